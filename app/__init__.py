@@ -1,0 +1,1 @@
+"""The application put together: settings, the Faust app, CLI, embedded Kafka, web view."""

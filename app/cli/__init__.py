@@ -1,0 +1,26 @@
+"""The command line. One module per command; each imports what it needs when it runs, so `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from errors import RatchetError
+
+cli = typer.Typer(
+    name="ratchet",
+    help="Events that arrive more than once count exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Entry point of `ratchet`: an error of ours becomes its sentence on stderr and exit code 2."""
+    try:
+        cli()
+    except RatchetError as error:
+        print(f"ratchet: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,242 @@
+"""All settings of Ratchet, in one validated model.
+
+They come from a TOML file (`--config FILE`, else `RATCHET_CONFIG`, else `ratchet.toml` in the working folder if there is
+one) and from `RATCHET_*` variables, which win: `RATCHET_BOOTSTRAP`, `RATCHET_STREAMS__EVENTS__IDENTITY`, ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableVariable
+
+from errors import SettingsError
+from tables import SEQUENCE_HEADER, Identity, SequenceSource
+
+PREFIX = "RATCHET_"
+CONFIG_VARIABLE = "RATCHET_CONFIG"
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
+"""RATCHET_* variables that are not settings: the config file, and what the `ratchet` script itself reads."""
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
+
+Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def _topic(value: object) -> object:
+    if isinstance(value, str) and (not TOPIC_NAME.fullmatch(value) or value in {".", ".."}):
+        raise ValueError(f"{value!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+    return value
+
+
+TopicName = Annotated[str, BeforeValidator(_topic)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StreamSettings(_Section):
+    """One stream: what is read, how it is judged, where it goes."""
+
+    input: TopicName
+    output: TopicName
+    dead_letters: TopicName
+    identity: Identity = Identity.PRODUCER
+    sequence: str = f"header:{SEQUENCE_HEADER}"
+    """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
+    compression: Compression = "input"
+    partitions: int = Field(default=4, ge=1, le=10_000)
+    """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
+    replication: int = Field(default=1, ge=1, le=32)
+
+    @field_validator("sequence")
+    @classmethod
+    def _readable_sequence(cls, value: str) -> str:
+        return str(SequenceSource.parse(value))
+
+    @model_validator(mode="after")
+    def _distinct_topics(self) -> StreamSettings:
+        if len({self.input, self.output, self.dead_letters}) < 3:
+            raise ValueError("input, output and dead_letters must be three different topics")
+        return self
+
+
+class WebSettings(_Section):
+    """The page, and the workers' own status addresses (host only; each takes a free port)."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    """0 takes a free port and prints it."""
+
+
+class SinkSettings(_Section):
+    """Where the Spark job puts the results of which stream."""
+
+    stream: str | None = None
+    """Name of the stream whose output is read; may be left out where there is only one."""
+    columns: str | None = None
+    """Columns of the JSON values, as Spark DDL ("user string, amount double"); None stores values as bytes."""
+    store: Literal["delta"] = "delta"
+    path: str = "ratchet-results"
+    name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
+    """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
+
+
+class Settings(BaseSettings):
+    """The whole of it. Build with `load()`, which turns every mistake into a sentence."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    app: str = Field(default="ratchet", pattern=r"^[A-Za-z0-9._-]{1,100}$")
+    """Name of the consumer group, prefix of transactional ids and of changelog topics."""
+    bootstrap: str | None = None
+    """host:port[,host:port]; None: testcontainers where Docker answers, else the embedded broker."""
+    kafka: dict[str, str | int | bool] = Field(default_factory=dict)
+    """Client options in librdkafka's names (security.protocol, sasl.*, ssl.*), passed on untouched."""
+    kafka_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a part keeps trying to reach Kafka at its start before it gives up with an error, in seconds."""
+    streams: dict[str, StreamSettings] = Field(default_factory=dict)
+    commit_interval_ms: int = Field(default=100, ge=1, le=30_000)
+    """A partition's transaction is committed when it is this old, ..."""
+    records_per_transaction: int = Field(default=500_000, ge=1, le=100_000_000)
+    """... or holds this many input records."""
+    transaction_timeout_ms: int = Field(default=60_000, ge=1_000, le=900_000)
+    """The broker aborts a transaction that is older; a crashed worker's is settled by its successor at once."""
+    session_timeout_ms: int = Field(default=10_000, ge=1_000, le=300_000)
+    """A worker that Kafka has not heard of for this long loses its partitions."""
+    state_folder: Path = Path("ratchet-state")
+    web: WebSettings = WebSettings()
+    sink: SinkSettings = SinkSettings()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("streams")
+    @classmethod
+    def _names(cls, streams: dict[str, StreamSettings]) -> dict[str, StreamSettings]:
+        used: dict[str, str] = {}
+        for name, stream in streams.items():
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", name):
+                raise ValueError(f"stream name {name!r}: use a lower-case letter, then letters, digits, '_' or '-'")
+            if stream.input in used:
+                raise ValueError(f"streams {used[stream.input]!r} and {name!r} read the same input {stream.input!r}")
+            used[stream.input] = name
+        return streams
+
+    @model_validator(mode="after")
+    def _commit_before_timeout(self) -> Settings:
+        if self.commit_interval_ms * 3 > self.transaction_timeout_ms:
+            raise ValueError(
+                "transaction_timeout_ms must be at least three commit intervals, or the broker aborts healthy transactions"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Variables win over what `load` read from the file; no .env, no secrets folder."""
+        return env_settings, init_settings
+
+    def stream(self, name: str | None = None) -> tuple[str, StreamSettings]:
+        """The stream of that name, or the only one there is.
+
+        Raises:
+            SettingsError: there is none, or several and no name.
+        """
+        if name is None and len(self.streams) == 1:
+            return next(iter(self.streams.items()))
+        known = ", ".join(self.streams) or "none"
+        if name is None:
+            raise SettingsError(f"say which stream (settings have: {known})")
+        if name not in self.streams:
+            raise SettingsError(f"no stream {name!r} in the settings (they have: {known})")
+        return name, self.streams[name]
+
+
+def load(path: Path | None = None, **overrides: Any) -> Settings:
+    """Read file and variables.
+
+    Args:
+        path: the TOML file; None: `RATCHET_CONFIG`, else `ratchet.toml` here, else no file.
+        overrides: settings given on the command line; they win over file and variables.
+
+    Raises:
+        SettingsError: one sentence for each mistake, naming the setting and what to do.
+    """
+    values = _read(path)
+    _refuse_unknown_variables(os.environ)
+    try:
+        settings = Settings(**values)
+        return settings.model_copy(update=overrides) if overrides else settings
+    except ValidationError as error:
+        raise SettingsError("\n".join(_sentences(error))) from None
+    except UnreadableVariable as error:
+        raise SettingsError(f"{error}. Write a section's value as JSON, or name the setting in it: RATCHET_WEB__PORT") from None
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None and (named := os.environ.get(CONFIG_VARIABLE)):
+        path = Path(named)
+    if path is None:
+        path = Path("ratchet.toml")
+        if not path.exists():
+            return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: there is no such settings file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    fields = set(Settings.model_fields)
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        name = variable[len(PREFIX) :].split("__")[0].lower()
+        if name not in fields:
+            raise SettingsError(f"{variable}: there is no such setting{_meant(name, fields)}. Unset the variable")
+
+
+def _sentences(error: ValidationError) -> Iterator[str]:
+    for mistake in error.errors():
+        where = [str(part) for part in mistake["loc"]]
+        name = ".".join(where) or "settings"
+        if mistake["type"] == "extra_forbidden":
+            yield f"{name}: there is no such setting{_meant(where[-1], _siblings(where))}. Remove it or correct its name"
+        elif mistake["type"] == "missing":
+            yield f"{name}: is missing. Add it to the settings file or set {PREFIX}{'__'.join(where).upper()}"
+        else:
+            message = mistake["msg"].removeprefix("Value error, ")
+            given = "" if isinstance(mistake["input"], (dict, BaseModel)) else f" (given: {mistake['input']!r})"
+            yield f"{name}: {message}{given}"
+
+
+def _siblings(where: list[str]) -> set[str]:
+    section: type[BaseModel] = Settings
+    for part, model in {"streams": StreamSettings, "web": WebSettings, "sink": SinkSettings}.items():
+        if where[0] == part and len(where) > 1:
+            section = model
+    return set(section.model_fields)
+
+
+def _meant(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f" (there are: {', '.join(sorted(known))})"

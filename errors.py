@@ -1,0 +1,98 @@
+"""The one exception tree of Ratchet.
+
+    RatchetError                    everything that Ratchet raises on purpose
+    ├── SetupError                  this machine lacks something (Java, jars, a free port)
+    ├── SettingsError               a setting is wrong; names the setting and the remedy
+    ├── BrokerUnavailable           Kafka did not answer within the limit
+    ├── TopicError                  a topic is missing or has the wrong shape
+    │   ├── TopicMissing
+    │   └── PartitionsDiffer        partition counts that must be equal are not
+    ├── SourceError                 a file to publish cannot be read as asked
+    ├── TransportError              a partition cannot go on as it is
+    │   ├── CorruptBatch            fetched bytes are not a valid record batch
+    │   ├── PositionLost            the committed offset is outside what the topic still holds
+    │   ├── RecordTooLarge          a record does not fit the topic it has to go to
+    │   └── TransactionError
+    │       ├── Fenced              another owner of the partition has taken over
+    │       └── Aborted             nothing of the transaction is visible; the lane starts it again
+    └── StateError                  the local state cannot be used
+        ├── StateFolderInUse        another worker holds the folder
+        └── StateAhead              the local store is ahead of the changelog it stems from
+
+spark_sink/ ships alone to Spark clusters and imports nothing of the other rooms, so its errors
+(`SinkError`, `Fenced`) have a root of their own in spark_sink/errors.py.
+
+A message says what happened, to which topic, partition, offset and identity, and what to do.
+"""
+
+
+class RatchetError(Exception):
+    """Root of the tree: an error whose text is meant for the person who runs Ratchet."""
+
+
+class SetupError(RatchetError):
+    """This machine lacks something Ratchet needs, or a part could not be started."""
+
+
+class SettingsError(RatchetError):
+    """A setting is unknown, has a bad value, or contradicts another."""
+
+
+class BrokerUnavailable(RatchetError):
+    """Kafka did not answer within the limit."""
+
+
+class TopicError(RatchetError):
+    """A topic is missing or has the wrong shape."""
+
+
+class TopicMissing(TopicError):
+    """A topic that Ratchet must not create by itself does not exist."""
+
+
+class PartitionsDiffer(TopicError):
+    """Topics that must have equal partition counts do not."""
+
+
+class SourceError(RatchetError):
+    """A source to publish cannot be read as asked."""
+
+
+class TransportError(RatchetError):
+    """A partition cannot go on as it is."""
+
+
+class CorruptBatch(TransportError):
+    """Fetched bytes are not a valid record batch; the partition halts, as Kafka's own consumers do."""
+
+
+class PositionLost(TransportError):
+    """The committed offset is outside what the topic still holds."""
+
+
+class RecordTooLarge(TransportError):
+    """A record does not fit the topic it has to go to."""
+
+
+class TransactionError(TransportError):
+    """A Kafka transaction did not go through."""
+
+
+class Fenced(TransactionError):
+    """Another owner of the partition has taken over; nothing of this one becomes visible any more."""
+
+
+class Aborted(TransactionError):
+    """Nothing of the transaction is visible; the lane reads its partition again from the last commit."""
+
+
+class StateError(RatchetError):
+    """The local state of a partition cannot be used."""
+
+
+class StateFolderInUse(StateError):
+    """Another worker holds the state folder."""
+
+
+class StateAhead(StateError):
+    """The local store is ahead of the changelog it stems from (topic deleted and created again?)."""
