@@ -1,5 +1,13 @@
-"""The last sequence of every identity: verdicts, pushed and persisted, changelog, RocksDB."""
+"""The last sequence of every identity: verdicts, pushed and persisted, changelog, RocksDB.
 
+A reader's way in: `_partition.py` (what a lane's transaction moves), `_map.py` and `_kernels.py` (the map in memory), `_store.py`
+(the snapshot on disk), `_sequences.py` (where a sequence comes from).
+"""
+
+from tables._kernels import DUPLICATE, FRESH, INVALID
+from tables._map import LastSequence, LastSequences
+from tables._partition import SequencePartition
+from tables._sequences import REASONS, Record, reader_for
 from tables._spec import (
     MAX_IDENTITY_BYTES,
     PRODUCER_HEADER,
@@ -8,12 +16,26 @@ from tables._spec import (
     Identity,
     SequenceSource,
 )
+from tables._store import Progress
+from tables._table import Sequences, SequenceTable
 
 __all__ = [
+    "DUPLICATE",
+    "FRESH",
+    "INVALID",
     "MAX_IDENTITY_BYTES",
     "PRODUCER_HEADER",
+    "REASONS",
     "SEQUENCE_HEADER",
     "SEQUENCE_MAX",
     "Identity",
+    "LastSequence",
+    "LastSequences",
+    "Progress",
+    "Record",
+    "SequencePartition",
     "SequenceSource",
+    "SequenceTable",
+    "Sequences",
+    "reader_for",
 ]

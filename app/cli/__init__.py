@@ -6,6 +6,14 @@ import sys
 
 import typer
 
+from app.cli.broker import broker
+from app.cli.publish import publish
+from app.cli.setup import setup
+from app.cli.sink import sink
+from app.cli.tables import tables
+from app.cli.verify import verify
+from app.cli.web import web
+from app.cli.worker import worker
 from errors import RatchetError
 
 cli = typer.Typer(
@@ -15,6 +23,9 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+for command in (broker, worker, web, publish, sink, tables, verify, setup):
+    cli.command()(command)
 
 
 def main() -> None:

@@ -1,0 +1,215 @@
+"""The Faust app put together from the settings: streams, tables, lanes, agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faust
+from yarl import URL
+
+from agents import deduplicate
+from app._status import IdentityStatus, PartitionStatus, TableStatus
+from app._topics import StreamTopics
+from app.settings import Settings, StreamSettings
+from errors import SettingsError
+from tables import PRODUCER_HEADER, Identity, Sequences, SequenceSource, SequenceTable, reader_for
+from transport import Cluster, Delivery, Lane, Lanes, LaneSpec, LaneTableManager, client_options
+
+REQUEST_SLACK_S = 5.0
+"""Faust wants its request time-out above the session time-out."""
+
+
+class Stream:
+    """One stream at work: its settings, its topics as found, its table."""
+
+    def __init__(self, name: str, settings: StreamSettings, topics: StreamTopics, folder: Path) -> None:
+        self.name, self.settings, self.topics = name, settings, topics
+        source = SequenceSource.parse(settings.sequence)
+        self.first_header = source.name.encode() if source.kind == "header" else b""
+        self.second_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
+        self.sequences = Sequences(
+            folder / name, topics.changelog, settings.identity, reader_for(source), topics.changelog_limit
+        )
+
+    def lane(
+        self, cluster: Cluster, settings: Settings, number: int, deliver: Callable[[Delivery], Awaitable[None]]
+    ) -> Lane:
+        """The lane of one partition."""
+        spec = LaneSpec(
+            topic=self.settings.input,
+            partition=number,
+            output=self.settings.output,
+            dead_letters=self.settings.dead_letters,
+            group=settings.app,
+            transactional_id=f"{settings.app}-{self.settings.input}-{number}",
+            first_header=self.first_header,
+            second_header=self.second_header,
+            compression=self.settings.compression,
+            commit_interval_ms=settings.commit_interval_ms,
+            records_per_transaction=settings.records_per_transaction,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            output_limit=self.topics.output_limit,
+            dead_letters_limit=self.topics.dead_letters_limit,
+        )
+        return Lane(cluster, spec, self.sequences.partition(number), deliver)
+
+
+class Application:
+    """A worker's parts. `app` is the Faust app, for timers, agents and commands of one's own."""
+
+    def __init__(self, settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
+        """Nothing is started.
+
+        Args:
+            settings: the whole of them
+            bootstrap: host:port[,host:port]
+            topics: of each stream, as `app._topics.prepare` found them
+
+        Raises:
+            SettingsError: there is no stream, or a stream's extractor cannot be imported.
+        """
+        if not settings.streams:
+            raise SettingsError("streams: there is none. Add a section [streams.NAME] with input, output and dead_letters")
+        self.settings = settings
+        options = client_options(bootstrap, settings.kafka)
+        self.cluster = Cluster(options)
+        self.app = _faust_app(settings, bootstrap, options)
+        folder = settings.state_folder / settings.app
+        self.streams = {
+            name: Stream(name, stream, topics[name], folder) for name, stream in settings.streams.items()
+        }
+        by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
+        self.lanes = Lanes(
+            self.app,
+            {changelog: partial(stream.lane, self.cluster, settings) for changelog, stream in by_changelog.items()},
+        )
+        for stream in self.streams.values():
+            self.app.tables.add(
+                SequenceTable(self.app, name=stream.name, sequences=stream.sequences, partitions=stream.topics.partitions)
+            )
+            channel = self.lanes.channels[stream.topics.changelog]
+            self.app.agent(channel, name=f"deduplicate-{stream.name}")(deduplicate(stream.sequences))
+
+    async def start(self, url: str | None = None) -> None:
+        """Join the group; lanes start as partitions are assigned.
+
+        Args:
+            url: the worker's status address; Faust tells it to the group, where the page finds it
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer in time.
+        """
+        if url is not None:
+            self.app.conf.canonical_url = URL(url)
+        # Faust makes its own folder but not those above it.
+        Path(self.app.conf.datadir).mkdir(parents=True, exist_ok=True, mode=0o700)
+        await self.cluster.start(self.settings.kafka_timeout_s)
+        self.lanes.start()
+        await self.app.start()
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Return when asked to, or when Faust has stopped by itself; whatever it crashed of is raised."""
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if self.app.crashed:
+            raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
+
+    async def stop(self) -> None:
+        """Commit and end every lane, then leave the group."""
+        await self.lanes.stop()
+        await self.app.stop()
+        await self.cluster.close()
+
+    # What the status address asks (app._status.StatusProvider):
+
+    def tables(self) -> list[TableStatus]:
+        """The partitions of every stream whose lanes run here."""
+        return [
+            TableStatus(
+                stream=stream.name,
+                input=stream.settings.input,
+                output=stream.settings.output,
+                dead_letters=stream.settings.dead_letters,
+                changelog=stream.topics.changelog,
+                identity=str(stream.settings.identity),
+                partitions=[
+                    _partition_status(lane)
+                    for (changelog, _), lane in sorted(self.lanes.running.items())
+                    if changelog == stream.topics.changelog
+                ],
+            )
+            for stream in self.streams.values()
+        ]
+
+    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
+        """The partitions here that know the identity."""
+        if stream not in self.streams:
+            return []
+        changelog = self.streams[stream].topics.changelog
+        return [
+            IdentityStatus(number, _known(last.persisted), _known(last.pushed))
+            for number, last in sorted(self.streams[stream].sequences.last(identity).items())
+            if (changelog, number) in self.lanes.running
+        ]
+
+
+def _known(sequence: int) -> int | None:
+    return sequence if sequence >= 0 else None
+
+
+def _partition_status(lane: Lane) -> PartitionStatus:
+    partition: Any = lane.state
+    progress = partition.progress
+    return PartitionStatus(
+        partition=lane.spec.partition,
+        state=str(lane.status.state),
+        keys=len(partition),
+        input_position=lane.status.position,
+        input_end=lane.status.end,
+        changelog_position=partition.position,
+        fresh=progress.fresh if progress else 0,
+        duplicate=progress.duplicate if progress else 0,
+        invalid=progress.invalid if progress else 0,
+        error=lane.status.error,
+    )
+
+
+def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any]) -> Any:
+    session_s = settings.session_timeout_ms / 1000
+    return faust.App(
+        settings.app,
+        broker=[f"kafka://{server}" for server in bootstrap.split(",")],
+        broker_credentials=_credentials(options),
+        broker_client_id=options.get("client_id", "ratchet"),
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=session_s / 5,
+        broker_request_timeout=session_s + REQUEST_SLACK_S,
+        TableManager=LaneTableManager,
+        datadir=str(settings.state_folder / settings.app / "faust"),
+        topic_disable_leader=True,
+        topic_allow_declare=False,  # app._topics has made them
+        web_enabled=False,  # Faust's own endpoints are open to everyone
+        web_host=settings.web.host,
+        autodiscover=False,
+    )
+
+
+def _credentials(options: dict[str, Any]) -> Any:
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    if protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=options.get("sasl_plain_username"),
+            password=options.get("sasl_plain_password"),
+            mechanism=options.get("sasl_mechanism", "PLAIN"),
+            ssl_context=options.get("ssl_context"),
+        )
+    return faust.SSLCredentials(context=options["ssl_context"]) if protocol == "SSL" else None

@@ -1,0 +1,130 @@
+"""The topics of a stream: there, of one partition count, and how large their batches may be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from app.settings import Settings, StreamSettings
+from errors import BrokerUnavailable, PartitionsDiffer, TopicError
+
+log = structlog.get_logger(__name__)
+
+ADMIN_TIMEOUT_S: Final = 30.0
+DEAD_LETTER_ROOM: Final = 64 * 1024
+"""bytes by which dead letters may be larger than what they were: the reason, and where they came from"""
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
+    "segment.ms": str(24 * 3600 * 1000),
+    "segment.bytes": str(256 << 20),
+}
+
+
+class StreamTopics(NamedTuple):
+    """A stream's topics as they are. The limits are max.message.bytes."""
+
+    changelog: str
+    partitions: int
+    output_limit: int
+    dead_letters_limit: int
+    changelog_limit: int
+
+
+def changelog_name(app: str, stream: str) -> str:
+    """The changelog topic of a stream, named as Faust names those of its tables."""
+    return f"{app}-{stream}-changelog"
+
+
+def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSettings) -> StreamTopics:
+    """Create what is missing of a stream's topics, and check that they fit each other.
+
+    Raises:
+        PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
+        TopicError: a topic cannot be created, or the changelog is not compacted.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
+    changelog = changelog_name(settings.app, name)
+    found = partition_counts(admin, [stream.input, stream.output, stream.dead_letters, changelog])
+    partitions = found.get(stream.input, stream.partitions)
+    if stream.input not in found:
+        create(admin, stream.input, partitions, stream.replication, {})
+    input_limit = limit_of(admin, stream.input)
+    wanted = {
+        stream.output: {"max.message.bytes": str(input_limit)},
+        stream.dead_letters: {"max.message.bytes": str(input_limit + DEAD_LETTER_ROOM)},
+        changelog: COMPACTED,
+    }
+    for topic, config in wanted.items():
+        if topic not in found:
+            create(admin, topic, partitions, stream.replication, config)
+        elif found[topic] != partitions:
+            raise PartitionsDiffer(
+                f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. Record p of the input "
+                "goes to partition p, so the counts must be equal: give the stream topics that are, or let Ratchet create them"
+            )
+    if "compact" not in config_of(admin, changelog)["cleanup.policy"]:
+        raise TopicError(
+            f"{changelog}: cleanup.policy is not compact, so retention would delete last sequences and duplicates would pass. "
+            "Set cleanup.policy=compact on the topic"
+        )
+    limits = (limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog))
+    return StreamTopics(changelog, partitions, *limits)
+
+
+def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
+    """Partitions of those of the topics that exist.
+
+    Raises:
+        BrokerUnavailable: no answer.
+    """
+    try:
+        known = admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
+
+
+def create(admin: AdminClient, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+    """Create a topic; another worker doing the same at the same time does no harm.
+
+    Raises:
+        TopicError: Kafka refuses.
+    """
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
+    try:
+        admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT_S)[topic].result()
+        log.info("topic created", topic=topic, partitions=partitions)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise TopicError(f"topic {topic} cannot be created: {error.args[0].str()}") from None
+
+
+def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
+    """A topic's effective configuration.
+
+    Raises:
+        TopicError: it cannot be read.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    began = time.monotonic()
+    while True:
+        try:
+            entries: Mapping[str, Any] = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+            return {name: entry.value for name, entry in entries.items()}
+        except KafkaException as error:
+            # A topic that was just created is not known to every broker at once.
+            missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if not missing or time.monotonic() - began > ADMIN_TIMEOUT_S:
+                raise TopicError(f"topic {topic}: its configuration cannot be read: {error.args[0].str()}") from None
+            time.sleep(0.1)
+
+
+def limit_of(admin: AdminClient, topic: str) -> int:
+    """max.message.bytes of a topic."""
+    return int(config_of(admin, topic)["max.message.bytes"])

@@ -1,0 +1,85 @@
+"""A worker process: the application, its status address, and a state folder that is its alone."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from app._application import Application
+from app._reach import wait_until_reachable
+from app._status import StatusServer
+from app._topics import StreamTopics, prepare
+from app.settings import Settings
+from errors import StateFolderInUse
+
+log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings, bootstrap: str) -> None:
+    """Run a worker until SIGINT or SIGTERM.
+
+    Raises:
+        RatchetError: it cannot start; the text says why.
+    """
+    with state_folder(settings.state_folder):
+        wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
+        topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, bootstrap, topics))
+
+
+async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    application = Application(settings, bootstrap, topics)
+    status = StatusServer(application, settings.web.host)
+    url = await status.start()
+    try:
+        await application.start(url)
+        log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url)
+        await application.run_until(stop)
+    finally:
+        log.info("worker stops", app=settings.app)
+        await application.stop()
+        await status.stop()
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows; asyncio's own loop does the same, slower
+        return None
+    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return loop
+
+
+@contextmanager
+def state_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        StateFolderInUse: another worker holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "worker.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise StateFolderInUse(
+                f"{folder}: is used by another worker (process {lock.read().strip() or 'unknown'}). Give each worker its own: "
+                "--state-folder or RATCHET_STATE_FOLDER"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield

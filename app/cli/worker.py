@@ -1,0 +1,28 @@
+"""`ratchet worker`: deduplicate the streams of the settings until told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli._options import Config
+
+
+def worker(
+    config: Config = None,
+    state_folder: Annotated[
+        Path | None, typer.Option("--state-folder", help="Where this worker keeps its local stores; its alone.")
+    ] = None,
+) -> None:
+    """Deduplicate the streams of the settings. Start as many as there are partitions; stop with Ctrl-C."""
+    from app import _worker
+    from app._broker import choose_broker
+    from app._logging import configure
+    from app.settings import load
+
+    settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
+    configure(settings.log_level)
+    with choose_broker(settings) as bootstrap:
+        _worker.run(settings, bootstrap)

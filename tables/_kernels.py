@@ -1,0 +1,381 @@
+"""The compiled passes over the map of last sequences: read sequences, judge, undo, settle, encode, load, grow.
+
+The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by `tables._map.LastSequences`:
+
+    hashes   uint64[slots]  0 is an empty slot
+    starts   int64[slots]   where the identity's bytes begin in the arena
+    lengths  int32[slots]   how many they are; bytes are compared, never the hash alone
+    pushed   int64[slots]   last sequence judged fresh; -1 is none
+    changed  int32[slots]   0, or 1 + the index in `slots`/`undo` of this slot's entry in the open transaction
+
+    arena    uint8[...]     the identities' bytes
+    slots    int64[...]     slots that the open transaction changed, in order
+    undo     int64[...]     what `pushed` was before it: the persisted sequence
+    sizes    int64[4]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted)
+
+`hash_of` is seeded per process, so that nobody can choose keys that all land in one place. The functions are pure in their
+arguments, never raise, and are held against tests/tables/plain_judge.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from transport import _kernels as records
+
+USED, ARENA, CHANGED, KNOWN = range(4)
+
+FRESH, DUPLICATE, INVALID = 0, 1, 2
+"""Verdicts, uint8."""
+
+(
+    NONE,
+    SEQUENCE_MISSING,
+    SEQUENCE_NOT_A_NUMBER,
+    SEQUENCE_NEGATIVE,
+    SEQUENCE_OUT_OF_RANGE,
+    SEQUENCE_REPEATED,
+    IDENTITY_MISSING,
+    IDENTITY_REPEATED,
+    IDENTITY_TOO_LONG,
+    EXTRACTOR_FAILED,
+    VALUE_NOT_JSON,
+) = range(11)
+"""Why a record is invalid, uint8; names in `tables._judge.REASONS`."""
+
+BY_PARTITION, BY_KEY, BY_PRODUCER = 0, 1, 2
+
+ENTRY_PREFIX = 105
+"""b"i": first byte of an identity's key in changelog and store; b"p" is the partition's progress."""
+
+U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U64 = NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
+    """Sequences from the header in columns FIRST: 8-byte big-endian, or decimal text.
+
+    Eight bytes that read as decimal text (digits, or a minus and digits) are text; any other eight bytes are an integer.
+    Fills sequences int64[records] and reasons uint8[records].
+    """
+    for i in range(columns.shape[1]):
+        sequences[i] = -1
+        start, length = columns[records.FIRST, i], columns[records.FIRST_LENGTH, i]
+        if columns[records.FIRST_TIMES, i] > 1:
+            reasons[i] = SEQUENCE_REPEATED
+            continue
+        if length <= 0:
+            reasons[i] = SEQUENCE_MISSING
+            continue
+        negative = data[start] == 45  # "-"
+        text = not (negative and length == 1)
+        for q in range(start + (1 if negative else 0), start + length):
+            if data[q] < 48 or data[q] > 57:
+                text = False
+                break
+        if not text:
+            if length != 8:
+                reasons[i] = SEQUENCE_NOT_A_NUMBER
+                continue
+            raw = np.uint64(0)
+            for q in range(start, start + 8):
+                raw = (raw << np.uint64(8)) | np.uint64(data[q])
+            number = np.int64(raw)
+            if number < 0:
+                reasons[i] = SEQUENCE_NEGATIVE
+                continue
+            sequences[i] = number
+            reasons[i] = NONE
+            continue
+        total = np.uint64(0)
+        over = False
+        for q in range(start + (1 if negative else 0), start + length):
+            digit = np.uint64(data[q] - 48)
+            if total > (np.uint64(0x7FFFFFFFFFFFFFFF) - digit) // np.uint64(10):
+                over = True
+                break
+            total = total * np.uint64(10) + digit
+        if negative and (over or total > np.uint64(0)):
+            reasons[i] = SEQUENCE_NEGATIVE
+        elif over:
+            reasons[i] = SEQUENCE_OUT_OF_RANGE
+        else:
+            sequences[i] = np.int64(total)
+            reasons[i] = NONE
+
+
+@njit(cache=True, nogil=True)
+def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
+    """A seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0."""
+    prime = np.uint64(0x9E3779B97F4A7C15)
+    h = seed ^ (np.uint64(length) * prime)
+    at = start
+    end = start + length
+    while at < end:
+        word = np.uint64(0)
+        for q in range(min(8, end - at)):
+            word |= np.uint64(data[at + q]) << np.uint64(8 * q)
+        h = (h ^ word) * prime
+        h ^= h >> np.uint64(29)
+        at += 8
+    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    h ^= h >> np.uint64(32)
+    return h if h != np.uint64(0) else np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def find(
+    data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
+) -> tuple[np.int64, np.uint64]:
+    """(slot of an identity, its hash); the slot is -1 - the empty slot where it belongs if it is not there."""
+    h = hash_of(data, start, length, seed)
+    mask = len(hashes) - 1
+    slot = np.int64(h & np.uint64(mask))
+    while hashes[slot] != np.uint64(0):
+        if hashes[slot] == h and lengths[slot] == length:
+            same = True
+            base = starts[slot]
+            for q in range(length):
+                if arena[base + q] != data[start + q]:
+                    same = False
+                    break
+            if same:
+                return slot, h
+        slot = (slot + 1) & mask
+    return -1 - slot, h
+
+
+@njit(cache=True, nogil=True)
+def _insert(
+    data: U8,
+    start: int,
+    length: int,
+    slot: int,
+    h: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    arena: U8,
+    sizes: I64,
+) -> None:
+    hashes[slot] = h
+    starts[slot] = sizes[ARENA]
+    lengths[slot] = length
+    pushed[slot] = -1
+    changed[slot] = 0
+    for q in range(length):
+        arena[sizes[ARENA] + q] = data[start + q]
+    sizes[ARENA] += length
+    sizes[USED] += 1
+
+
+@njit(cache=True, nogil=True)
+def judge(
+    data: U8,
+    columns: I64,
+    by: int,
+    longest: int,
+    sequences: I64,
+    reasons: U8,
+    verdicts: U8,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    arena: U8,
+    slots: I64,
+    undo: I64,
+    sizes: I64,
+) -> None:
+    """Verdict on every record, in offset order: fresh moves `pushed` forward, all else changes nothing.
+
+    Args:
+        data, columns: a record batch
+        by: BY_PARTITION, BY_KEY or BY_PRODUCER
+        longest: bytes of the longest identity allowed
+        sequences: int64[records]
+        reasons: uint8[records], NONE where the sequence is good; identity reasons are added here
+        verdicts: uint8[records], filled here
+        seed: of the hash
+        hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records
+    """
+    for i in range(columns.shape[1]):
+        start = np.int64(0)
+        length = np.int64(0)
+        if by == BY_KEY:
+            start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
+            if length < 0 and reasons[i] == NONE:
+                reasons[i] = IDENTITY_MISSING
+        elif by == BY_PRODUCER:
+            start, length = columns[records.SECOND, i], columns[records.SECOND_LENGTH, i]
+            if reasons[i] == NONE:
+                if columns[records.SECOND_TIMES, i] > 1:
+                    reasons[i] = IDENTITY_REPEATED
+                elif length <= 0:
+                    reasons[i] = IDENTITY_MISSING
+        if length > longest and reasons[i] == NONE:
+            reasons[i] = IDENTITY_TOO_LONG
+        if reasons[i] != NONE:
+            verdicts[i] = INVALID
+            continue
+        slot, h = find(data, start, length, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            slot = -1 - slot
+            _insert(data, start, length, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
+        if sequences[i] <= pushed[slot]:
+            verdicts[i] = DUPLICATE
+            continue
+        verdicts[i] = FRESH
+        if changed[slot] == 0:
+            slots[sizes[CHANGED]] = slot
+            undo[sizes[CHANGED]] = pushed[slot]
+            sizes[CHANGED] += 1
+            changed[slot] = sizes[CHANGED]
+        pushed[slot] = sequences[i]
+
+
+@njit(cache=True, nogil=True)
+def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
+    for c in range(sizes[CHANGED]):
+        pushed[slots[c]] = undo[c]
+        changed[slots[c]] = 0
+    sizes[CHANGED] = 0
+
+
+@njit(cache=True, nogil=True)
+def settle(changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed becomes persisted."""
+    for c in range(sizes[CHANGED]):
+        changed[slots[c]] = 0
+        if undo[c] < 0:
+            sizes[KNOWN] += 1
+    sizes[CHANGED] = 0
+
+
+@njit(cache=True, nogil=True)
+def write_entries(
+    first: int,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    arena: U8,
+    slots: I64,
+    sizes: I64,
+    out: U8,
+    at: int,
+    count: int,
+    limit: int,
+) -> tuple[int, int, int]:
+    """Changed identities as changelog records: key b"i" + identity, value 8-byte big-endian sequence.
+
+    Args:
+        first: index in slots of the first to write
+        starts, lengths, pushed, arena, slots, sizes: the map
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more
+        at, count: bytes and records that out holds already
+        limit: bytes after which no further record is begun
+
+    Returns:
+        (index of the first not written, position after the last byte, records in out)
+    """
+    i = first
+    while i < sizes[CHANGED]:
+        slot = slots[i]
+        length = np.int64(lengths[slot])
+        body = 1 + 1 + records.varint_size(count) + records.varint_size(length + 1) + length + 1 + 1 + 8 + 1
+        if count > 0 and at + records.varint_size(body) + body > limit:
+            break
+        at = records.write_varint(out, at, body)
+        out[at] = 0
+        at = records.write_varint(out, at + 1, np.int64(0))
+        at = records.write_varint(out, at, np.int64(count))
+        at = records.write_varint(out, at, length + 1)
+        out[at] = ENTRY_PREFIX
+        out[at + 1 : at + 1 + length] = arena[starts[slot] : starts[slot] + length]
+        at = records.write_varint(out, at + 1 + length, np.int64(8))
+        raw = np.uint64(pushed[slot])
+        for q in range(8):
+            out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
+        at = records.write_varint(out, at + 8, np.int64(0))
+        count += 1
+        i += 1
+    return i, at, count
+
+
+@njit(cache=True, nogil=True)
+def load(
+    data: U8,
+    columns: I64,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    arena: U8,
+    sizes: I64,
+) -> int:
+    """Take over committed entries in order; the last one of an identity stands.
+
+    Returns the index of the first that is no changelog entry of ours, or -1. Progress entries (one-byte keys other than b"i") are
+    left to the caller.
+    """
+    for i in range(columns.shape[1]):
+        start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
+        if length == 1 and data[start] != ENTRY_PREFIX:
+            continue
+        value, value_length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
+        if length < 1 or data[start] != ENTRY_PREFIX or value_length != 8:
+            return i
+        raw = np.uint64(0)
+        for q in range(8):
+            raw = (raw << np.uint64(8)) | np.uint64(data[value + q])
+        slot, h = find(data, start + 1, length - 1, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            slot = -1 - slot
+            _insert(data, start + 1, length - 1, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
+        if pushed[slot] < 0:
+            sizes[KNOWN] += 1
+        pushed[slot] = np.int64(raw)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def rehash(
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    slots: I64,
+    new_hashes: U64,
+    new_starts: I64,
+    new_lengths: I32,
+    new_pushed: I64,
+    new_changed: I32,
+) -> None:
+    """Move every identity into larger arrays; the open transaction's entries follow."""
+    mask = len(new_hashes) - 1
+    for old in range(len(hashes)):
+        if hashes[old] == np.uint64(0):
+            continue
+        slot = np.int64(hashes[old] & np.uint64(mask))
+        while new_hashes[slot] != np.uint64(0):
+            slot = (slot + 1) & mask
+        new_hashes[slot] = hashes[old]
+        new_starts[slot] = starts[old]
+        new_lengths[slot] = lengths[old]
+        new_pushed[slot] = pushed[old]
+        new_changed[slot] = changed[old]
+        if changed[old]:
+            slots[changed[old] - 1] = slot

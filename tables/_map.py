@@ -1,0 +1,173 @@
+"""The last sequence of every identity of one partition, in memory: pushed, and behind it persisted."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tables import _kernels as kernels
+from transport import EncodedBatch, RecordBatch, entry_batch
+from transport import _kernels as records
+
+FIRST_SLOTS: Final = 1 << 12
+"""Slots of an empty map, 28 bytes each; a power of two, as the kernels mask instead of dividing."""
+FIRST_ARENA: Final = 1 << 16
+ENTRY_OVERHEAD: Final = 40
+"""Most bytes a changelog record takes besides the identity."""
+
+
+class LastSequence(NamedTuple):
+    """What is known of an identity; -1 is nothing (PIP-6, getLastSequenceId)."""
+
+    persisted: int
+    pushed: int
+
+
+class LastSequences:
+    """A hash table in numpy; `tables._kernels` has its layout and its inner loops."""
+
+    def __init__(self) -> None:
+        self._seed = np.uint64(secrets.randbits(64))
+        self._allocate(FIRST_SLOTS)
+        self._arena = np.empty(FIRST_ARENA, np.uint8)
+        self._slots = np.empty(FIRST_SLOTS, np.int64)
+        self._undo = np.empty(FIRST_SLOTS, np.int64)
+        self._sizes = np.zeros(4, np.int64)
+
+    def _allocate(self, slots: int) -> None:
+        self._hashes = np.zeros(slots, np.uint64)
+        self._starts = np.empty(slots, np.int64)
+        self._lengths = np.empty(slots, np.int32)
+        self._pushed = np.empty(slots, np.int64)
+        self._changed = np.zeros(slots, np.int32)
+
+    def __len__(self) -> int:
+        """Identities with a persisted sequence."""
+        return int(self._sizes[kernels.KNOWN])
+
+    @property
+    def changes(self) -> int:
+        """Identities that the open transaction has moved."""
+        return int(self._sizes[kernels.CHANGED])
+
+    def get(self, identity: bytes) -> LastSequence:
+        """Last sequence of an identity, persisted and pushed."""
+        data = np.frombuffer(identity, np.uint8)
+        slot, _ = kernels.find(data, 0, len(data), self._seed, self._hashes, self._starts, self._lengths, self._arena)
+        if slot < 0:
+            return LastSequence(-1, -1)
+        pushed, change = int(self._pushed[slot]), int(self._changed[slot])
+        return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
+
+    def judge(
+        self, batch: RecordBatch, by: int, longest: int, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        """uint8[batch.count] of FRESH, DUPLICATE, INVALID; adds identity reasons to reasons. See `tables._kernels.judge`."""
+        verdicts = np.empty(batch.count, np.uint8)
+        column = {kernels.BY_KEY: records.KEY_LENGTH, kernels.BY_PRODUCER: records.SECOND_LENGTH}.get(by)
+        spans = np.clip(batch.columns[column], 0, longest).sum() if column is not None else 0
+        self._reserve(batch.count, int(spans))
+        kernels.judge(
+            batch.data,
+            batch.columns,
+            by,
+            longest,
+            sequences,
+            reasons,
+            verdicts,
+            self._seed,
+            self._hashes,
+            self._starts,
+            self._lengths,
+            self._pushed,
+            self._changed,
+            self._arena,
+            self._slots,
+            self._undo,
+            self._sizes,
+        )
+        return verdicts
+
+    def load(self, batch: RecordBatch) -> int:
+        """Take over committed changelog entries; returns the index of the first that is none, or -1."""
+        self._reserve(batch.count, int(np.clip(batch.columns[records.KEY_LENGTH], 0, None).sum()))
+        damaged: int = kernels.load(
+            batch.data,
+            batch.columns,
+            self._seed,
+            self._hashes,
+            self._starts,
+            self._lengths,
+            self._pushed,
+            self._changed,
+            self._arena,
+            self._sizes,
+        )
+        return damaged
+
+    def roll_back(self) -> None:
+        """Pushed falls back to persisted."""
+        kernels.roll_back(self._pushed, self._changed, self._slots, self._undo, self._sizes)
+
+    def settle(self) -> None:
+        """Pushed becomes persisted."""
+        kernels.settle(self._changed, self._slots, self._undo, self._sizes)
+
+    def changed_entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value, as in the changelog, of every identity that the open transaction has moved."""
+        slots = self._slots[: self.changes]
+        values = self._pushed[slots].astype(">i8").tobytes()
+        arena = self._arena.data
+        spans = zip(self._starts[slots].tolist(), self._lengths[slots].tolist(), strict=True)
+        for i, (start, length) in enumerate(spans):
+            yield b"i" + arena[start : start + length], values[8 * i : 8 * i + 8]
+
+    def encode_changes(self, progress: tuple[bytes, bytes], limit: int) -> list[EncodedBatch]:
+        """The changelog of the open transaction: the partition's progress, then each changed identity.
+
+        Args:
+            progress: key and value of the progress entry
+            limit: bytes, max.message.bytes of the changelog topic
+        """
+        slots = self._slots[: self.changes]
+        room = records.HEADER_SIZE + sum(map(len, progress)) + ENTRY_OVERHEAD
+        room += int(self._lengths[slots].sum()) + len(slots) * ENTRY_OVERHEAD
+        out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
+        batches, done, first = [], 0, [progress]
+        while first or done < len(slots):
+            at, count = entry_batch(out, first)
+            first = []
+            done, at, count = kernels.write_entries(
+                done,
+                self._starts,
+                self._lengths,
+                self._pushed,
+                self._arena,
+                self._slots,
+                self._sizes,
+                out,
+                at,
+                count,
+                limit,
+            )
+            batches.append(EncodedBatch.finish(out[:at], count))
+        return batches
+
+    def _reserve(self, identities: int, identity_bytes: int) -> None:
+        """Make room, so that the kernels never have to. At most two thirds of the slots are used."""
+        if (self._sizes[kernels.USED] + identities) * 3 > len(self._hashes) * 2:
+            old = self._hashes, self._starts, self._lengths, self._pushed, self._changed
+            self._allocate(1 << int((self._sizes[kernels.USED] + identities) * 3 // 2).bit_length())
+            new = self._hashes, self._starts, self._lengths, self._pushed, self._changed
+            kernels.rehash(*old, self._slots, *new)
+        if self._sizes[kernels.CHANGED] + identities > len(self._slots):
+            more = max(identities, len(self._slots))
+            self._slots = np.concatenate([self._slots, np.empty(more, np.int64)])
+            self._undo = np.concatenate([self._undo, np.empty(more, np.int64)])
+        if self._sizes[kernels.ARENA] + identity_bytes > len(self._arena):
+            more = max(identity_bytes, len(self._arena) // 2)
+            self._arena = np.concatenate([self._arena, np.empty(more, np.uint8)])

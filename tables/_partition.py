@@ -1,0 +1,163 @@
+"""The last sequences of one input partition: the map in memory, the store on disk, the changelog between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import StateError
+from tables import _kernels as kernels
+from tables._map import LastSequence, LastSequences
+from tables._sequences import Reader
+from tables._spec import MAX_IDENTITY_BYTES, Identity
+from tables._store import PROGRESS, Progress, Store
+from transport import EncodedBatch, RecordBatch, pack_entries
+
+_BY: Final = {
+    Identity.PARTITION: kernels.BY_PARTITION,
+    Identity.KEY: kernels.BY_KEY,
+    Identity.PRODUCER: kernels.BY_PRODUCER,
+}
+LOAD_ENTRIES: Final = 50_000
+"""Entries taken from the store into the map at a time."""
+
+
+class SequencePartition:
+    """What a lane's transaction moves: satisfies `transport.PartitionState`.
+
+    Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is committed.
+    """
+
+    def __init__(self, path: Path, changelog: str, partition: int, identity: Identity, limit: int) -> None:
+        """Nothing is read yet.
+
+        Args:
+            path: folder of the store
+            changelog: topic
+            partition: number of the input and changelog partition
+            identity: whose sequences these are
+            limit: bytes, max.message.bytes of the changelog
+        """
+        self.path, self.changelog, self.partition, self.identity, self.limit = (
+            path,
+            changelog,
+            partition,
+            identity,
+            limit,
+        )
+        self.position = 0
+        self.progress: Progress | None = None
+        self._map = LastSequences()
+        self._store: Store | None = None
+        self._judged = np.zeros(3, np.int64)
+        self._pending = Progress(0, 0, 0, 0)
+
+    @property
+    def input_position(self) -> int | None:
+        """Next input offset as of `position`; None where nothing was ever committed."""
+        return self.progress.next if self.progress else None
+
+    def __len__(self) -> int:
+        """Identities with a persisted sequence."""
+        return len(self._map)
+
+    def open(self) -> None:
+        """Load the store, unless it is open already.
+
+        Raises:
+            StateError: it cannot be used.
+        """
+        if self._store is not None:
+            return
+        store = Store(self.path)
+        self._map = LastSequences()
+        pending: list[tuple[bytes, bytes]] = []
+        for entry in store.entries():
+            pending.append(entry)
+            if len(pending) == LOAD_ENTRIES:
+                self._load(pending)
+                pending = []
+        self._load(pending)
+        self.position, self.progress, self._store = store.position, store.progress, store
+
+    def _load(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        if pairs:
+            self._take(pack_entries(self.changelog, self.partition, pairs))
+
+    def _take(self, batch: RecordBatch) -> None:
+        damaged = self._map.load(batch)
+        if damaged >= 0:
+            raise StateError(
+                f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[damaged])}: not an entry that Ratchet wrote. "
+                "Is another program writing to this topic?"
+            )
+
+    def judge(self, batch: RecordBatch, read: Reader) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Judge a batch against what is pushed, and push what is fresh.
+
+        Returns:
+            (verdicts uint8[batch.count] of FRESH, DUPLICATE, INVALID; reasons uint8[batch.count], 0 unless invalid)
+        """
+        sequences, reasons = read(batch)
+        verdicts = self._map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
+        self._judged += np.bincount(verdicts, minlength=3)
+        return verdicts, reasons
+
+    def last(self, identity: bytes) -> LastSequence:
+        """Last sequence of an identity; -1 is none."""
+        return self._map.get(identity)
+
+    def changes(self, next_offset: int) -> list[EncodedBatch]:
+        """The open transaction's changelog entries: progress and every identity it has moved."""
+        fresh, duplicate, invalid = (int(n) for n in self._judged)
+        before = self.progress or Progress(0, 0, 0, 0)
+        self._pending = Progress(
+            next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid
+        )
+        return self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit)
+
+    def committed(self, changelog_next: int) -> None:
+        """Step 6: one WriteBatch with the entries and their changelog position; pushed becomes persisted."""
+        entries: Iterable[tuple[bytes, bytes]] = [*self._map.changed_entries(), (PROGRESS, self._pending.pack())]
+        self._open_store.write(entries, changelog_next)
+        self._map.settle()
+        self.position, self.progress = changelog_next, self._pending
+        self._judged[:] = 0
+
+    def rollback(self) -> None:
+        """Pushed falls back to persisted, for every identity."""
+        self._map.roll_back()
+        self._judged[:] = 0
+
+    def apply(self, batch: RecordBatch) -> None:
+        """Committed changelog entries, on recovery.
+
+        Raises:
+            StateError: an entry that Ratchet did not write.
+        """
+        self._take(batch)
+        entries = []
+        for i in range(batch.count):
+            key, value = batch.key(i), batch.value(i)
+            if key is not None and value is not None:
+                entries.append((key, value))
+                if key == PROGRESS:
+                    self.progress = Progress.unpack(value)
+        self._open_store.write(entries, batch.next)
+        self.position = batch.next
+
+    @property
+    def _open_store(self) -> Store:
+        if self._store is None:
+            raise StateError(f"{self.path}: the store is not open")
+        return self._store
+
+    def close(self) -> None:
+        """Release the store; `open` loads it again."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None

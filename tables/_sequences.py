@@ -1,0 +1,159 @@
+"""Where a record's sequence comes from: a header (compiled), a field of a JSON value, or the user's own function."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from errors import SettingsError
+from tables import _kernels as kernels
+from tables._spec import SEQUENCE_MAX, SequenceSource
+from transport import Header, RecordBatch
+
+log = structlog.get_logger(__name__)
+
+REASONS: Final = (
+    "",
+    "sequence-missing",
+    "sequence-not-a-number",
+    "sequence-negative",
+    "sequence-out-of-range",
+    "sequence-repeated",
+    "identity-missing",
+    "identity-repeated",
+    "identity-too-long",
+    "extractor-failed",
+    "value-not-json",
+)
+"""Names of the reasons for which a record is invalid, by their number in `tables._kernels`."""
+
+Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
+"""sequences int64[records] (-1 where there is none), reasons uint8[records]"""
+
+
+class Record(NamedTuple):
+    """What a user's extractor is called with. timestamp_ms: since the epoch."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    timestamp_ms: int
+
+
+class Reader(Protocol):
+    """Reads the sequences of a batch."""
+
+    def __call__(self, batch: RecordBatch) -> Sequences: ...
+
+
+def reader_for(source: SequenceSource) -> Reader:
+    """What reads sequences from this source.
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    if source.kind == "header":
+        return from_header
+    read = _field_reader(source.name) if source.kind == "field" else _function_reader(source.name)
+    return lambda batch: _one_by_one(batch, read)
+
+
+def from_header(batch: RecordBatch) -> Sequences:
+    """From the header that the lane asked for first; one compiled pass."""
+    sequences = np.empty(batch.count, np.int64)
+    reasons = np.empty(batch.count, np.uint8)
+    kernels.read_sequences(batch.data, batch.columns, sequences, reasons)
+    return sequences, reasons
+
+
+def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str]) -> Sequences:
+    """One Python call per record: about a microsecond for a JSON field, and whatever the user's function takes."""
+    sequences = np.full(batch.count, -1, np.int64)
+    reasons = np.zeros(batch.count, np.uint8)
+    for i in range(batch.count):
+        found = read(batch, i)
+        if isinstance(found, str):
+            reasons[i] = REASONS.index(found)
+        elif found < 0:
+            reasons[i] = kernels.SEQUENCE_NEGATIVE
+        elif found > SEQUENCE_MAX:
+            reasons[i] = kernels.SEQUENCE_OUT_OF_RANGE
+        else:
+            sequences[i] = found
+    return sequences, reasons
+
+
+_INTEGER: Final = re.compile(rb'(")?(-?[0-9]+)(?(1)"|)')
+_DIGITS_MOST: Final = 20
+"""2^63 - 1 has 19 digits. More need no conversion to be judged, and converting a megabyte of digits takes seconds."""
+
+
+def _field_reader(path: str) -> Callable[[RecordBatch, int], int | str]:
+    """Decodes only what lies on the path; the leaf stays as its JSON text, so that 1.0 and 1e3 are not taken for integers."""
+    leaf: Any = msgspec.Raw
+    parts = path.split(".")
+    for depth, part in enumerate(reversed(parts)):
+        # Fields of a Struct have to be identifiers; the name in the JSON text is given by `rename`.
+        leaf = msgspec.defstruct(
+            f"Level{depth}", [("inner", leaf | msgspec.UnsetType, msgspec.UNSET)], rename={"inner": part}
+        )
+    decode = msgspec.json.Decoder(leaf).decode
+    levels = len(parts)
+
+    def read(batch: RecordBatch, index: int) -> int | str:
+        value = batch.value(index)
+        if value is None:
+            return "sequence-missing"
+        try:
+            found: Any = decode(value)
+        except msgspec.ValidationError:
+            return "sequence-missing"  # something on the path is no object
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return "value-not-json"
+        for _ in range(levels):
+            found = found.inner
+            if found is msgspec.UNSET:
+                return "sequence-missing"
+        return parse_integer(bytes(found))
+
+    return read
+
+
+def parse_integer(text: bytes) -> int | str:
+    """A JSON integer, or a JSON string of decimal digits; otherwise the reason why not."""
+    match = _INTEGER.fullmatch(text)
+    if not match:
+        return "sequence-missing" if text == b"null" else "sequence-not-a-number"
+    digits = match[2].lstrip(b"-").lstrip(b"0")
+    if len(digits) > _DIGITS_MOST:
+        return "sequence-negative" if match[2].startswith(b"-") else "sequence-out-of-range"
+    return int(match[2])
+
+
+def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
+    module, _, function = name.partition(":")
+    try:
+        extract: Callable[[Record], Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"sequence function:{name}: cannot be imported: {error}") from None
+
+    def read(batch: RecordBatch, index: int) -> int | str:
+        record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
+        try:
+            found = extract(record)
+        except Exception as error:
+            # Whatever the user's code raises, this record is dead-lettered and the partition moves on.
+            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=repr(error))
+            return "extractor-failed"
+        if found is None:
+            return "sequence-missing"
+        return found if isinstance(found, int) and not isinstance(found, bool) else "sequence-not-a-number"
+
+    return read

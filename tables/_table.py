@@ -1,0 +1,130 @@
+"""The table of a stream: its partitions in this worker, and what Faust sees of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faust.stores.base import Store
+from faust.tables.table import Table
+from numpy.typing import NDArray
+
+from errors import StateError
+from tables._map import LastSequence
+from tables._partition import SequencePartition
+from tables._sequences import Reader
+from tables._spec import Identity
+from transport import RecordBatch
+
+
+class Sequences:
+    """The partitions of one stream that this worker owns."""
+
+    def __init__(self, folder: Path, changelog: str, identity: Identity, read: Reader, limit: int) -> None:
+        """No partition is opened yet.
+
+        Args:
+            folder: where the partitions keep their stores, each in a folder named after its number
+            changelog: topic
+            identity: whose sequences these are
+            read: reads the sequences of a batch
+            limit: bytes, max.message.bytes of the changelog
+        """
+        self.folder, self.changelog, self.identity, self.read, self.limit = folder, changelog, identity, read, limit
+        self.partitions: dict[int, SequencePartition] = {}
+
+    def partition(self, number: int) -> SequencePartition:
+        """The partition of that number."""
+        if number not in self.partitions:
+            path = self.folder / str(number)
+            self.partitions[number] = SequencePartition(path, self.changelog, number, self.identity, self.limit)
+        return self.partitions[number]
+
+    def judge(self, batch: RecordBatch) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Verdicts and reasons for a batch, see `SequencePartition.judge`."""
+        return self.partition(batch.partition).judge(batch, self.read)
+
+    def last(self, identity: bytes) -> dict[int, LastSequence]:
+        """Last sequence of an identity in each partition that knows it."""
+        found = {number: partition.last(identity) for number, partition in self.partitions.items()}
+        return {number: last for number, last in found.items() if last.pushed >= 0 or last.persisted >= 0}
+
+
+class _CommittedStore(Store):
+    """Faust's view of `Sequences`: read-only, identities as bytes, persisted sequences as int."""
+
+    logger = logging.getLogger("faust.tables.sequences")
+    sequences: Sequences
+
+    def __getitem__(self, identity: Any) -> int:
+        found = [last.persisted for last in self.sequences.last(identity).values() if last.persisted >= 0]
+        if not found:
+            raise KeyError(identity)
+        return max(found)
+
+    def __contains__(self, identity: Any) -> bool:
+        return any(last.persisted >= 0 for last in self.sequences.last(identity).values())
+
+    def __len__(self) -> int:
+        return sum(len(partition) for partition in self.sequences.partitions.values())
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise StateError("the table of last sequences is looked up by identity, not listed")
+
+    def __setitem__(self, identity: Any, sequence: Any) -> None:
+        raise StateError("the table of last sequences is written by its lanes alone")
+
+    def __delitem__(self, identity: Any) -> None:
+        raise StateError("the table of last sequences is written by its lanes alone")
+
+    def persisted_offset(self, tp: Any) -> int | None:
+        """The lane restores by itself; Faust has no say in it."""
+        return None
+
+    def set_persisted_offset(self, tp: Any, offset: int) -> None:
+        """The lane writes its position together with the entries."""
+
+    async def need_active_standby_for(self, tp: Any) -> bool:
+        """Lanes stand by themselves."""
+        return False
+
+    def apply_changelog_batch(self, batch: Any, to_key: Any, to_value: Any) -> None:
+        """The lane restores by itself."""
+
+    async def backup_partition(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: the changelog is the backup."""
+        raise StateError("the table of last sequences is backed up by its changelog")
+
+    def restore_backup(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: the changelog is the backup."""
+        raise StateError("the table of last sequences is restored from its changelog")
+
+    def reset_state(self) -> None:
+        """Nothing of Faust's to reset."""
+
+    def clear(self) -> None:
+        """Refused."""
+        raise StateError("the table of last sequences is written by its lanes alone")
+
+
+class SequenceTable(Table):
+    """Registers a stream's changelog with Faust, whose assignor thereby hands out the lanes."""
+
+    logger = logging.getLogger("faust.tables.sequences")
+    lane_owned = True
+    """`transport.LaneTableManager` keeps Faust's recovery away from it."""
+
+    def __init__(self, app: Any, *, name: str, sequences: Sequences, **kwargs: Any) -> None:
+        self.sequences = sequences
+        super().__init__(app, name=name, key_type=bytes, value_type=bytes, **kwargs)
+
+    def _new_store(self) -> Store:
+        store = _CommittedStore("sequences://", self.app, self, table_name=self.name, loop=self.loop)
+        store.sequences = self.sequences
+        return store
+
+    def _changelog_topic_name(self) -> str:
+        return self.sequences.changelog

@@ -1,0 +1,32 @@
+"""Kafka record batches in and out: columns, raw fetch, lanes with one transaction per input partition.
+
+A reader's way in: `_lane.py` (one partition from fetch to commit), `_transaction.py` (the one place that talks transactions),
+`_record_batch.py` and `_kernels.py` (bytes to columns), `_encoding.py` (columns to bytes), `_cluster.py` (requests).
+"""
+
+from transport._cluster import Cluster
+from transport._encoding import EncodedBatch, entry_batch, pack_entries
+from transport._faust import LaneChannel, Lanes, LaneTableManager
+from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus, PartitionState
+from transport._record_batch import Header, RecordBatch, read_chunk
+from transport._security import client_options
+
+__all__ = [
+    "Cluster",
+    "Delivery",
+    "EncodedBatch",
+    "Header",
+    "Lane",
+    "LaneChannel",
+    "LaneSpec",
+    "LaneState",
+    "LaneStatus",
+    "LaneTableManager",
+    "Lanes",
+    "PartitionState",
+    "RecordBatch",
+    "client_options",
+    "entry_batch",
+    "pack_entries",
+    "read_chunk",
+]

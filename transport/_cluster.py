@@ -1,0 +1,252 @@
+"""Requests to the Kafka cluster over aiokafka's connections: who leads, who coordinates, what is there, fetch.
+
+aiokafka gives sockets, SASL, TLS, version negotiation and metadata. Its consumer and producer are not used: the lanes need
+record batches as bytes, and transactions whose every step is theirs (docs/decisions/0003-lanes.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Hashable
+from typing import Any, Final, NamedTuple
+
+import structlog
+from aiokafka import TopicPartition
+from aiokafka import errors as kafka
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from errors import BrokerUnavailable, PositionLost, TopicMissing
+
+log = structlog.get_logger(__name__)
+
+READ_COMMITTED: Final = 1
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+GROUP, TRANSACTION = 0, 1
+"""Coordinator types of FindCoordinator (KIP-98)."""
+
+PRODUCER_FENCED: Final = 90
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_MOST_S: Final = 2.0
+SAY_AFTER_S: Final = 5.0
+"""A leader change takes well under this; what takes longer is worth a line in the log, and one more every so often."""
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a fetch response.
+
+    aborted: (producer id, first offset) of aborted transactions in it
+    stable_end: the last stable offset; committed readers see nothing beyond it
+    """
+
+    data: bytes
+    aborted: list[tuple[int, int]]
+    stable_end: int
+
+
+class Retry:
+    """Pauses between tries, and a line in the log when it takes long."""
+
+    def __init__(self, what: str, **facts: object) -> None:
+        self.what, self.facts = what, facts
+        self.pause_s = RETRY_FIRST_S
+        self.began = self.said = time.monotonic()
+
+    async def wait(self, reason: object) -> None:
+        """Sleep a little longer than the last time."""
+        now = time.monotonic()
+        if now - self.said > SAY_AFTER_S:
+            self.said = now
+            log.warning(
+                "still trying", what=self.what, reason=repr(reason), seconds=round(now - self.began), **self.facts
+            )
+        await asyncio.sleep(self.pause_s)
+        self.pause_s = min(self.pause_s * 2, RETRY_MOST_S)
+
+
+class Cluster:
+    """One per worker; every caller names the connection it wants, so that a long fetch holds up nobody else."""
+
+    def __init__(self, options: dict[str, Any], request_timeout_ms: int = 30_000) -> None:
+        self._options = options
+        self.request_timeout_ms = request_timeout_ms
+        self._client: AIOKafkaClient | None = None
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect.
+
+        Raises:
+            BrokerUnavailable: nobody answered within timeout_s.
+        """
+        retry = Retry("reach Kafka", bootstrap=self._options["bootstrap_servers"])
+        while True:
+            client = AIOKafkaClient(
+                **{"client_id": "ratchet", **self._options}, request_timeout_ms=self.request_timeout_ms
+            )
+            try:
+                await client.bootstrap()
+            except kafka.KafkaError as error:
+                await client.close()
+                if time.monotonic() - retry.began > timeout_s:
+                    servers = ", ".join(self._options["bootstrap_servers"])
+                    raise BrokerUnavailable(
+                        f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). Start one (ratchet broker) or "
+                        "correct bootstrap in the settings"
+                    ) from None
+                await retry.wait(error)
+            else:
+                self._client = client
+                return
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    @property
+    def client(self) -> AIOKafkaClient:
+        """The client; only after `start`."""
+        if self._client is None:
+            raise kafka.KafkaConnectionError("the connection to Kafka is closed")
+        return self._client
+
+    async def send(self, node: int, request: Any, connection: Hashable) -> Any:
+        """Send to a broker on a connection of that name, and wait for the answer.
+
+        Raises:
+            aiokafka.errors.KafkaError: not connected, or no answer in time. Whether it was carried out is unknown.
+        """
+        return await self.client.send(node, request, group=connection)
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition.
+
+        Raises:
+            aiokafka.errors.KafkaError: not known at the moment; metadata is being refreshed.
+        """
+        client = self.client
+        if client.cluster.partitions_for_topic(topic) is None:
+            await client.add_topic(topic)
+        node = client.cluster.leader_for_partition(TopicPartition(topic, partition))
+        if node is None or node == -1:
+            await client.force_metadata_update()
+            raise kafka.LeaderNotAvailableError(f"{topic}, partition {partition} has no leader")
+        return int(node)
+
+    async def partitions(self, topic: str) -> int:
+        """Number of partitions, asked anew.
+
+        Raises:
+            TopicMissing: there is no such topic.
+        """
+        await self.client.add_topic(topic)
+        await self.client.force_metadata_update()
+        found = self.client.cluster.partitions_for_topic(topic)
+        if not found:
+            raise TopicMissing(f"topic {topic} does not exist")
+        return len(found)
+
+    async def coordinator(self, kind: int, key: str) -> int:
+        """The broker that coordinates a group or a transactional id; remembered until `forget_coordinator`."""
+        node = self._coordinators.get((kind, key))
+        if node is None:
+            node = int(await self.client.coordinator_lookup(kind, key))
+            if self.client.cluster.broker_metadata(node) is None:
+                await self.client.force_metadata_update()
+            self._coordinators[kind, key] = node
+        return node
+
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        """Look it up anew next time: it has moved, or did not answer."""
+        self._coordinators.pop((kind, key), None)
+
+    def refresh(self) -> None:
+        """Leaders have moved: fetch the metadata again in the background."""
+        if self._client is not None:
+            self._client.force_metadata_update()
+
+    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
+        """First offset (EARLIEST) or last stable offset (LATEST) of a partition. Tries until it is known."""
+        request = OffsetRequest(-1, READ_COMMITTED, [(topic, [(partition, which)])])
+        retry = Retry("list offsets", topic=topic, partition=partition)
+        while True:
+            try:
+                response = await self.send(await self.leader(topic, partition), request, connection)
+                _, code, _, offset = response.topics[0][1][0]
+                raise_for(code)
+                return int(offset)
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
+    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> int | None:
+        """The group's committed offset; None where there is none. Tries until it is known.
+
+        Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be missing.
+        """
+        retry = Retry("read committed offset", group=group, topic=topic, partition=partition)
+        while True:
+            try:
+                node = await self.coordinator(GROUP, group)
+                response = await self.send(node, OffsetFetchRequest(group, [(topic, [partition])]), connection)
+                raise_for(response.error_code)
+                _, offset, _, code = response.topics[0][1][0]
+                raise_for(code)
+                return int(offset) if offset >= 0 else None
+            except kafka.KafkaError as error:
+                self.forget_coordinator(GROUP, group)
+                await retry.wait(error)
+
+    async def fetch(
+        self, topic: str, partition: int, position: int, connection: Hashable, *, max_bytes: int, max_wait_ms: int
+    ) -> Fetched:
+        """Record batches from position on, committed ones only. Tries until it has an answer, which may be empty.
+
+        Raises:
+            PositionLost: the topic does not hold that position (any more).
+        """
+        request = FetchRequest(max_wait_ms, 1, max_bytes, READ_COMMITTED, [(topic, [(partition, position, max_bytes)])])
+        retry = Retry("fetch", topic=topic, partition=partition, position=position)
+        while True:
+            try:
+                response = await self.send(await self.leader(topic, partition), request, connection)
+                raise_for(getattr(response, "error_code", 0))
+                _, code, _, stable_end, *more = response.topics[0][1][0]
+                raise_for(code)
+                # From version 11 on, the preferred read replica stands between the two.
+                aborted = more[-3 if response.API_VERSION >= 11 else -2]
+                return Fetched(more[-1] or b"", aborted or [], stable_end)
+            except kafka.OffsetOutOfRangeError:
+                first = await self.offset(topic, partition, EARLIEST, connection)
+                end = await self.offset(topic, partition, LATEST, connection)
+                if first <= position <= end:
+                    await retry.wait("offset out of range")
+                    continue
+                raise PositionLost(
+                    f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds {first} to {end}. "
+                    + (
+                        "Retention has deleted records that were never read"
+                        if position < first
+                        else "The topic was deleted and created again, or lost its end"
+                    )
+                    + "; see docs/reference/halted.md for the ways on"
+                ) from None
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
+
+def raise_for(code: int) -> None:
+    """Raise aiokafka's exception for a Kafka error code other than 0."""
+    if code == PRODUCER_FENCED:
+        raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
+    if code:
+        raise kafka.for_code(code)(f"error code {code}")

@@ -1,0 +1,194 @@
+"""New record batches: kept records of a fetched batch, dead letters, changelog entries."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from aiokafka import codec
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from errors import RecordTooLarge
+from transport import _kernels as kernels
+from transport._record_batch import (
+    CODECS,
+    CRC_FROM,
+    HEAD,
+    LENGTH_FROM,
+    TRANSACTIONAL,
+    Bytes,
+    Header,
+    RecordBatch,
+    read_varint,
+)
+
+_PRODUCER_STATE: Final = struct.Struct(">qhi")
+_PRODUCER_STATE_AT: Final = 43
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
+
+COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    # Kafka's own default levels for gzip and zstd. For lz4 the broker's default, 9, costs ten times the time of 1 for a
+    # few per cent of size; the Java client's default output is the fast one.
+    "gzip": partial(codec.gzip_encode, compresslevel=6),
+    "snappy": codec.snappy_encode,
+    "lz4": partial(codec.lz4_encode, level=1),
+    "zstd": partial(codec.zstd_encode, level=3),
+}
+
+
+@dataclass(slots=True)
+class EncodedBatch:
+    """A finished record batch but for who sends it; `seal` adds that and the checksum."""
+
+    buffer: bytearray
+    count: int
+
+    @classmethod
+    def finish(cls, records: Bytes, count: int) -> EncodedBatch:
+        """Entries of a table, all stamped with the present time, uncompressed. records: as in `finish`."""
+        now = time.time_ns() // 1_000_000
+        return finish(records, count, now, now)
+
+    def seal(self, producer_id: int, epoch: int, base_sequence: int) -> bytes:
+        """The bytes to produce, with the producer's state and the CRC in place."""
+        _PRODUCER_STATE.pack_into(self.buffer, _PRODUCER_STATE_AT, producer_id, epoch, base_sequence)
+        _CRC.pack_into(self.buffer, _CRC_AT, crc32c(memoryview(self.buffer)[CRC_FROM:]))
+        return bytes(self.buffer)
+
+
+def finish(records: Bytes, count: int, base_time: int, top_time: int, compression: str = "none") -> EncodedBatch:
+    """Put a batch header before records.
+
+    Args:
+        records: uint8[HEADER_SIZE + bytes of the records]; the first HEADER_SIZE bytes are overwritten in the copy
+        count: records in it
+        base_time: ms, what their timestamp deltas count from
+        top_time: ms, the highest timestamp
+        compression: "none", "gzip", "snappy", "lz4" or "zstd"
+    """
+    if compression == "none":
+        buffer = bytearray(records.data)
+    else:
+        buffer = bytearray(kernels.HEADER_SIZE) + COMPRESS[compression](records[kernels.HEADER_SIZE :].tobytes())
+    attributes = TRANSACTIONAL | CODECS[compression]
+    HEAD.pack_into(
+        buffer, 0, 0, len(buffer) - LENGTH_FROM, -1, 2, 0, attributes, count - 1, base_time, top_time, -1, -1, 0, count
+    )
+    return EncodedBatch(buffer, count)
+
+
+def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression: str) -> Iterator[EncodedBatch]:
+    """Kept records of a batch, bodies untouched, as batches of at most limit bytes each.
+
+    Args:
+        batch: what was fetched
+        keep: bool[batch.count]
+        limit: bytes, the output topic's max.message.bytes
+        compression: of the output
+
+    Raises:
+        RecordTooLarge: a single record does not fit.
+    """
+    if not keep.any():
+        return
+    bodies = batch.columns[kernels.BODY_END] - batch.columns[kernels.BODY]
+    total = int(bodies.sum()) + batch.count * kernels.RECORD_OVERHEAD
+    longest = int(bodies.max()) + kernels.RECORD_OVERHEAD
+    out = np.empty(kernels.HEADER_SIZE + min(total, max(limit, longest)), np.uint8)
+    at = 0
+    while at < batch.count:
+        first = at
+        at, end, count, base_time, top_time = kernels.write_records(batch.data, batch.columns, keep, at, out, limit)
+        if not count:
+            return
+        encoded = finish(out[:end], count, base_time, top_time, compression)
+        if len(encoded.buffer) > limit:
+            offset = int(batch.offsets[first + int(np.flatnonzero(keep[first:])[0])])
+            raise RecordTooLarge(
+                f"{batch.topic}, partition {batch.partition}, offset {offset}: {len(encoded.buffer)} bytes do not fit the output "
+                f"topic's max.message.bytes of {limit}. Raise max.message.bytes of the output topic to at least the input's"
+            )
+        yield encoded
+
+
+def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limit: int) -> EncodedBatch:
+    """One record of a batch as a batch of its own: key, value and headers untouched, and more headers behind them.
+
+    Raises:
+        RecordTooLarge: it does not fit.
+    """
+    at, end = int(batch.columns[kernels.HEADERS, index]), int(batch.columns[kernels.BODY_END, index])
+    body = batch.data[int(batch.columns[kernels.BODY, index]) : at].tobytes()
+    old = batch.data[at:end].tobytes()
+    count, skip = read_varint(old, 0)
+    more = b"".join(
+        varint(len(name)) + name + (varint(-1) if value is None else varint(len(value)) + value)
+        for name, value in ((header.name.encode(), header.value) for header in headers)
+    )
+    record = b"\0" + varint(0) + varint(0) + body + varint(count + len(headers)) + old[skip:] + more
+    record = varint(len(record)) + record
+    timestamp = int(batch.timestamps[index])
+    # Only the room before the records is zeroed; `finish` writes the batch header there.
+    encoded = finish(np.frombuffer(bytes(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp)
+    if len(encoded.buffer) > limit:
+        compressed = finish(
+            np.frombuffer(bytes(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp, "zstd"
+        )
+        if len(compressed.buffer) > limit:
+            raise RecordTooLarge(
+                f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter the record takes "
+                f"{len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. Raise it for the dead-letter topic"
+            )
+        return compressed
+    return encoded
+
+
+def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
+    """Begin a batch in out with a few key and value pairs; for the compiled passes to go on from.
+
+    Args:
+        out: uint8[bytes], with room for the batch header and the pairs
+        pairs: keys and values
+
+    Returns:
+        (position after the last byte, records)
+    """
+    at = kernels.HEADER_SIZE
+    for delta, (key, value) in enumerate(pairs):
+        record = b"\0" + varint(0) + varint(delta) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
+        record = varint(len(record)) + record
+        out[at : at + len(record)] = np.frombuffer(record, np.uint8)
+        at += len(record)
+    return at, len(pairs)
+
+
+def pack_entries(topic: str, partition: int, pairs: Sequence[tuple[bytes, bytes]]) -> RecordBatch:
+    """Key and value pairs as columns, as if they had been fetched; offsets and timestamps are 0."""
+    key_lengths = np.fromiter((len(key) for key, _ in pairs), np.int64, len(pairs))
+    value_lengths = np.fromiter((len(value) for _, value in pairs), np.int64, len(pairs))
+    columns = np.zeros((kernels.COLUMNS, len(pairs)), np.int64)
+    ends = np.cumsum(key_lengths + value_lengths)
+    columns[kernels.KEY] = ends - key_lengths - value_lengths
+    columns[kernels.KEY_LENGTH] = key_lengths
+    columns[kernels.VALUE] = ends - value_lengths
+    columns[kernels.VALUE_LENGTH] = value_lengths
+    data = np.frombuffer(b"".join(key + value for key, value in pairs), np.uint8)
+    return RecordBatch(topic, partition, 0, 0, data, columns)
+
+
+def varint(value: int) -> bytes:
+    """A zig-zag varint (DefaultRecord)."""
+    raw = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while raw >= 0x80:
+        out.append((raw & 0x7F) | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)

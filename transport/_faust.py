@@ -1,0 +1,158 @@
+"""Lanes inside a Faust app: Faust's group membership and assignor decide which lanes run here, its agents get the batches.
+
+What is used of Faust 0.15 and why the rest is not: docs/decisions/0003-lanes.md. Every internal name that this module relies on
+is checked by tests/transport/test_pinned_names.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import structlog
+from faust.channels import Channel
+from faust.tables.manager import TableManager
+from faust.tables.recovery import Recovery
+from mode.utils.queues import FlowControlEvent, ThrowableQueue
+
+from transport._lane import Delivery, Lane
+
+log = structlog.get_logger(__name__)
+
+ALIVE_EVERY_S: Final = 1.0
+"""How often the group is told that this worker polls. aiokafka leaves the group when its own fetcher has been idle for
+max_poll_interval, and it always is: the lanes fetch. A blocked event loop stops telling, and that is the point."""
+
+FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
+"""mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
+
+QUEUE: Final = 64
+"""Deliveries that may wait for the agent; each lane has at most one under way, so this only bounds a mistake."""
+
+
+class LaneChannel(Channel):
+    """The channel from the lanes to the agent.
+
+    Unlike Faust's own it is not emptied when a rebalance resumes the flow: a lane would wait for a batch no agent ever sees.
+    """
+
+    @property
+    def queue(self) -> ThrowableQueue:
+        """A queue with a flow control of its own that nobody suspends."""
+        queue: ThrowableQueue | None = self._queue
+        if queue is None:
+            flow = FlowControlEvent(initially_suspended=False)
+            queue = self._queue = ThrowableQueue(maxsize=self.maxsize or QUEUE, flow_control=flow)
+        return queue
+
+
+class _LaneRecovery(Recovery):
+    """Lanes restore their tables themselves, after fencing and with committed data only."""
+
+    logger = FAUST_LOGGER
+
+    def add_active(self, table: Any, tp: Any) -> None:
+        if not getattr(table, "lane_owned", False):
+            super().add_active(table, tp)
+
+    def add_standby(self, table: Any, tp: Any) -> None:
+        if not getattr(table, "lane_owned", False):
+            super().add_standby(table, tp)
+
+
+class LaneTableManager(TableManager):
+    """For `faust.App(TableManager=...)`: leaves tables with `lane_owned = True` to their lanes."""
+
+    logger = FAUST_LOGGER
+
+    @property
+    def recovery(self) -> Recovery:
+        """The recovery that skips lane-owned tables."""
+        recovery: Recovery | None = self._recovery
+        if recovery is None:
+            recovery = self._recovery = _LaneRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
+        return recovery
+
+
+class Lanes:
+    """All lanes of a worker. A lane runs here while Faust's assignor gives this worker its changelog partition.
+
+    Lanes go on through a rebalance. One that stays here never notices; one whose partition has gone elsewhere is fenced by its new
+    owner at the latest, so there is no moment at which two of them could commit.
+    """
+
+    def __init__(
+        self, app: Any, make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]]
+    ) -> None:
+        """Listen to the app's assignments.
+
+        Args:
+            app: the Faust app
+            make: for each changelog topic, what makes the lane of a partition from (partition, deliver)
+        """
+        self.app, self._make = app, make
+        self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
+        self.running: dict[tuple[str, int], Lane] = {}
+        self.rebalances = 0
+        self._wanted: set[tuple[str, int]] = set()
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        app.on_partitions_assigned.connect(self._on_assigned)
+
+    def start(self) -> None:
+        """Begin to tell the group that this worker is alive."""
+        self._spawn(self._stay_alive())
+
+    async def stop(self) -> None:
+        """Commit and end every lane."""
+        self._wanted = set()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._change()
+
+    async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
+        # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
+        actives = app.assignor.assigned_actives()
+        self._wanted = {(tp.topic, tp.partition) for tp in actives if tp.topic in self._make}
+        self.rebalances += 1
+        log.info("partitions assigned", lanes=sorted(partition for _, partition in self._wanted))
+        self._spawn(self._change())
+
+    async def _change(self) -> None:
+        async with self._changing:
+            gone = [self.running.pop(key) for key in sorted(self.running.keys() - self._wanted)]
+            await asyncio.gather(*(lane.stop() for lane in gone))
+            for changelog, partition in sorted(self._wanted - self.running.keys()):
+                lane = self._make[changelog](partition, self._deliver_to(changelog))
+                self.running[changelog, partition] = lane
+                lane.start()
+
+    def _deliver_to(self, changelog: str) -> Callable[[Delivery], Awaitable[None]]:
+        channel = self.channels[changelog]
+
+        async def deliver(delivery: Delivery) -> None:
+            await channel.send(value=delivery)
+
+        return deliver
+
+    async def _stay_alive(self) -> None:
+        while True:
+            await asyncio.sleep(ALIVE_EVERY_S)
+            # Faust and aiokafka have no public word for this.
+            consumer = self.app.consumer._thread._consumer  # noqa: SLF001
+            if consumer is not None:
+                with consumer._subscription.fetch_context():  # noqa: SLF001
+                    pass
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("lanes cannot follow the assignment", reason=repr(error))

@@ -1,0 +1,248 @@
+"""The compiled passes over record batches: read them into columns, write kept records into a new batch.
+
+Format: record batch v2 (KIP-98, org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord). All integers of a
+record are zig-zag varints; all of the batch header are big-endian.
+
+Numba compiles these functions on first use and keeps the result (`cache=True`). They take and return plain numpy
+arrays and integers, never raise, and never read or write outside the spans they are given: every length is checked
+against the end of its batch before it is followed. tests/transport/slow_reading.py reads the same bytes record by
+record; the tests hold the two against each other.
+
+Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so that each column is contiguous:
+
+    OFFSET        offset in the topic
+    TIMESTAMP     ms since the epoch (the batch's append time where the topic stamps log-append time)
+    BODY          where the record's bytes after the offset delta begin: key, value and headers, which are forwarded untouched
+    BODY_END      where they end
+    KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+                  spans; length -1 is null
+    HEADERS       where the header count stands
+    FIRST, FIRST_LENGTH, FIRST_TIMES / SECOND, ...
+                  the two headers asked for by name: span of the last one (length -1 is null, -2 absent), how often it occurs
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+OFFSET, TIMESTAMP, BODY, BODY_END, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS = range(9)
+FIRST, FIRST_LENGTH, FIRST_TIMES, SECOND, SECOND_LENGTH, SECOND_TIMES = range(9, 15)
+COLUMNS = 15
+
+ABSENT = -2
+"""Length of a header that the record does not have (-1 is one whose value is null)."""
+
+HEADER_SIZE = 61
+"""Bytes of a record batch before its first record."""
+
+RECORD_OVERHEAD = 26
+"""Most bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
+
+_OPTIONS = {"cache": True, "nogil": True}
+
+
+@njit(inline="always", **_OPTIONS)
+def read_varint(data, at, end):
+    """A zig-zag varint of at most 64 bits from data[at:end]: (value, position after it), or (0, -1) where it does not fit."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(data[at])
+        at += 1
+        if shift == np.uint64(63) and byte > np.uint64(1):
+            return np.int64(0), np.int64(-1)
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(at)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(inline="always", **_OPTIONS)
+def write_varint(data, at, value):
+    """Write value as a zig-zag varint at data[at:]; returns the position after it. The caller has made room."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    while raw >= np.uint64(0x80):
+        data[at] = np.uint8((raw & np.uint64(0x7F)) | np.uint64(0x80))
+        at += 1
+        raw >>= np.uint64(7)
+    data[at] = np.uint8(raw)
+    return at + 1
+
+
+@njit(inline="always", **_OPTIONS)
+def varint_size(value):
+    """Bytes that `write_varint` takes for value."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while raw >= np.uint64(0x80):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(inline="always", **_OPTIONS)
+def _is_name(data, at, length, name):
+    if length != len(name):
+        return False
+    for i in range(length):
+        if data[at + i] != name[i]:
+            return False
+    return True
+
+
+@njit(inline="always", **_OPTIONS)
+def _span(data, at, end):
+    """A length-prefixed span of a record: (start, length, position after it); length -1 is null; position -1 is damage."""
+    length, at = read_varint(data, at, end)
+    if at < 0 or length < -1 or length > end - at:
+        return np.int64(0), np.int64(0), np.int64(-1)
+    if length < 0:
+        return at, np.int64(-1), at
+    return at, length, at + length
+
+
+@njit(**_OPTIONS)
+def read_records(
+    data,
+    starts,
+    ends,
+    base_offsets,
+    last_deltas,
+    base_times,
+    append_times,
+    counts,
+    first_offset,
+    first_name,
+    second_name,
+    columns,
+):
+    """Read the records of some uncompressed batches into columns.
+
+    Args:
+        data: uint8[bytes], the batches' bytes
+        starts, ends: int64[batches], where the records of each batch begin and end in data
+        base_offsets, last_deltas, base_times, counts: int64[batches], from the batch headers
+        append_times: int64[batches], ms; -1 where records carry their own timestamps
+        first_offset: records below it are left out (a fetch may begin in the middle of a batch)
+        first_name, second_name: uint8[bytes], names of the two headers to look for; empty looks for none
+        columns: int64[COLUMNS, capacity], capacity >= sum(counts)
+
+    Returns:
+        (records read, -1), or (records read, index of the first damaged batch).
+    """
+    row = 0
+    for batch in range(len(starts)):
+        at = starts[batch]
+        batch_end = ends[batch]
+        previous = np.int64(-1)
+        for _ in range(counts[batch]):
+            length, at = read_varint(data, at, batch_end)
+            if at < 0 or length < 1 or length > batch_end - at:
+                return row, batch
+            end = at + length
+            time_delta, p = read_varint(data, at + 1, end)
+            if p < 0:
+                return row, batch
+            offset_delta, p = read_varint(data, p, end)
+            if p < 0 or offset_delta <= previous or offset_delta > last_deltas[batch]:
+                return row, batch
+            previous = offset_delta
+            body = p
+            key, key_length, p = _span(data, p, end)
+            if p < 0:
+                return row, batch
+            value, value_length, p = _span(data, p, end)
+            if p < 0:
+                return row, batch
+            headers = p
+            header_count, p = read_varint(data, p, end)
+            if p < 0 or header_count < 0 or header_count > end - p:
+                return row, batch
+            first = second = np.int64(0)
+            first_length = second_length = np.int64(ABSENT)
+            first_times = second_times = np.int64(0)
+            for _ in range(header_count):
+                name, name_length, p = _span(data, p, end)
+                if p < 0 or name_length < 0:
+                    return row, batch
+                span, span_length, p = _span(data, p, end)
+                if p < 0:
+                    return row, batch
+                if len(first_name) > 0 and _is_name(data, name, name_length, first_name):
+                    first, first_length = span, span_length
+                    first_times += 1
+                if len(second_name) > 0 and _is_name(data, name, name_length, second_name):
+                    second, second_length = span, span_length
+                    second_times += 1
+            if p != end:
+                return row, batch
+            at = end
+            if base_offsets[batch] + offset_delta < first_offset:
+                continue
+            columns[OFFSET, row] = base_offsets[batch] + offset_delta
+            columns[TIMESTAMP, row] = (
+                append_times[batch] if append_times[batch] >= 0 else base_times[batch] + time_delta
+            )
+            columns[BODY, row] = body
+            columns[BODY_END, row] = end
+            columns[KEY, row] = key
+            columns[KEY_LENGTH, row] = key_length
+            columns[VALUE, row] = value
+            columns[VALUE_LENGTH, row] = value_length
+            columns[HEADERS, row] = headers
+            columns[FIRST, row] = first
+            columns[FIRST_LENGTH, row] = first_length
+            columns[FIRST_TIMES, row] = first_times
+            columns[SECOND, row] = second
+            columns[SECOND_LENGTH, row] = second_length
+            columns[SECOND_TIMES, row] = second_times
+            row += 1
+        if at != batch_end:
+            return row, batch
+    return row, -1
+
+
+@njit(**_OPTIONS)
+def write_records(data, columns, keep, first, out, limit):
+    """Copy kept records, bodies byte for byte, into the record section of one new batch.
+
+    Args:
+        data, columns: as `read_records` left them
+        keep: bool[records], which to copy
+        first: index of the first record to look at
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE
+        limit: bytes after which no further record is begun
+
+    Returns:
+        (index of the first record not looked at, position after the last byte, records, base timestamp, highest timestamp)
+    """
+    at = HEADER_SIZE
+    count = 0
+    base_time = np.int64(-1)
+    top_time = np.int64(-1)
+    i = first
+    while i < len(keep):
+        if not keep[i]:
+            i += 1
+            continue
+        time = columns[TIMESTAMP, i]
+        if count == 0:
+            base_time = time
+        body = columns[BODY, i]
+        body_length = columns[BODY_END, i] - body
+        length = 1 + varint_size(time - base_time) + varint_size(count) + body_length
+        if count > 0 and at + varint_size(length) + length > limit:
+            break
+        at = write_varint(out, at, length)
+        out[at] = 0  # attributes of a record: none are defined
+        at = write_varint(out, at + 1, time - base_time)
+        at = write_varint(out, at, np.int64(count))
+        out[at : at + body_length] = data[body : body + body_length]
+        at += body_length
+        if count == 0 or time > top_time:
+            top_time = time
+        count += 1
+        i += 1
+    return i, at, count, base_time, top_time

@@ -1,0 +1,352 @@
+"""A lane: one input partition, from fetch to commit.
+
+The durable order of docs/decisions/0001-durable-order.md, as numbered here:
+
+    1. fetch             record batches as columns; the next fetch is under way while this one is worked on
+    2. judge             the agent, against what is pushed
+    3. produce           output, dead letters, changelog, in the partition's own transaction
+    4. send the offset   the next to read, in the same transaction
+    5. commit
+    6. remember          pushed becomes persisted, one WriteBatch to the local store with its changelog position
+
+Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which settles the open
+transaction), replay the changelog's tail, read the committed offset, go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from errors import Aborted, Fenced, PositionLost, RatchetError, StateAhead
+from transport._cluster import EARLIEST, LATEST, Cluster
+from transport._encoding import EncodedBatch, forward, with_headers
+from transport._record_batch import Header, RecordBatch, read_chunk
+from transport._transaction import State, TransactionalProducer
+
+log = structlog.get_logger(__name__)
+
+FETCH_BYTES: Final = 2 << 20
+"""A fetch's size. Smaller costs a round trip more often; larger keeps the other lanes of the worker waiting longer."""
+FETCH_WAIT_MS: Final = 250
+"""How long the broker may hold back an empty answer; also how late a stop can be noticed by the broker."""
+AGENT_WAIT_S: Final = 10.0
+"""How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MOST_S: Final = 30.0
+
+
+class LaneState(StrEnum):
+    """What a lane is doing, as people see it."""
+
+    STARTING = "starting"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    HALTED = "halted"
+    STOPPED = "stopped"
+
+
+class PartitionState(Protocol):
+    """What a lane needs of the table partition that stands behind it (tables.SequencePartition)."""
+
+    changelog: str
+    position: int
+    """Next changelog offset to apply: everything below is in the local store."""
+    input_position: int | None
+    """Next input offset as of `position`; None where nothing was ever committed."""
+
+    def open(self) -> None:
+        """Load the local store; nothing to do when it is open."""
+
+    def apply(self, batch: RecordBatch) -> None:
+        """Take over committed changelog entries."""
+
+    def changes(self, next_offset: int) -> list[EncodedBatch]:
+        """Changelog entries of the open transaction, which ends before this input offset."""
+
+    def committed(self, changelog_next: int) -> None:
+        """The transaction is committed: pushed becomes persisted, in one write."""
+
+    def rollback(self) -> None:
+        """The transaction is lost: pushed falls back to persisted."""
+
+    def close(self) -> None:
+        """Close the local store."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """What a lane is told: topics, names, sizes."""
+
+    topic: str
+    partition: int
+    output: str
+    dead_letters: str
+    group: str
+    transactional_id: str
+    first_header: bytes = b""
+    second_header: bytes = b""
+    compression: str = "input"
+    commit_interval_ms: int = 100
+    records_per_transaction: int = 500_000
+    transaction_timeout_ms: int = 60_000
+    output_limit: int = 1_048_588
+    """bytes, max.message.bytes of the output topic; Kafka's default"""
+    dead_letters_limit: int = 1_048_588
+
+
+class Delivery:
+    """A batch on its way through the agent. Leave it through `async with`: an error gives it back to the lane, which retries."""
+
+    def __init__(self, lane: Lane, batch: RecordBatch) -> None:
+        self.batch = batch
+        self.spec = lane.spec
+        self.outputs: list[tuple[str, EncodedBatch]] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def forward(self, keep: NDArray[np.bool_]) -> None:
+        """Send these records to the output topic as they are. keep: bool[batch.count]."""
+        compression = self.batch.codec if self.spec.compression == "input" else self.spec.compression
+        for encoded in forward(self.batch, keep, self.spec.output_limit, compression):
+            self.outputs.append((self.spec.output, encoded))
+
+    def dead_letter(self, index: int, reason: str) -> None:
+        """Send one record to the dead-letter topic as it is, with headers that say why and where it was."""
+        headers = [
+            Header("ratchet-reason", reason.encode()),
+            Header("ratchet-topic", self.batch.topic.encode()),
+            Header("ratchet-partition", str(self.batch.partition).encode()),
+            Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),
+        ]
+        self.outputs.append(
+            (self.spec.dead_letters, with_headers(self.batch, index, headers, self.spec.dead_letters_limit))
+        )
+
+    async def __aenter__(self) -> RecordBatch:
+        return self.batch
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not self.done.done():
+            if error is None:
+                self.done.set_result(None)
+            else:
+                self.done.set_exception(error)
+        # The lane has the error and tries again; the agent goes on with the other partitions.
+        return isinstance(error, Exception)
+
+
+@dataclass(slots=True)
+class LaneStatus:
+    """For people: what the lane is doing, how far it is, and what went wrong last."""
+
+    state: LaneState = LaneState.STARTING
+    position: int | None = None
+    end: int | None = None
+    commits: int = 0
+    records: int = 0
+    restored: int = 0
+    error: str | None = None
+    history: list[str] = field(default_factory=list)
+
+
+class Lane:
+    """Runs one partition until it is stopped; see the module's text for the order of things."""
+
+    def __init__(
+        self, cluster: Cluster, spec: LaneSpec, state: PartitionState, deliver: Callable[[Delivery], Awaitable[None]]
+    ) -> None:
+        self.cluster, self.spec, self.state = cluster, spec, state
+        self.status = LaneStatus()
+        self.log = log.bind(topic=spec.topic, partition=spec.partition)
+        self._deliver = deliver
+        self._producer = TransactionalProducer(cluster, spec.transactional_id, spec.group, spec.transaction_timeout_ms)
+        self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
+        self._position = 0
+        self._deadline = 0.0
+        self._records = 0
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"lane {self.spec.topic}-{self.spec.partition}")
+
+    async def stop(self) -> None:
+        """Commit what is open and end; returns when the local store is closed."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_FIRST_S
+        try:
+            while not self._stopping.is_set():
+                commits = self.status.commits
+                try:
+                    await self._take_over()
+                    await self._consume()
+                    return
+                except Aborted as error:
+                    self._note(LaneState.RETRYING, error)
+                except Fenced as error:
+                    # If another worker owns the partition now, the rebalance that stops this lane is on its way. If not, the
+                    # initialisation came from one that had not heard of the rebalance; taking turns at random ends that.
+                    self._note(LaneState.RETRYING, error)
+                    pause_s = max(pause_s, random.uniform(1.0, 3.0))  # noqa: S311
+                except RatchetError as error:
+                    self._note(LaneState.HALTED, error)
+                    pause_s = max(pause_s, 1.0)
+                except Exception as error:
+                    self.log.exception("lane failed")
+                    self._note(LaneState.HALTED, error)
+                    pause_s = max(pause_s, 1.0)
+                await self._undo()
+                if self.status.commits > commits:
+                    pause_s = PAUSE_FIRST_S
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), pause_s)
+                pause_s = min(pause_s * 2, PAUSE_MOST_S)
+        finally:
+            await self._undo()
+            self.state.close()
+            self.status.state = LaneState.STOPPED
+
+    async def _undo(self) -> None:
+        if self._producer.state is not State.READY:
+            await self._producer.abort()
+        self.state.rollback()
+
+    def _note(self, state: LaneState, error: Exception) -> None:
+        text = str(error) or repr(error)
+        self.status.state, self.status.error = state, text
+        say = self.log.error if state is LaneState.HALTED else self.log.warning
+        say("lane starts again", state=str(state), error=text)
+
+    async def _take_over(self) -> None:
+        """Fence the previous owner, then read what it has committed: first the changelog, then the offset."""
+        spec, state = self.spec, self.state
+        self.status.state = LaneState.STARTING
+        await self._producer.initialise()
+        self.status.state = LaneState.RESTORING
+        await asyncio.to_thread(state.open)
+        await self._restore()
+        committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
+        if committed is None and state.input_position is not None:
+            # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
+            self.log.warning("no committed offset; going on from the changelog's", offset=state.input_position)
+            committed = state.input_position
+        if committed is None:
+            committed = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)
+        self._position = self.status.position = committed
+        self._records = 0
+        self.status.state, self.status.error = LaneState.RUNNING, None
+        self.log.info("lane runs", offset=committed, changelog_offset=state.position, restored=self.status.restored)
+
+    async def _restore(self) -> None:
+        state, partition = self.state, self.spec.partition
+        first = await self.cluster.offset(state.changelog, partition, EARLIEST, self._fetching)
+        end = await self.cluster.offset(state.changelog, partition, LATEST, self._fetching)
+        if state.position > end:
+            raise StateAhead(
+                f"{state.changelog}, partition {partition}: the local store stands for everything below offset {state.position}, but the "
+                f"changelog ends at {end}. It was deleted and created again, or lost its end; see docs/reference/halted.md"
+            )
+        if state.position < first:
+            raise PositionLost(
+                f"{state.changelog}, partition {partition}: the local store ends at offset {state.position}, but the changelog begins at "
+                f"{first}: what lies between is gone. A changelog must be compacted, never deleted from; see docs/reference/halted.md"
+            )
+        while state.position < end:
+            if self._stopping.is_set():
+                raise Aborted(f"{state.changelog}, partition {partition}: stopped while restoring")
+            batch = await self._fetch(state.changelog, state.position, headers=False)
+            if batch.next > state.position:
+                self.status.restored += batch.count
+                state.apply(batch)
+
+    async def _fetch(self, topic: str, position: int, *, headers: bool = True) -> RecordBatch:
+        partition = self.spec.partition
+        fetched = await self.cluster.fetch(
+            topic, partition, position, self._fetching, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS
+        )
+        self.status.end = fetched.stable_end if headers else self.status.end
+        wanted = {"first_header": self.spec.first_header, "second_header": self.spec.second_header} if headers else {}
+        return read_chunk(topic, partition, position, fetched.data, fetched.aborted, **wanted)
+
+    async def _consume(self) -> None:
+        clock = asyncio.get_running_loop().time
+        stop = asyncio.create_task(self._stopping.wait())
+        fetch = asyncio.create_task(self._fetch(self.spec.topic, self._position))
+        pending: set[asyncio.Task[Any]] = {fetch, stop}
+        try:
+            while True:
+                open_ = self._producer.state is State.OPEN
+                timeout = max(0.0, self._deadline - clock()) if open_ else None
+                await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if fetch.done():
+                    batch = fetch.result()
+                    fetch = asyncio.create_task(self._fetch(self.spec.topic, batch.next))
+                    pending = {fetch, stop}
+                    if batch.next > self._position:
+                        await self._work(batch, stop)
+                if self._producer.state is State.OPEN and (
+                    stop.done() or clock() >= self._deadline or self._records >= self.spec.records_per_transaction
+                ):
+                    await self._commit()
+                if stop.done():
+                    return
+        finally:
+            for task in (fetch, stop):
+                task.cancel()
+            await asyncio.gather(fetch, stop, return_exceptions=True)
+
+    async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
+        """Steps 2 and 3 for one batch."""
+        spec, producer = self.spec, self._producer
+        if producer.state is State.READY:
+            producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
+            self._deadline = asyncio.get_running_loop().time() + spec.commit_interval_ms / 1000
+        if batch.count:
+            delivery = Delivery(self, batch)
+            await self._deliver(delivery)
+            waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not delivery.done.done():
+                await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
+            if not delivery.done.done():
+                delivery.done.cancel()
+                raise Aborted(
+                    f"{spec.topic}, partition {spec.partition}: stopped while the agent held offset {batch.start}"
+                )
+            delivery.done.result()
+            for topic, encoded in delivery.outputs:
+                await producer.add(topic, spec.partition)
+                await producer.produce(topic, spec.partition, encoded)
+        self._position = batch.next
+        self._records += batch.count
+
+    async def _commit(self) -> None:
+        """Steps 3 (the changelog), 4, 5 and 6."""
+        spec, state, producer = self.spec, self.state, self._producer
+        changelog_next = state.position
+        last = None
+        for encoded in state.changes(self._position):
+            last = (await producer.produce(state.changelog, spec.partition, encoded), encoded.count)
+        await producer.commit(spec.topic, spec.partition, self._position)
+        if last is not None:
+            changelog_next = last[0].result() + last[1]
+        state.committed(changelog_next)
+        self.status.position = self._position
+        self.status.commits += 1
+        self.status.records += self._records
+        self._records = 0

@@ -1,0 +1,76 @@
+"""Kafka client options, given once in librdkafka's names, in the words of aiokafka."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from errors import SettingsError
+
+Options = Mapping[str, str | int | bool]
+
+_DIRECT = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    "client.id": "client_id",
+}
+_SSL = {
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+}
+_SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
+"""Options of these families decide who may read what: one that is not understood is refused, not ignored."""
+
+
+def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
+    """Keyword arguments for aiokafka clients (AIOKafkaClient, AIOKafkaAdminClient, AIOKafkaConsumer).
+
+    Args:
+        bootstrap: host:port[,host:port]
+        options: as in the settings' `kafka` section; those that are not about security or the client id and that only
+            librdkafka knows are left to the librdkafka clients
+
+    Raises:
+        SettingsError: a security option that aiokafka has no counterpart for, or a certificate that cannot be read.
+    """
+    known: dict[str, Any] = {"bootstrap_servers": bootstrap.split(",")}
+    for name, value in options.items():
+        if name in _DIRECT:
+            known[_DIRECT[name]] = (
+                str(value).upper() if name.startswith(("security.", "sasl.mechanism")) else str(value)
+            )
+        elif name.startswith(_SECURITY) and name not in _SSL:
+            raise SettingsError(
+                f"kafka.{name}: the worker has no counterpart for this option. It understands {', '.join(sorted({*_DIRECT, *_SSL}))}"
+            )
+    if known.get("security_protocol") in {"SSL", "SASL_SSL"}:
+        known["ssl_context"] = _ssl_context(options)
+    return known
+
+
+def _ssl_context(options: Options) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=_text(options, "ssl.ca.location"))
+        if certificate := _text(options, "ssl.certificate.location"):
+            context.load_cert_chain(certificate, _text(options, "ssl.key.location"), _text(options, "ssl.key.password"))
+    except OSError as error:
+        raise SettingsError(f"kafka.ssl.*: a certificate or key cannot be read: {error}") from None
+    if str(options.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        context.check_hostname = False
+    if str(options.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _text(options: Options, name: str) -> str | None:
+    return str(options[name]) if options.get(name) else None

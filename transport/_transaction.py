@@ -1,0 +1,288 @@
+"""The one place that talks Kafka transactions (KIP-98): one transactional id per input partition.
+
+Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not go through:
+
+    initialise ─▶ begin ─▶ produce* ─▶ commit ─▶ begin ...
+        ▲           └────────┴───────────┘
+        └── after any failure: the broker then settles whatever was open, and the epoch rises
+
+Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again. That
+costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
+repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer, and if
+there is none, `initialise` makes the broker settle it and the changelog tells.
+
+The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on take-over
+fences the previous owner completely (docs/decisions/0003-lanes.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+from aiokafka import errors as kafka
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from errors import Aborted, Fenced, RecordTooLarge, TransactionError
+from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from transport._encoding import EncodedBatch
+
+log = structlog.get_logger(__name__)
+
+FENCED: Final = (
+    kafka.InvalidProducerEpoch,  # also what a transaction gets that the coordinator has timed out (version 0 requests)
+    kafka.ProducerFenced,
+    kafka.InvalidProducerIdMapping,
+    kafka.InvalidTxnState,
+)
+TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+END_FOR_S: Final = 60.0
+"""How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
+
+
+IN_FLIGHT: Final = 5
+"""Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
+
+
+class State(StrEnum):
+    """Where a transactional producer stands."""
+
+    NEW = "new"
+    READY = "ready"
+    OPEN = "open"
+    FAILED = "failed"
+
+
+class TransactionalProducer:
+    """The producer of one input partition. Not for concurrent use, except that produced batches are under way at once."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int) -> None:
+        self.cluster, self.transactional_id, self.group, self.timeout_ms = cluster, transactional_id, group, timeout_ms
+        self.state = State.NEW
+        self._connection = ("transaction", transactional_id)
+        self._producer_id, self._epoch = -1, -1
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._members: set[tuple[str, int]] = set()
+        self._joining: asyncio.Task[None] | None = None
+        self._sent: list[asyncio.Task[int]] = []
+
+    async def initialise(self) -> None:
+        """Fence whoever had this id before and settle its open transaction. Tries until the coordinator answers.
+
+        Raises:
+            TransactionError: the coordinator refuses this id.
+        """
+        await self._drop()
+        request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
+        retry = Retry("initialise transactional id", id=self.transactional_id)
+        while True:
+            try:
+                response = await self._ask_coordinator(request)
+                raise_for(response.error_code)
+                break
+            except (
+                kafka.ProducerFenced,
+                kafka.TransactionalIdAuthorizationFailed,
+                kafka.InvalidTransactionTimeout,
+            ) as error:
+                raise TransactionError(
+                    f"{self.transactional_id}: the coordinator refuses this transactional id: {error!r}. Check the ACLs of the "
+                    "transactional id and the broker's transaction.max.timeout.ms"
+                ) from None
+            except kafka.KafkaError as error:
+                # ConcurrentTransactions: the previous owner's transaction is still being settled.
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                await retry.wait(error)
+        self._producer_id, self._epoch = response.producer_id, response.producer_epoch
+        self._sequences.clear()
+        self.state = State.READY
+
+    def begin(self, partitions: list[tuple[str, int]]) -> None:
+        """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
+        self._expect(State.READY)
+        self.state = State.OPEN
+        self._members = set(partitions)
+        self._joining = asyncio.create_task(self._join(partitions, with_offsets=True))
+
+    async def add(self, topic: str, partition: int) -> None:
+        """Take one more partition into the open transaction, before the first batch for it."""
+        self._expect(State.OPEN)
+        if (topic, partition) not in self._members:
+            await self._joined()
+            await self._guard(self._join([(topic, partition)], with_offsets=False))
+            self._members.add((topic, partition))
+
+    async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[int]:
+        """Send a batch; the task's result is the offset of its first record. `commit` waits for all of them."""
+        self._expect(State.OPEN)
+        await self._joined()
+        while len(self._sent) >= IN_FLIGHT:
+            await self._guard(asyncio.shield(self._sent[0]))
+            del self._sent[0]
+        base = self._sequences.get((topic, partition), 0)
+        self._sequences[topic, partition] = (base + batch.count) & 0x7FFFFFFF
+        data = batch.seal(self._producer_id, self._epoch, base)
+        leader = await self._guard(self.cluster.leader(topic, partition))
+        task = asyncio.create_task(self._produce(leader, topic, partition, data))
+        self._sent.append(task)
+        # Batches of one partition have to leave in order: let this one reach its socket before the next is built.
+        await asyncio.sleep(0)
+        return task
+
+    async def delivered(self) -> None:
+        """Wait until every batch sent so far is acknowledged."""
+        while self._sent:
+            await self._guard(asyncio.shield(self._sent[0]))
+            del self._sent[0]
+
+    async def commit(self, topic: str, partition: int, offset: int) -> None:
+        """Commit everything produced together with the consumed offset (the next one to read).
+
+        Raises:
+            Aborted: nothing became visible, or the outcome is unknown; `initialise` settles it.
+            Fenced: another owner has taken over.
+        """
+        self._expect(State.OPEN)
+        await self._joined()
+        # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is left running.
+        steps = self.delivered(), self._guard(self._send_offset(topic, partition, offset))
+        for outcome in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        await self._guard(self._end(commit=True))
+        self.state = State.READY
+
+    async def abort(self) -> None:
+        """Give up the open transaction, if the broker will hear of it; `initialise` does it otherwise."""
+        was, self.state = self.state, State.FAILED
+        await self._drop()
+        if was is State.OPEN:
+            try:
+                await asyncio.wait_for(self._ask_coordinator(self._end_request(commit=False)), timeout=2.0)
+            except (kafka.KafkaError, TimeoutError) as error:
+                log.info("abort not delivered", id=self.transactional_id, reason=repr(error))
+
+    def _expect(self, state: State) -> None:
+        if self.state is not state:
+            raise Aborted(f"{self.transactional_id}: is {self.state}, not {state}")
+
+    async def _drop(self) -> None:
+        """Forget what is under way. Its answers no longer matter: the epoch is about to rise."""
+        tasks: list[asyncio.Task[Any]] = [*self._sent, *([self._joining] if self._joining else [])]
+        self._sent, self._joining, self._members = [], None, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _guard(self, awaitable: Any) -> Any:
+        """Turn what goes wrong into Fenced, RecordTooLarge or Aborted, and remember that this transaction is over."""
+        try:
+            return await awaitable
+        except FENCED as error:
+            self.state = State.FAILED
+            raise Fenced(
+                f"{self.transactional_id}: fenced ({error!r}): another worker owns the partition now, or the transaction was open for "
+                f"more than {self.timeout_ms} ms"
+            ) from None
+        except TOO_LARGE as error:
+            self.state = State.FAILED
+            raise RecordTooLarge(
+                f"{self.transactional_id}: {error!r}. Raise max.message.bytes of the topic written to"
+            ) from None
+        except kafka.KafkaError as error:
+            self.state = State.FAILED
+            self.cluster.refresh()
+            raise Aborted(f"{self.transactional_id}: {error!r}") from None
+
+    async def _joined(self) -> None:
+        if self._joining is not None:
+            joining, self._joining = self._joining, None
+            await self._guard(joining)
+
+    async def _join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        identity = (self.transactional_id, self._producer_id, self._epoch)
+        await self._until_settled(AddPartitionsToTxnRequest(*identity, list(topics.items())), _partition_codes)
+        if with_offsets:
+            await self._until_settled(
+                AddOffsetsToTxnRequest(*identity, self.group), lambda response: [response.error_code]
+            )
+
+    async def _until_settled(self, request: Any, codes: Any) -> None:
+        """The coordinator refuses a new transaction while the markers of the last are still being written."""
+        retry = Retry("join transaction", id=self.transactional_id)
+        while True:
+            try:
+                response = await self._ask_coordinator(request)
+                for code in codes(response):
+                    raise_for(code)
+                return
+            except kafka.ConcurrentTransactions as error:
+                retry.pause_s = min(retry.pause_s, 0.02)
+                await retry.wait(error)
+            except (
+                kafka.GroupLoadInProgressError,
+                kafka.NotCoordinatorForGroupError,
+                kafka.GroupCoordinatorNotAvailableError,
+            ):
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                raise
+
+    async def _produce(self, leader: int, topic: str, partition: int, data: bytes) -> int:
+        request = ProduceRequest(
+            self.transactional_id, -1, self.cluster.request_timeout_ms, [(topic, [(partition, data)])]
+        )
+        response = await self.cluster.send(leader, request, self._connection)
+        _, code, offset, *_ = response.topics[0][1][0]
+        raise_for(code)
+        return int(offset)
+
+    async def _send_offset(self, topic: str, partition: int, offset: int) -> None:
+        request = TxnOffsetCommitRequest(
+            self.transactional_id, self.group, self._producer_id, self._epoch, [(topic, [(partition, offset, "")])]
+        )
+        try:
+            node = await self.cluster.coordinator(GROUP, self.group)
+            response = await self.cluster.send(node, request, self._connection)
+            for code in _partition_codes(response):
+                raise_for(code)
+        except kafka.KafkaError:
+            self.cluster.forget_coordinator(GROUP, self.group)
+            raise
+
+    async def _end(self, *, commit: bool) -> None:
+        retry = Retry("end transaction", id=self.transactional_id)
+        began = asyncio.get_running_loop().time()
+        while True:
+            try:
+                raise_for((await self._ask_coordinator(self._end_request(commit=commit))).error_code)
+                return
+            except (*FENCED, kafka.TransactionalIdAuthorizationFailed):
+                raise
+            except kafka.KafkaError as error:
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                if asyncio.get_running_loop().time() - began > END_FOR_S:
+                    raise
+                await retry.wait(error)
+
+    def _end_request(self, *, commit: bool) -> EndTxnRequest:
+        return EndTxnRequest(self.transactional_id, self._producer_id, self._epoch, commit)
+
+    async def _ask_coordinator(self, request: Any) -> Any:
+        node = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
+        return await self.cluster.send(node, request, self._connection)
+
+
+def _partition_codes(response: Any) -> list[int]:
+    return [code for _, partitions in response.errors for _, code in partitions]
