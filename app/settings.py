@@ -1,7 +1,8 @@
-"""All settings of Ratchet, in one validated model.
+"""All settings of Ratchet, in one validated model; docs/reference/settings.md lists them.
 
-They come from a TOML file (`--config FILE`, else `RATCHET_CONFIG`, else `ratchet.toml` in the working folder if there is
-one) and from `RATCHET_*` variables, which win: `RATCHET_BOOTSTRAP`, `RATCHET_STREAMS__EVENTS__IDENTITY`, ...
+They come from a TOML file (`--config FILE`, else `RATCHET_CONFIG`, else `ratchet.toml` in the working folder if there
+is one), from `RATCHET_*` variables, which win over the file (`RATCHET_BOOTSTRAP`,
+`RATCHET_STREAMS__EVENTS__IDENTITY`, ...), and from the command line, which wins over both.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
 from errors import SettingsError
@@ -29,6 +31,9 @@ OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
 
+BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+"""One broker: host:port or [IPv6]:port. Clients have no common default for a missing port."""
+
 Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -39,6 +44,35 @@ def _topic(value: object) -> object:
 
 
 TopicName = Annotated[str, BeforeValidator(_topic)]
+
+
+def _joined(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str | int | bool]]:
+    for name, option in table.items():
+        if isinstance(option, dict):
+            yield from _joined(option, f"{prefix}{name}.")
+        elif isinstance(option, str | int):
+            yield f"{prefix}{name}", option
+        else:  # the value is not shown: it may be a secret
+            raise ValueError(f"option {prefix + name!r} must be text, a whole number, true or false")
+
+
+def _client_options(value: object) -> object:
+    """Join nested tables to librdkafka's dotted names: TOML reads `sasl.mechanism = "PLAIN"` as a table in a table."""
+    return dict(_joined(value)) if isinstance(value, dict) else value
+
+
+ClientOptions = Annotated[dict[str, str | int | bool], BeforeValidator(_client_options)]
+
+
+class _Variables(EnvSettingsSource):
+    """`RATCHET_*` variables. Client options stay text: read as JSON, a password of digits would be a number."""
+
+    def explode_env_vars(self, field_name: str, field: FieldInfo, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
+        if field_name != "kafka":
+            return super().explode_env_vars(field_name, field, env_vars)
+        prefix = f"{PREFIX}KAFKA__".lower()
+        options = {name[len(prefix) :]: text for name, text in env_vars.items() if name.startswith(prefix)}
+        return {name.replace("__", "."): text for name, text in options.items()}
 
 
 class _Section(BaseModel):
@@ -74,7 +108,8 @@ class StreamSettings(_Section):
 class WebSettings(_Section):
     """The page, and the workers' own status addresses (host only; each takes a free port)."""
 
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Never empty: servers read an empty host as every interface."""
     port: int = Field(default=0, ge=0, le=65535)
     """0 takes a free port and prints it."""
 
@@ -84,10 +119,10 @@ class SinkSettings(_Section):
 
     stream: str | None = None
     """Name of the stream whose output is read; may be left out where there is only one."""
-    columns: str | None = None
+    columns: str | None = Field(default=None, min_length=1)
     """Columns of the JSON values, as Spark DDL ("user string, amount double"); None stores values as bytes."""
     store: Literal["delta"] = "delta"
-    path: str = "ratchet-results"
+    path: str = Field(default="ratchet-results", min_length=1)
     name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
 
@@ -101,9 +136,9 @@ class Settings(BaseSettings):
     """Name of the consumer group, prefix of transactional ids and of changelog topics."""
     bootstrap: str | None = None
     """host:port[,host:port]; None: testcontainers where Docker answers, else the embedded broker."""
-    kafka: dict[str, str | int | bool] = Field(default_factory=dict)
+    kafka: ClientOptions = Field(default_factory=dict)
     """Client options in librdkafka's names (security.protocol, sasl.*, ssl.*), passed on untouched."""
-    kafka_timeout_s: float = Field(default=60.0, gt=0)
+    kafka_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """How long a part keeps trying to reach Kafka at its start before it gives up with an error, in seconds."""
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
     commit_interval_ms: int = Field(default=100, ge=1, le=30_000)
@@ -119,23 +154,52 @@ class Settings(BaseSettings):
     sink: SinkSettings = SinkSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    @field_validator("bootstrap")
+    @classmethod
+    def _brokers(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        brokers = [broker.strip() for broker in value.split(",")]
+        if not all(BROKERS.fullmatch(broker) for broker in brokers):
+            raise ValueError("write host:port[,host:port], or leave it out for a broker of Ratchet's own")
+        return ",".join(brokers)
+
+    @field_validator("state_folder", mode="before")
+    @classmethod
+    def _named_folder(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("name a folder; its content is the worker's alone")
+        return value
+
     @field_validator("streams")
     @classmethod
     def _names(cls, streams: dict[str, StreamSettings]) -> dict[str, StreamSettings]:
         used: dict[str, str] = {}
+        written: dict[str, str] = {}
         for name, stream in streams.items():
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", name):
                 raise ValueError(f"stream name {name!r}: use a lower-case letter, then letters, digits, '_' or '-'")
             if stream.input in used:
                 raise ValueError(f"streams {used[stream.input]!r} and {name!r} read the same input {stream.input!r}")
             used[stream.input] = name
+            if stream.output in written:
+                other = written[stream.output]
+                raise ValueError(f"streams {other!r} and {name!r} write the same output {stream.output!r}")
+            written[stream.output] = name
+        for name, stream in streams.items():
+            if stream.dead_letters in written:
+                raise ValueError(
+                    f"the dead_letters of {name!r} are the output of {written[stream.dead_letters]!r}: "
+                    f"{stream.dead_letters!r}. Give dead letters a topic without results in it"
+                )
         return streams
 
     @model_validator(mode="after")
     def _commit_before_timeout(self) -> Settings:
         if self.commit_interval_ms * 3 > self.transaction_timeout_ms:
             raise ValueError(
-                "transaction_timeout_ms must be at least three commit intervals, or the broker aborts healthy transactions"
+                "transaction_timeout_ms must be at least three times commit_interval_ms, or the broker aborts "
+                "healthy transactions"
             )
         return self
 
@@ -148,8 +212,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Variables win over what `load` read from the file; no .env, no secrets folder."""
-        return env_settings, init_settings
+        """What is given wins over variables; no .env, no secrets folder. `load` puts the file below the variables."""
+        return init_settings, _Variables(settings_cls)
 
     def stream(self, name: str | None = None) -> tuple[str, StreamSettings]:
         """The stream of that name, or the only one there is.
@@ -180,12 +244,19 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     values = _read(path)
     _refuse_unknown_variables(os.environ)
     try:
-        settings = Settings(**values)
-        return settings.model_copy(update=overrides) if overrides else settings
+        return Settings(**_merged(_merged(values, _Variables(Settings)()), overrides))
     except ValidationError as error:
         raise SettingsError("\n".join(_sentences(error))) from None
     except UnreadableVariable as error:
-        raise SettingsError(f"{error}. Write a section's value as JSON, or name the setting in it: RATCHET_WEB__PORT") from None
+        raise SettingsError(_unreadable(error)) from None
+
+
+def _merged(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(weak)
+    for name, value in strong.items():
+        known = both.get(name)
+        both[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return both
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -196,13 +267,23 @@ def _read(path: Path | None) -> dict[str, Any]:
         if not path.exists():
             return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such settings file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    for name in values:
+        if name.startswith("_"):  # pydantic-settings would take such a name for an option of its own
+            raise SettingsError(f"{name}: {_no_such_setting(name, set(Settings.model_fields))}. Remove it from {path}")
+    # Joined here already, so that a variable and a table of the file that mean one option meet under one name.
+    if "kafka" in values:
+        try:
+            values["kafka"] = _client_options(values["kafka"])
+        except ValueError as error:
+            raise SettingsError(f"kafka: {error}") from None
+    return values
 
 
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
@@ -212,7 +293,13 @@ def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
             continue
         name = variable[len(PREFIX) :].split("__")[0].lower()
         if name not in fields:
-            raise SettingsError(f"{variable}: there is no such setting{_meant(name, fields)}. Unset the variable")
+            raise SettingsError(f"{variable}: {_no_such_setting(name, fields)}. Unset the variable or correct its name")
+
+
+def _unreadable(error: UnreadableVariable) -> str:
+    named = re.search(r'field "(\w+)"', str(error))
+    variable = f"{PREFIX}{named[1].upper()}" if named else f"A {PREFIX}* variable"
+    return f"{variable}: not valid JSON. Write the section as a JSON object, or name a setting in it: {PREFIX}WEB__PORT"
 
 
 def _sentences(error: ValidationError) -> Iterator[str]:
@@ -220,7 +307,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
         where = [str(part) for part in mistake["loc"]]
         name = ".".join(where) or "settings"
         if mistake["type"] == "extra_forbidden":
-            yield f"{name}: there is no such setting{_meant(where[-1], _siblings(where))}. Remove it or correct its name"
+            yield f"{name}: {_no_such_setting(where[-1], _siblings(where))}. Remove it or correct its name"
         elif mistake["type"] == "missing":
             yield f"{name}: is missing. Add it to the settings file or set {PREFIX}{'__'.join(where).upper()}"
         else:
@@ -230,13 +317,12 @@ def _sentences(error: ValidationError) -> Iterator[str]:
 
 
 def _siblings(where: list[str]) -> set[str]:
-    section: type[BaseModel] = Settings
-    for part, model in {"streams": StreamSettings, "web": WebSettings, "sink": SinkSettings}.items():
-        if where[0] == part and len(where) > 1:
-            section = model
+    sections: dict[str, type[BaseModel]] = {"streams": StreamSettings, "web": WebSettings, "sink": SinkSettings}
+    section = sections.get(where[0], Settings) if len(where) > 1 else Settings
     return set(section.model_fields)
 
 
-def _meant(name: str, known: set[str]) -> str:
+def _no_such_setting(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f" (there are: {', '.join(sorted(known))})"
+    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known))}"
+    return f"there is no such setting ({hint})"

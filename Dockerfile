@@ -1,0 +1,41 @@
+# One image for every part of Ratchet: the worker, the page, the Spark job and the command-line tools.
+# The Debian release is part of the tag: Java 17 comes from its archive, and the next release has another Java.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
+ && rm -rf /var/lib/apt/lists/*
+
+# A user without rights, and the folders it may write: state and results are for its eyes only.
+RUN useradd --system --uid 10001 --create-home --shell /usr/sbin/nologin ratchet \
+ && install --directory --owner=ratchet --group=ratchet --mode=0700 \
+      /var/lib/ratchet /var/lib/ratchet/state /var/lib/ratchet/results \
+      /var/cache/ratchet /var/cache/ratchet/numba
+
+WORKDIR /opt/ratchet
+COPY requirements.lock ./
+RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
+
+COPY errors.py LICENSE ./
+COPY agents/ agents/
+COPY app/ app/
+COPY producers/ producers/
+COPY spark_sink/ spark_sink/
+COPY tables/ tables/
+COPY transport/ transport/
+
+# RATCHET_CACHE and NUMBA_CACHE_DIR: what `setup` prepares below is found again by whatever runs in the container.
+ENV PYTHONPATH=/opt/ratchet \
+    PYTHONUNBUFFERED=1 \
+    NUMBA_CACHE_DIR=/var/cache/ratchet/numba \
+    RATCHET_CACHE=/var/cache/ratchet \
+    RATCHET_STATE_FOLDER=/var/lib/ratchet/state \
+    RATCHET_SINK__PATH=/var/lib/ratchet/results
+
+USER ratchet
+# The jars are resolved now, so that a container needs no network beyond its brokers.
+RUN python -m app setup
+
+VOLUME ["/var/lib/ratchet/state", "/var/lib/ratchet/results"]
+ENTRYPOINT ["python", "-m", "app"]
+CMD ["--help"]

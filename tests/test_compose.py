@@ -1,0 +1,190 @@
+"""docker-compose.yml and Dockerfile: valid, and in agreement with the settings, the commands and the folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.settings import OTHER_VARIABLES, load
+
+ROOT = Path(__file__).parents[1]
+COMPOSE = ROOT / "docker-compose.yml"
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+COMMANDS = {"broker", "worker", "web", "publish", "sink", "tables", "verify", "demo", "setup"}
+IMAGE_OF_OURS = "kafka-ratchet"
+
+document: dict[str, Any] = yaml.safe_load(COMPOSE.read_text("utf-8"))
+services: dict[str, dict[str, Any]] = document["services"]
+OURS = sorted(name for name, service in services.items() if service["image"].startswith(f"{IMAGE_OF_OURS}:"))
+BROKERS = sorted(name for name in services if name.startswith("kafka-"))
+
+
+def checked(path: Path) -> subprocess.CompletedProcess[str]:
+    """Validate by the schema of the Compose specification, as check-jsonschema carries it."""
+    arguments = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(arguments, capture_output=True, text=True, check=False)
+
+
+def test_valid_by_the_compose_schema() -> None:
+    result = checked(COMPOSE)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_schema_refuses_a_misspelt_key(tmp_path: Path) -> None:
+    misspelt = tmp_path / "docker-compose.yml"
+    misspelt.write_text(COMPOSE.read_text("utf-8").replace("replicas: 2", "replica: 2"), "utf-8")
+    result = checked(misspelt)
+    assert result.returncode == 1
+    assert "services.worker.deploy: 'replica' " in result.stdout
+
+
+def test_the_parts_are_there() -> None:
+    assert BROKERS == ["kafka-1", "kafka-2", "kafka-3"]
+    assert OURS == ["sink", "web", "worker"]
+    assert sorted(services) == sorted([*BROKERS, *OURS, "postgres"])
+    assert services["worker"]["deploy"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_environment_is_made_of_real_settings(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in os.environ:
+        if variable.upper().startswith("RATCHET_"):
+            monkeypatch.delenv(variable)
+    image = dict(re.findall(r"^ +(?:ENV )?(RATCHET_\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
+    for variable, value in (image | services[name]["environment"]).items():
+        monkeypatch.setenv(variable, str(value))
+    settings = load()  # refuses what is no setting
+
+    assert settings.bootstrap == ",".join(f"{broker}:9092" for broker in BROKERS)
+    stream_name, stream = settings.stream()
+    assert (stream_name, stream.input, stream.replication) == ("events", "events", 3)
+    assert settings.state_folder == Path("/var/lib/ratchet/state")
+    assert settings.sink.path == "/var/lib/ratchet/results"
+
+
+def test_no_variable_of_ours_elsewhere() -> None:
+    for name in set(services) - set(OURS):
+        assert not [variable for variable in services[name]["environment"] if variable.startswith("RATCHET_")]
+
+
+def test_variables_of_the_image_are_known() -> None:
+    named = set(re.findall(r"\b(RATCHET_\w+)=", DOCKERFILE))
+    assert named - OTHER_VARIABLES == {"RATCHET_STATE_FOLDER", "RATCHET_SINK__PATH"}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_commands_exist(name: str) -> None:
+    assert services[name]["command"][0] in COMMANDS
+    assert "entrypoint" not in services[name]
+
+
+def test_commands_of_the_comments_exist() -> None:
+    shown = re.findall(r"docker compose run --rm \w+ (\w+)", COMPOSE.read_text("utf-8"))
+    assert shown == ["publish", "verify"]
+    assert set(shown) <= COMMANDS
+    assert re.findall(r"-m app (\w+)", DOCKERFILE) == ["setup"]
+
+
+def test_file_of_the_comments_exists() -> None:
+    shown = re.findall(r"publish (\S+)", COMPOSE.read_text("utf-8"))
+    assert [(ROOT / path).is_file() for path in shown] == [True]
+
+
+def test_ports_are_published_on_loopback_only() -> None:
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert published == {"web": ["127.0.0.1:8080:8080"]}
+    assert services["web"]["environment"]["RATCHET_WEB__PORT"] == 8080
+    assert not any("network_mode" in service for service in services.values())
+
+
+@pytest.mark.parametrize("name", sorted(services))
+def test_images_are_pinned_by_tag(name: str) -> None:
+    assert re.fullmatch(r"[a-z][a-z/-]+:\d+\.[\w.-]+", services[name]["image"])
+
+
+def test_image_of_ours_has_the_version_of_the_project() -> None:
+    project = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert project
+    assert {services[name]["image"] for name in OURS} == {f"{IMAGE_OF_OURS}:{project[1]}"}
+
+
+def test_base_image_is_pinned_by_tag() -> None:
+    assert re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE) == ["python:3.11-slim-bookworm"]
+
+
+def test_a_write_counts_on_two_of_three_brokers() -> None:
+    for name in BROKERS:
+        environment = services[name]["environment"]
+        assert environment["KAFKA_MIN_INSYNC_REPLICAS"] == 2
+        assert environment["KAFKA_TRANSACTION_STATE_LOG_MIN_ISR"] == 2
+        for topics in ("DEFAULT", "OFFSETS_TOPIC", "TRANSACTION_STATE_LOG"):
+            assert environment[f"KAFKA_{topics}_REPLICATION_FACTOR"] == 3
+
+
+def test_brokers_differ_in_identity_and_share_the_quorum() -> None:
+    environments = [services[name]["environment"] for name in BROKERS]
+    assert [environment["KAFKA_NODE_ID"] for environment in environments] == [1, 2, 3]
+    assert [environment["KAFKA_ADVERTISED_LISTENERS"] for environment in environments] == [
+        f"BROKER://{name}:9092" for name in BROKERS
+    ]
+    voters = {environment["KAFKA_CONTROLLER_QUORUM_VOTERS"] for environment in environments}
+    assert voters == {",".join(f"{number}@{name}:9093" for number, name in enumerate(BROKERS, start=1))}
+    folders = {volume for name in BROKERS for volume in services[name]["volumes"]}
+    assert folders == {f"{name}:/var/lib/kafka/data" for name in BROKERS}
+
+
+def test_each_worker_has_a_state_folder_of_its_own() -> None:
+    """A named volume would be shared by the replicas, and a state folder serves one worker."""
+    assert services["worker"]["volumes"] == [{"type": "volume", "target": "/var/lib/ratchet/state"}]
+
+
+def test_named_volumes_are_declared() -> None:
+    used = {
+        volume.split(":")[0]
+        for service in services.values()
+        for volume in service.get("volumes", [])
+        if isinstance(volume, str)
+    }
+    assert used == set(document["volumes"])
+
+
+def test_containers_of_ours_have_no_rights() -> None:
+    assert re.findall(r"^USER (\w+)$", DOCKERFILE, re.MULTILINE) == ["ratchet"]
+    for name in OURS:
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert services[name]["security_opt"] == ["no-new-privileges:true"]
+        assert "privileged" not in services[name]
+    assert "docker.sock" not in COMPOSE.read_text("utf-8")
+
+
+def test_image_is_built_from_the_lock_by_hashes() -> None:
+    assert "pip install --no-cache-dir --require-hashes --requirement requirements.lock" in DOCKERFILE
+    assert len(re.findall(r"pip install", DOCKERFILE)) == 1
+
+
+def test_state_is_for_the_user_alone() -> None:
+    folders = re.search(r"install --directory (.*?)\n\n", DOCKERFILE, re.DOTALL)
+    assert folders
+    assert "--owner=ratchet --group=ratchet --mode=0700" in folders[1]
+    assert {"/var/lib/ratchet/state", "/var/lib/ratchet/results"} <= set(folders[1].split())
+
+
+def test_the_image_gets_every_room_and_the_context_no_more() -> None:
+    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"errors.py"}
+    copied = {
+        source.rstrip("/")
+        for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()
+    }
+    assert rooms <= copied
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+    assert "*" in ignored
