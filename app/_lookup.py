@@ -1,0 +1,95 @@
+"""What a person types to ask about one identity: text or hex, and perhaps a sequence.
+
+The status address, the page and `ratchet tables` read it here, so that all three accept and refuse the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+from urllib.parse import parse_qsl
+
+from errors import RatchetError
+from tables import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+
+Verdict = Literal["fresh", "duplicate", "unknown"]
+
+MAX_PARAMETERS = 8
+"""A look-up has at most four; more parameters than this are no look-up."""
+
+
+class QueryError(RatchetError):
+    """A look-up cannot be read as it was typed."""
+
+
+def parse_identity(text: str | None, hexadecimal: str | None) -> bytes:
+    """The identity's bytes, from text (stands for its UTF-8) or from hex digits.
+
+    Both empty or None give b"": what a stream with the identity "partition" is asked by.
+
+    Raises:
+        QueryError: with a sentence that says what to write instead.
+    """
+    if text and hexadecimal:
+        raise QueryError("give the identity as text or as hex, not both")
+    if hexadecimal:
+        try:
+            identity = bytes.fromhex(hexadecimal)
+        except ValueError:
+            raise QueryError("the identity in hex must be pairs of the digits 0-9 and a-f, such as 00ff1b") from None
+    else:
+        try:
+            identity = (text or "").encode("utf-8")
+        except UnicodeEncodeError:
+            raise QueryError("the identity is not UTF-8 text; give its bytes in hex") from None
+    if len(identity) > MAX_IDENTITY_BYTES:
+        raise QueryError(
+            f"the identity has {len(identity):,} bytes; the longest one accepted has {MAX_IDENTITY_BYTES:,}"
+        )
+    return identity
+
+
+def parse_sequence(text: str | None) -> int | None:
+    """The sequence, or None where nothing was typed.
+
+    Raises:
+        QueryError: it is not a whole number from 0 to 2^63 - 1.
+    """
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > SEQUENCE_MAX:
+        raise QueryError(f"the sequence must be a whole number from 0 to {SEQUENCE_MAX}")
+    return int(text)
+
+
+def parse_query(raw: str) -> dict[str, str]:
+    """The parameters of a query string as it came over the wire.
+
+    Raises:
+        QueryError: too many parameters, one given twice, or bytes that are not UTF-8.
+    """
+    try:
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+    except UnicodeDecodeError:
+        raise QueryError("the query is not UTF-8; give the identity's bytes with hex=") from None
+    except ValueError:
+        raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
+        raise QueryError("a parameter is given twice; give each once")
+    return parameters
+
+
+def verdict_of(sequence: int, persisted: int | None, pushed: int | None) -> Verdict:
+    """What a record with this sequence would be, by the two maps of PIP-6.
+
+    Args:
+        sequence: the record's sequence.
+        persisted: the last sequence in a committed transaction; None: there is none.
+        pushed: the last sequence judged in the open transaction; None: there is none.
+    """
+    if persisted is not None and sequence <= persisted:
+        return "duplicate"
+    if pushed is not None and sequence <= pushed:
+        return "unknown"
+    return "fresh"

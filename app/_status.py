@@ -1,0 +1,242 @@
+"""A worker's own small address: what it knows of its partitions, as JSON and for Prometheus.
+
+    GET /status                                                  all tables and partitions of this worker
+    GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
+    GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
+    GET /metrics                                                 Prometheus text
+
+Workers publish the address in the consumer group's member metadata, where Faust puts it; `app._group` reads it
+there, so nothing needs to be configured to find them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app._http import guard, json_refusal, reachable_host, url_of
+from app._lookup import QueryError, Verdict, parse_identity, parse_query, parse_sequence, verdict_of
+
+log = structlog.get_logger(__name__)
+
+INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
+"""States in which a partition's table may lack sequences: an answer from it could call a duplicate fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One input partition as its worker sees it.
+
+    fresh, duplicate and invalid are the partition's durable totals in records: they are kept in the changelog and
+    go on counting where the last worker stopped. Positions are offsets; input_position is the next one to be read by
+    whoever continues from the last commit.
+    """
+
+    partition: int
+    state: str
+    keys: int
+    input_position: int | None
+    input_end: int | None
+    changelog_position: int | None
+    fresh: int
+    duplicate: int
+    invalid: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """The table of one stream: its topics and the partitions that this worker serves."""
+
+    stream: str
+    input: str
+    output: str
+    dead_letters: str
+    changelog: str
+    identity: str
+    partitions: list[PartitionStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityStatus:
+    """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed."""
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+
+
+class StatusProvider(Protocol):
+    """What the status address asks the worker. Called in the event loop: answers come from memory."""
+
+    def tables(self) -> list[TableStatus]:
+        """One for each stream this worker serves."""
+
+    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
+        """The partitions of this worker that know the identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """The body of GET /status."""
+
+    worker: str
+    tables: list[TableStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedIdentity:
+    """An `IdentityStatus` and, where a sequence was asked about, what a record with it would be."""
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityAnswer:
+    """The body of GET /status/identity.
+
+    asked lists the partitions that were looked into, those that do not know the identity included, those whose table
+    is not complete yet left out.
+    """
+
+    partitions: list[JudgedIdentity]
+    asked: list[int] = field(default_factory=list)
+
+
+def worker_name() -> str:
+    """What a worker calls itself: machine and process, as an operator would look for it."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class StatusServer:
+    """Serves a worker's status until it is stopped.
+
+    Args:
+        provider: the worker.
+        host: address to bind; a wildcard is published under this machine's name.
+        worker: the worker's name; None: machine and process.
+        registry: what /metrics shows; None: the figures of `provider`.
+    """
+
+    def __init__(
+        self,
+        provider: StatusProvider,
+        host: str = "127.0.0.1",
+        *,
+        worker: str | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._provider = provider
+        self._host = host
+        self._worker = worker or worker_name()
+        if registry is None:
+            registry = CollectorRegistry()
+            registry.register(StatusCollector(provider))
+        self._registry = registry
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Bind a free port and serve. Returns the URL others reach it by.
+
+        Raises:
+            OSError: the host cannot be bound.
+        """
+        host = reachable_host(self._host)
+        application = web.Application(middlewares=[guard({host, self._host}, json_refusal)])
+        application.router.add_get("/status", self._status)
+        application.router.add_get("/status/identity", self._identity)
+        application.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, 0).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        url = url_of(host, int(runner.addresses[0][1]))
+        log.info("status_address", url=url)
+        return url
+
+    async def stop(self) -> None:
+        """Stop serving; does nothing where it is not started."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(WorkerStatus(self._worker, self._provider.tables()))
+
+    async def _identity(self, request: web.Request) -> web.Response:
+        query = parse_query(request.rel_url.raw_query_string)
+        identity = parse_identity(query.get("identity"), query.get("hex"))
+        sequence = parse_sequence(query.get("sequence"))
+        name = query.get("stream", "")
+        table = next((table for table in self._provider.tables() if table.stream == name), None)
+        if table is None:
+            raise QueryError(f"this worker serves no stream {name!r}")
+        if not identity and table.identity != "partition":
+            raise QueryError("give the identity, as identity=TEXT or hex=HEX")
+        asked = [partition.partition for partition in table.partitions if partition.state not in INCOMPLETE]
+        found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
+        return _json(IdentityAnswer([_judged(status, sequence) for status in found], asked))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class StatusCollector(Collector):
+    """The provider's figures for Prometheus, read when they are asked for."""
+
+    def __init__(self, provider: StatusProvider) -> None:
+        self._provider = provider
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per figure; labels stream and partition."""
+        labels = ["stream", "partition"]
+        records = CounterMetricFamily(
+            "ratchet_records", "Records judged and committed, of all workers so far.", labels=[*labels, "verdict"]
+        )
+        gauges = {
+            "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
+            "input_position": GaugeMetricFamily(
+                "ratchet_input_position", "Next input offset, committed.", labels=labels
+            ),
+            "input_end": GaugeMetricFamily("ratchet_input_end", "End of the input partition.", labels=labels),
+            "changelog_position": GaugeMetricFamily(
+                "ratchet_changelog_position", "Changelog offset that the table stands for.", labels=labels
+            ),
+        }
+        for table in self._provider.tables():
+            for partition in table.partitions:
+                where = [table.stream, str(partition.partition)]
+                for verdict in ("fresh", "duplicate", "invalid"):
+                    records.add_metric([*where, verdict], getattr(partition, verdict))
+                for name, gauge in gauges.items():
+                    value = getattr(partition, name)
+                    if value is not None:
+                        gauge.add_metric(where, value)
+        yield records
+        yield from gauges.values()
+
+
+def _judged(status: IdentityStatus, sequence: int | None) -> JudgedIdentity:
+    verdict = None if sequence is None else verdict_of(sequence, status.persisted, status.pushed)
+    return JudgedIdentity(status.partition, status.persisted, status.pushed, verdict)
+
+
+def _json(body: WorkerStatus | IdentityAnswer) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json", charset="utf-8")

@@ -1,0 +1,171 @@
+"""`ratchet tables`: what the page shows, in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli._options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from app.settings import Settings
+    from app.web import Lookup, Overview
+    from app.web import Stream as StreamView
+
+WIDE = 110
+"""Columns of text from which a terminal has room for everything; narrower ones are spared what --json also tells."""
+
+FIGURES = {
+    "Fresh": "fresh",
+    "Duplicate": "duplicate",
+    "Invalid": "invalid",
+    "Keys": "keys",
+    "Position": "input_position",
+    "End": "input_end",
+    "Lag": "lag",
+    "Changelog": "changelog_position",
+}
+"""Header and field of each column of figures."""
+
+SUMMED = frozenset({"fresh", "duplicate", "invalid", "keys", "lag"})
+WIDE_ONLY = frozenset({"input_end", "changelog_position"})
+
+
+def tables(
+    config: Config = None,
+    stream: Stream = None,
+    identity: Annotated[str | None, typer.Option(help="Look up this identity, given as text.")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="Look up this identity, its bytes given in hex.")] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="Say what a record with this sequence would be: fresh, duplicate or unknown.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the tables: partitions, positions and counters, or the last sequences of one identity."""
+    import asyncio
+
+    import msgspec
+    from rich.console import Console
+
+    from app import settings as all_settings
+    from app._lookup import parse_identity, parse_sequence
+    from errors import SettingsError
+
+    settings = all_settings.load(config)
+    if settings.bootstrap is None:
+        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    chosen = settings.stream(stream)[0] if stream is not None else None
+    asks_identity = identity is not None or identity_hex is not None or sequence is not None
+    console = Console()
+    if asks_identity:
+        wanted = parse_identity(identity, identity_hex)
+        found = asyncio.run(_lookup(settings, chosen, wanted, parse_sequence(sequence)))
+        body, shown = msgspec.json.encode(found), _render_lookup(found)
+    else:
+        overview = asyncio.run(_overview(settings, chosen))
+        body, shown = msgspec.json.encode(overview), _render_overview(overview, console.width >= WIDE)
+    if json:
+        typer.echo(body.decode())
+    else:
+        for part in shown:
+            console.print(part)
+
+
+async def _overview(settings: Settings, stream: str | None) -> Overview:
+    import dataclasses
+
+    from app.web import Inquiry
+
+    async with Inquiry(_bootstrap(settings), settings) as inquiry:
+        overview = await inquiry.overview()
+    shown = [view for view in overview.streams if stream in (None, view.stream)]
+    return dataclasses.replace(overview, streams=shown)
+
+
+async def _lookup(settings: Settings, stream: str | None, identity: bytes, sequence: int | None) -> Lookup:
+    from app.web import Inquiry
+
+    async with Inquiry(_bootstrap(settings), settings) as inquiry:
+        return await inquiry.lookup(stream, identity, sequence)
+
+
+def _bootstrap(settings: Settings) -> str:
+    return settings.bootstrap or ""
+
+
+def _render_overview(overview: Overview, wide: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for problem in overview.problems:
+        yield Text(f"▲ {problem}", "yellow")
+    for worker in overview.workers:
+        if worker.error is not None:
+            yield Text(f"■ worker {worker.url} does not answer: {worker.error}", "red")
+    for stream in overview.streams:
+        yield _stream_table(stream, wide)
+        for row in stream.partitions:
+            if row.error is not None:
+                yield Text(f"■ {stream.input}-{row.partition}: {row.error}", "red")
+
+
+def _stream_table(stream: StreamView, wide: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(f"{stream.stream}: {stream.input} → {stream.output}, identity {stream.identity}"),
+        title_justify="left",
+        show_footer=True,
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    figures = {header: name for header, name in FIGURES.items() if wide or name not in WIDE_ONLY}
+    table.add_column("", "all")
+    table.add_column("State", no_wrap=True)
+    for header, name in figures.items():
+        total = _figure(getattr(stream.totals, name)) if name in SUMMED else ""
+        table.add_column(header, total, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("Worker")
+    for row in stream.partitions:
+        worker = [Text(row.worker or "–")] if wide else []
+        cells = (_figure(getattr(row, name)) for name in figures.values())
+        table.add_row(str(row.partition), Text(row.state), *cells, *worker)
+    return table
+
+
+def _render_lookup(found: Lookup) -> Iterator[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for problem in found.problems:
+        yield Text(f"▲ {problem}", "yellow")
+    if found.not_asked:
+        yield Text(f"▲ nobody can answer now for partitions {', '.join(map(str, found.not_asked))}", "yellow")
+    if not found.partitions:
+        yield Text(f"None of the {len(found.asked)} partitions that answered knows this identity.")
+        return
+    table = Table(
+        title=f"{found.stream}: identity {found.identity_hex or '(none)'} (hex)", title_justify="left", box=box.SIMPLE
+    )
+    for name in ("Partition", "Last persisted", "Last pushed"):
+        table.add_column(name, justify="right")
+    if found.sequence is not None:
+        table.add_column(f"{found.sequence} would be")
+    table.add_column("Worker")
+    for row in found.partitions:
+        verdict = [] if found.sequence is None else [str(row.verdict)]
+        table.add_row(str(row.partition), _figure(row.persisted), _figure(row.pushed), *verdict, Text(row.worker))
+    yield table
+
+
+def _figure(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"

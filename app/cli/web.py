@@ -1,0 +1,58 @@
+"""`ratchet web`: the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli._options import Config
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+
+def web(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind. Default: web.host, 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to bind; 0: a free one. Default: web.port.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further host name browsers may use for the page, behind a proxy for example. Repeatable."),
+    ] = None,
+) -> None:
+    """Serve the page: tables, partitions, counters, and the look-up of one identity."""
+    import asyncio
+    from contextlib import nullcontext
+
+    from app import settings as all_settings
+    from app._broker import choose_broker
+
+    settings = all_settings.load(config)
+    address = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+    settings = settings.model_copy(update={"web": settings.web.model_copy(update=address)})
+    # A Kafka that is named need not answer: the page says so and goes on asking.
+    kafka = nullcontext(settings.bootstrap) if settings.bootstrap is not None else choose_broker(settings)
+    with kafka as bootstrap:
+        asyncio.run(_serve(bootstrap, settings, allow_host or []))
+
+
+async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str]) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    import asyncio
+    import signal
+
+    from app.web import WebServer
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    server = WebServer(bootstrap, settings, allow_hosts=allow_hosts)
+    typer.echo(f"The page is at {await server.start()}  (stop with Ctrl-C)")
+    try:
+        await stopped.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,202 @@
+"""The page in a real browser: `pytest -m browser tests/browser` (needs chromium and chromedriver)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from app._status import IdentityStatus, StatusServer
+from app.web import WebServer
+from tests.app.known_worker import KnownWorker, member, partition, settings_for, table
+
+pytestmark = pytest.mark.browser
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+Browser = webdriver.Chrome
+
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+POLL_S = 2
+"""The page asks for new figures this often."""
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs coroutines in a loop of another thread, where the servers live on while the browser looks at them."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for option in OPTIONS:
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def worker() -> KnownWorker:
+    known = KnownWorker()
+    known.sequences["events", b"<script>document.title='x'</script>"] = [IdentityStatus(0, 10, 12)]
+    return known
+
+
+@pytest.fixture
+def page(run: Run, broker: str, new_topic: Callable[..., str], worker: KnownWorker) -> Iterator[str]:
+    topic = new_topic(partitions=2)
+    worker.tables_now = [table(partition(0, fresh=1_000_000), partition(1, state="halted", error="gone"), topic=topic)]
+    settings = settings_for(broker, topic)
+    status, web = StatusServer(worker, worker="worker-a"), WebServer(broker, settings)
+    group = member(settings, topic, run(status.start()))
+    run(group.__aenter__())
+    yield run(web.start())
+    run(web.stop())
+    run(group.__aexit__(None, None, None))
+    run(status.stop())
+
+
+def resize(browser: Browser, width: int, scheme: str = "light") -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def count_fresh(worker: KnownWorker, fresh: int) -> None:
+    events = worker.tables_now[0]
+    worker.tables_now = [replace(events, partitions=[replace(row, fresh=fresh) for row in events.partitions])]
+
+
+def cell(browser: Browser) -> str:
+    """Partition 0's count of fresh records, as it is now: the element may have been replaced in between."""
+    text = browser.execute_script("return document.querySelector('tbody td.number').textContent.trim()")
+    return str(text)
+
+
+def test_figures_change_by_themselves_until_they_are_paused(browser: Browser, page: str, worker: KnownWorker) -> None:
+    resize(browser, 1280)
+    browser.get(page)
+    assert cell(browser) == "1,000,000"
+    count_fresh(worker, 2_000_000)
+    WebDriverWait(browser, 20).until(lambda _: cell(browser) == "2,000,000")
+
+    button = browser.find_element(By.ID, "pause")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    # An answer that was on its way when the button was pressed may still arrive; after that nothing may be asked.
+    asked = "return performance.getEntriesByType('resource').filter(e => e.name.endsWith('/tables')).length"
+    WebDriverWait(browser, 20).until(
+        lambda _: browser.execute_async_script(
+            f"const done = arguments[0], before = (() => {{ {asked} }})();"
+            f"setTimeout(() => done(before === (() => {{ {asked} }})()), {POLL_S * 1000 + 500})"
+        )
+    )
+    count_fresh(worker, 3_000_000)
+    before = browser.execute_script(asked)
+    browser.execute_async_script(f"setTimeout(arguments[0], {POLL_S * 1000 + 500})")
+    assert (browser.execute_script(asked), cell(browser)) == (before, "2,000,000")
+
+    button.click()
+    WebDriverWait(browser, 20).until(lambda _: cell(browser) == "3,000,000")
+
+
+def test_a_change_of_workers_is_announced_and_figures_are_not(browser: Browser, page: str, worker: KnownWorker) -> None:
+    browser.get(page)
+    said = "return document.getElementById('announcement').textContent"
+    count_fresh(worker, 4_000_000)
+    WebDriverWait(browser, 20).until(lambda _: cell(browser) == "4,000,000")
+    assert browser.execute_script(said) == ""
+    events = worker.tables_now[0]
+    worker.tables_now = [replace(events, partitions=[partition(0), partition(1)])]
+    WebDriverWait(browser, 20).until(lambda _: "0 partitions halted" in browser.execute_script(said))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 768, 1280])
+def test_nothing_overflows_and_the_policy_is_kept(browser: Browser, page: str, width: int, scheme: str) -> None:
+    resize(browser, width, scheme)
+    browser.get_log("browser")
+    for path in ("/", "/lookup?identity=sensor"):
+        browser.get(page + path)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible_in_light_and_dark(browser: Browser, page: str, scheme: str) -> None:
+    """WCAG 2.2, 1.4.3: contrast of at least 4.5 to 1 for every text."""
+    resize(browser, 1280, scheme)
+    browser.get(page)
+    faint = browser.execute_script(CONTRAST)
+    assert faint == []
+
+
+def test_an_update_keeps_the_place_in_a_wide_table(browser: Browser, page: str, worker: KnownWorker) -> None:
+    resize(browser, 320)
+    browser.get(page)
+    browser.execute_script("document.querySelector('.scroll').scrollLeft = 150")
+    count_fresh(worker, 5_000_000)
+    WebDriverWait(browser, 20).until(lambda _: cell(browser) == "5,000,000")
+    assert browser.execute_script("return document.querySelector('.scroll').scrollLeft") == 150
+
+
+def test_the_form_by_keyboard_with_a_hostile_identity(browser: Browser, page: str) -> None:
+    resize(browser, 1280)
+    browser.get(page)
+    browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "Skip to content"
+    field = browser.find_element(By.NAME, "identity")
+    field.send_keys("<script>document.title='x'</script>")
+    browser.find_element(By.NAME, "sequence").send_keys("11" + Keys.ENTER)
+    WebDriverWait(browser, 20).until(lambda chrome: chrome.title == "Look-up · Ratchet")
+    row = browser.find_element(By.CSS_SELECTOR, "tbody tr").text
+    assert row.split() == ["0", "10", "12", "◑", "unknown", "worker-a"]
+
+
+CONTRAST = """
+const parse = c => (c.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+  .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const behind = e => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+  if (c.length < 4 || c[3] === 1) return c; } return [255, 255, 255]; };
+const faint = [];
+for (const e of document.querySelectorAll('body *')) {
+  const text = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+  if (!text || e.closest('noscript, .visually-hidden, option')) continue;
+  const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) faint.push(e.textContent.trim().slice(0, 40) + ' ' + ratio.toFixed(2));
+}
+return faint;
+"""
