@@ -1,1 +1,37 @@
 """The application put together: settings, the Faust app, CLI, embedded Kafka, web view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app._application import Application
+    from app.settings import Settings
+
+__all__ = ["create_app"]
+
+
+def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
+    """A worker's application, for a process of one's own.
+
+    `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust app, for
+    further agents, timers and tables.
+
+    Args:
+        settings: from `app.settings.load`
+        bootstrap: host:port[,host:port]; None: `settings.bootstrap`
+
+    Raises:
+        SettingsError: no bootstrap, no stream, or an extractor that cannot be imported.
+        TopicError: the streams' topics do not fit each other.
+    """
+    # Imported here, so that `import app` stays light for the commands that need none of it.
+    from app._application import Application
+    from app._topics import prepare
+    from errors import SettingsError
+
+    bootstrap = bootstrap or settings.bootstrap
+    if bootstrap is None:
+        raise SettingsError("bootstrap: is missing. Say which Kafka the streams are in")
+    topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+    return Application(settings, bootstrap, topics)

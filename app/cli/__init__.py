@@ -7,6 +7,7 @@ import sys
 import typer
 
 from app.cli.broker import broker
+from app.cli.demo import demo
 from app.cli.publish import publish
 from app.cli.setup import setup
 from app.cli.sink import sink
@@ -24,12 +25,15 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (broker, worker, web, publish, sink, tables, verify, setup):
+for command in (demo, broker, worker, web, publish, sink, tables, verify, setup):
     cli.command()(command)
 
 
 def main() -> None:
     """Entry point of `ratchet`: an error of ours becomes its sentence on stderr and exit code 2."""
+    from app._logging import configure
+
+    configure("warning")  # commands that run as services set the level of their settings
     try:
         cli()
     except RatchetError as error:

@@ -1,0 +1,31 @@
+"""Compile the kernels once, so that no worker has to while its partitions wait."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, LastSequences, Progress, SequenceSource, reader_for
+from transport import EncodedBatch, entry_batch, forward, read_chunk
+
+
+def compile_kernels() -> None:
+    """Take one small batch all the way through. Numba keeps what it compiles beside the source (or in the user's cache)."""
+    headers = (SEQUENCE_HEADER.encode(), PRODUCER_HEADER.encode())
+    room = np.empty(256, np.uint8)
+    end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])
+    chunk = EncodedBatch.finish(room[:end], count).seal(1, 0, 0)
+    batch = read_chunk("compile", 0, 0, chunk, [], first_header=headers[0], second_header=headers[1])
+    sequences, reasons = reader_for(SequenceSource("header", SEQUENCE_HEADER))(batch)
+    table = LastSequences()
+    table.judge(batch, 2, 1024, sequences, reasons)
+    sequences[:], reasons[:] = 1, 0
+    table.judge(batch, 1, 1024, sequences, reasons)
+    table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
+    table.roll_back()
+    table.settle()
+    table.load(batch)
+    table.get(b"a")
+    table.grow(1 << 14)
+    list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))
