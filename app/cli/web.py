@@ -30,9 +30,8 @@ def web(
     from app import settings as all_settings
     from app._broker import choose_broker
 
-    settings = all_settings.load(config)
     address = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
-    settings = settings.model_copy(update={"web": settings.web.model_copy(update=address)})
+    settings = all_settings.load(config, web=address)
     # A Kafka that is named need not answer: the page says so and goes on asking.
     kafka = nullcontext(settings.bootstrap) if settings.bootstrap is not None else choose_broker(settings)
     with kafka as bootstrap:

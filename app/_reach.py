@@ -1,0 +1,94 @@
+"""Whether Kafka answers, and waiting until it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from errors import BrokerUnavailable, SettingsError
+
+MESSAGE_EVERY_S = 5.0
+
+ASK_FOR_S = 1.0
+"""One question waits this long; the client goes on connecting in between."""
+
+
+class Reachability:
+    """Asks one Kafka, as often as one likes, whether it answers.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        options: client options in librdkafka's names.
+
+    Raises:
+        SettingsError: the client refuses the options.
+    """
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
+        self._reason: str | None = None
+        config: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "error_cb": self._note,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 200,  # instead of 10 s: a broker that comes up is noticed at once
+            "log_level": 0,  # what goes wrong comes through error_cb
+            **options,
+        }
+        try:
+            self._client = AdminClient(config)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise SettingsError(f"kafka: the Kafka client refuses these options: {_text(error)}") from error
+
+    def ask(self, timeout_s: float = ASK_FOR_S) -> str | None:
+        """None when Kafka answered within that many seconds, else why not."""
+        try:
+            brokers = self._client.list_topics(timeout=timeout_s).brokers
+        except KafkaException as error:
+            self._client.poll(0)  # delivers what error_cb is to note
+            return self._reason or _text(error)
+        return None if brokers else "it knows of no broker yet"
+
+    def _note(self, error: KafkaError) -> None:
+        # "All brokers are down" only says that the reasons before it hold for all of them.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - librdkafka's own codes are named so
+            self._reason = error.str()
+
+
+def wait_until_reachable(
+    bootstrap: str, options: Mapping[str, str | int | bool], timeout_s: float, say: Callable[[str], None]
+) -> None:
+    """Return as soon as Kafka answers.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        options: client options in librdkafka's names, `settings.kafka`.
+        timeout_s: give up after this many seconds, `settings.kafka_timeout_s`.
+        say: gets a sentence at the first failure and every `MESSAGE_EVERY_S` after it.
+
+    Raises:
+        BrokerUnavailable: it did not answer in time.
+        SettingsError: the client refuses the options.
+    """
+    deadline = time.monotonic() + timeout_s
+    next_message = float("-inf")
+    kafka = Reachability(bootstrap, options)
+    while (reason := kafka.ask(max(0.1, min(ASK_FOR_S, deadline - time.monotonic())))) is not None:
+        now = time.monotonic()
+        if now >= deadline:
+            raise BrokerUnavailable(
+                f"Kafka at {bootstrap} did not answer within {timeout_s:g} s: {reason}. Start it ('ratchet broker'), "
+                "or correct bootstrap (RATCHET_BOOTSTRAP) and the kafka options; kafka_timeout_s sets how long to wait"
+            )
+        if now >= next_message:
+            next_message = now + MESSAGE_EVERY_S
+            say(f"Kafka at {bootstrap} does not answer yet ({reason}); trying for {deadline - now:.0f} s more")
+        time.sleep(0.05)  # an answer that lists no broker comes at once
+
+
+def _text(error: BaseException) -> str:
+    first = error.args[0] if error.args else error
+    return first.str() if isinstance(first, KafkaError) else str(first)

@@ -1,0 +1,305 @@
+"""The embedded broker, how it ends, and which Kafka is chosen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from app import _guard
+from app._broker import EmbeddedBroker, choose_broker, open_broker, wait_until_reachable
+from app._reach import Reachability
+from app.settings import Settings
+from errors import BrokerUnavailable, SettingsError, SetupError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits to be collected does not."""
+    state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return state not in {"", "Z"}
+
+
+def write(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    failed: list[object] = []  # the error, or None, of each record
+    producer.produce(
+        topic, value, b"key", partition=0, on_delivery=lambda error, _: failed.append(error) if error else None
+    )
+    assert producer.flush(30) == 0
+    assert not failed
+
+
+def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [message.value() for message in consumer.consume(count, 30)]
+    finally:
+        consumer.close()
+
+
+def test_records_and_address_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "kafka with, odd näme") as broker:
+        address = broker.bootstrap
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic("events", 1, 1)])["events"].result(30)
+        write(address, "events", b"before")
+
+        broker.stop()
+        assert not broker.is_running
+        broker.start()
+        write(address, "events", b"after the stop")
+
+        java = broker.java_pid
+        broker.kill()
+        assert not is_alive(java)
+        broker.start()
+        assert broker.bootstrap == address
+        assert read(address, "events", 2) == [b"before", b"after the stop"]
+        java = broker.java_pid
+    assert not is_alive(java)
+    assert "SHUTTING_DOWN" in broker.log_file.read_text("utf-8")
+
+    same_folder = EmbeddedBroker(broker.folder)
+    same_folder.start(wait=False)
+    try:
+        assert same_folder.bootstrap == address
+    finally:
+        same_folder.kill()
+
+
+def test_unknown_topics_are_not_created(broker: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker})
+    Producer({"bootstrap.servers": broker, "log_level": 0}).list_topics("mistyped-topic", timeout=10)
+    assert "mistyped-topic" not in admin.list_topics(timeout=10).topics
+
+
+def test_a_broker_that_ends_at_its_start_says_why(tmp_path: Path, free_port: int) -> None:
+    with socket.socket() as occupant:
+        occupant.bind(("127.0.0.1", free_port))
+        occupant.listen()
+        with pytest.raises(SetupError, match=r"(?s)ended while starting.*server\.log.*Address already in use"):
+            EmbeddedBroker(tmp_path, port=free_port).start()
+
+
+def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(SetupError, match="taken cannot be used"):
+        EmbeddedBroker(tmp_path / "taken").start()
+
+
+OWNER = """
+import signal, sys, threading
+from pathlib import Path
+from app._broker import EmbeddedBroker
+broker = EmbeddedBroker(Path(sys.argv[1]))
+# From a thread that ends: the broker belongs to the process, not to the thread.
+starter = threading.Thread(target=broker.start, kwargs={"wait": False})
+starter.start()
+starter.join()
+print(broker.java_pid, flush=True)
+signal.pause()
+"""
+
+
+def test_java_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        printed = owner.stdout.readline()
+        was_alive = is_alive(int(printed or 0))
+        owner.kill()
+    java = int(printed)
+    assert was_alive
+    wait_until(lambda: not is_alive(java), "java outlives its owner")
+
+
+@pytest.fixture
+def guarded() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", _guard.__file__, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(guard)
+        return guard
+
+    yield start
+    for guard in started:
+        guard.kill()
+        guard.wait()
+        for stream in (guard.stdin, guard.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def first_line(guard: subprocess.Popen[str]) -> int:
+    assert guard.stdout is not None
+    return int(guard.stdout.readline())
+
+
+def test_guard_leaves_with_the_commands_exit_code(guarded: Callable[..., subprocess.Popen[str]]) -> None:
+    assert guarded("sh", "-c", "exit 7").wait(60) == 7
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGTERM),
+        (signal.SIGUSR1, signal.SIGKILL),
+    ],
+)
+def test_guard_passes_signals_on(
+    guarded: Callable[..., subprocess.Popen[str]], sent: signal.Signals, received: signal.Signals
+) -> None:
+    guard = guarded("sleep", "600")
+    first_line(guard)
+    guard.send_signal(sent)
+    assert guard.wait(60) == 128 + received
+
+
+def test_guard_stops_the_command_when_its_input_ends(guarded: Callable[..., subprocess.Popen[str]]) -> None:
+    guard = guarded("sleep", "600")
+    command = first_line(guard)
+    assert guard.stdin is not None
+    guard.stdin.close()
+    assert guard.wait(60) == 128 + signal.SIGTERM
+    assert not is_alive(command)
+
+
+def test_command_ends_with_a_killed_guard(guarded: Callable[..., subprocess.Popen[str]]) -> None:
+    guard = guarded("sleep", "600")
+    command = first_line(guard)
+    guard.kill()
+    wait_until(lambda: not is_alive(command), "the command outlives its guard")
+
+
+def start_command(*arguments: str) -> subprocess.Popen[str]:
+    code = "import typer; from app.cli.broker import broker; typer.run(broker)"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+
+
+def test_broker_command_ends_with_its_parents_pipe(free_port: int) -> None:
+    with start_command("--with-parent", "--port", str(free_port)) as command:
+        assert command.stdout is not None
+        assert command.stdin is not None
+        assert command.stdout.readline() == f"127.0.0.1:{free_port}\n"
+        assert Reachability(f"127.0.0.1:{free_port}", {}).ask(30) is None
+        command.stdin.close()
+        assert command.wait(60) == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", free_port)) != 0
+
+
+def test_broker_command_ends_at_sigterm_and_keeps_its_folder(tmp_path: Path) -> None:
+    with start_command("--folder", str(tmp_path)) as command:
+        assert command.stdout is not None
+        address = command.stdout.readline().strip()
+        command.send_signal(signal.SIGTERM)
+        _, messages = command.communicate(timeout=60)
+        assert command.returncode == 0
+    assert f"export RATCHET_BOOTSTRAP={address}" in messages
+    assert (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_the_named_broker_is_chosen(broker: str) -> None:
+    with open_broker(Settings(bootstrap=broker)) as chosen:
+        assert chosen.bootstrap == broker
+        assert chosen.log_folder is None
+
+
+def test_the_broker_of_the_environment_is_chosen(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_BOOTSTRAP", broker)
+    with choose_broker() as bootstrap:
+        assert bootstrap == broker
+
+
+def test_waiting_ends_with_an_error_that_names_the_remedy(free_port: int) -> None:
+    said: list[str] = []
+    with pytest.raises(BrokerUnavailable, match=r"did not answer within 1\.5 s.*RATCHET_BOOTSTRAP"):
+        wait_until_reachable(f"127.0.0.1:{free_port}", {}, 1.5, said.append)
+    assert len(said) == 1
+    assert "does not answer yet" in said[0]
+    assert "refused" in said[0]
+
+
+def test_waiting_ends_when_the_broker_comes_up(broker: str) -> None:
+    said: list[str] = []
+    wait_until_reachable(broker, {"client.id": "patient"}, 30, said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("options", [{"no.such.option": "1"}, {"security.protocol": "carrier-pigeon"}])
+def test_options_that_the_client_refuses_are_a_settings_error(options: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="kafka: the Kafka client refuses"):
+        wait_until_reachable("127.0.0.1:1", options, 5, print)
+
+
+def test_a_security_option_that_does_not_fit_is_named(broker: str) -> None:
+    reason = Reachability(broker, {"security.protocol": "ssl"}).ask(3)
+    assert reason is not None
+    assert "SSL" in reason
+
+
+def test_kafkas_own_tools_read_the_brokers_log(
+    broker: str, new_topic: Callable[..., str], broker_log_folder: Path | None, kafka_tool: Callable[..., str]
+) -> None:
+    topic = new_topic(partitions=1, cleanup_policy="compact")
+    write(broker, topic, b"spelled out")
+    if broker_log_folder is None:
+        printed = kafka_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", broker, "--topic", topic, "--from-beginning", "--max-messages", 1),
+        )
+    else:
+        segment = broker_log_folder / f"{topic}-0" / "00000000000000000000.log"
+        printed = kafka_tool("org.apache.kafka.tools.DumpLogSegments", "--print-data-log", "--files", segment)
+    assert "spelled out" in printed
+
+
+def test_no_java_is_a_setup_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", os.fspath(tmp_path))
+    with pytest.raises(SetupError, match="there is no Java in JAVA_HOME"), EmbeddedBroker():
+        pass

@@ -1,0 +1,82 @@
+"""A real Kafka for all tests, and Kafka's own tools."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from app._broker import ChosenBroker, open_broker
+from app._jars import kafka_jars as resolve_kafka_jars
+from app._java import find_java
+
+
+@pytest.fixture(scope="session")
+def chosen_broker() -> Iterator[ChosenBroker]:
+    with open_broker() as chosen:
+        yield chosen
+
+
+@pytest.fixture(scope="session")
+def broker(chosen_broker: ChosenBroker) -> str:
+    """host:port of a running Kafka."""
+    return chosen_broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def broker_log_folder(chosen_broker: ChosenBroker) -> Path | None:
+    """Kafka's log.dirs; None where the broker is not the embedded one."""
+    return chosen_broker.log_folder
+
+
+@pytest.fixture
+def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """new_topic(partitions=4, **topic_config) creates a topic of an unused name and returns the name."""
+    admin = AdminClient({"bootstrap.servers": broker})
+    test = re.sub(r"[^A-Za-z0-9_-]", "-", request.node.name)[:80]
+
+    def create(partitions: int = 4, **config: object) -> str:
+        name = f"{test}-{uuid.uuid4().hex[:8]}"
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        admin.create_topics([topic])[name].result(30)
+        deadline = time.monotonic() + 30
+        while not _has_leaders(admin, name, partitions):  # the answer may come before the broker itself knows
+            assert time.monotonic() < deadline, f"{name} has no leaders"
+            time.sleep(0.02)
+        return name
+
+    return create
+
+
+def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
+    topic = admin.list_topics(name, timeout=10).topics[name]
+    return len(topic.partitions) == partitions and all(p.leader >= 0 for p in topic.partitions.values())
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> list[Path]:
+    """Class path of Kafka's own tools."""
+    return resolve_kafka_jars()
+
+
+@pytest.fixture(scope="session")
+def kafka_tool(kafka_jars: list[Path]) -> Callable[..., str]:
+    """kafka_tool(main class, *arguments) runs one of Kafka's tools and returns what it prints.
+
+    org.apache.kafka.tools.DumpLogSegments, org.apache.kafka.tools.consumer.ConsoleConsumer, ...
+    """
+
+    def run(*arguments: object) -> str:
+        command = [str(find_java()), "-Xmx256m", "-cp", ":".join(map(str, kafka_jars)), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{arguments[0]} failed:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run

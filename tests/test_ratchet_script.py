@@ -1,0 +1,235 @@
+"""The `ratchet` script at the root: what it says when something is missing, and what it hands over.
+
+The environment it makes is stood in for by a recording `python`; the real installation is what a fresh clone does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("sh", "cat", "cksum", "dirname", "env", "head", "mkdir", "readlink", "rm", "sed", "cp", "chmod")
+
+JAVA = """#!/bin/sh
+echo 'openjdk version "{version}" 2025-04-15' >&2
+"""
+
+PYTHON = """#!/bin/sh
+# Takes part in making an environment as python does, and writes down what it is asked.
+case "$*" in
+    -c*) exit 0 ;;
+    "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+    "-m pip "*) [ -z "${{PIP_FAILS:-}}" ] || exit 1 ;;
+esac
+echo "$*" >>"{record}"
+if [ -n "${{SHOW:-}}" ]; then
+    case "$*" in "-m app setup") ;; "-m app"*|"-m pytest"*)
+        echo "cwd=$(pwd -P)"; echo "pid=$$"; env ;;
+    esac
+fi
+if [ "$*" = "-m app setup" ] && [ -n "${{SETUP_FAILS:-}}" ]; then exit 3; fi
+if [ "$*" = "-m app fail" ]; then exit 9; fi
+if [ "$*" = "-m app wait" ]; then echo waiting; exec sleep 600; fi
+"""
+
+
+class Clone:
+    """A copy of what the script needs, and a PATH of which every program is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "a clone"
+        self.programs = folder / "programs"
+        self.record = folder / "record"
+        (self.root / "app").mkdir(parents=True)
+        self.programs.mkdir()
+        for name in ("ratchet", "requirements.lock", "uv.lock", "app/jars.lock"):
+            shutil.copy(ROOT / name, self.root / name)
+        for tool in (*TOOLS, "pwd", "sleep"):
+            found = shutil.which(tool)
+            assert found is not None
+            (self.programs / tool).symlink_to(found)
+        self.environment = {"PATH": str(self.programs), "HOME": str(folder)}
+
+    def program(self, name: str, script: str) -> None:
+        (self.programs / name).write_text(script)
+        (self.programs / name).chmod(0o755)
+
+    def complete(self) -> Clone:
+        self.program("java", JAVA.format(version="17.0.15"))
+        self.program("python3.12", PYTHON.format(record=self.record))
+        return self
+
+    def run(
+        self, *arguments: str, cwd: Path | None = None, script: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [script or self.root / "ratchet", *arguments],
+            env={**self.environment, **variables},
+            cwd=cwd or self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def recorded(self) -> list[str]:
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        self.record.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def variables(output: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+
+
+def test_it_is_posix_shell() -> None:
+    assert (ROOT / "ratchet").read_text().startswith("#!/bin/sh\n")
+    assert os.access(ROOT / "ratchet", os.X_OK)
+    subprocess.run(["sh", "-n", ROOT / "ratchet"], check=True)
+
+
+def test_no_python_is_one_sentence(clone: Clone) -> None:
+    clone.program("java", JAVA.format(version="17.0.15"))
+    clone.program("python3", "#!/bin/sh\nexit 1\n")  # too old, or a shim without a Python
+    done = clone.run("demo")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ratchet: Python 3.11 or newer is needed")
+    assert all(way in done.stderr for way in ("apt install", "dnf install", "brew install"))
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "home", "start"),
+    [
+        (None, None, "ratchet: Kafka and Spark need Java 17 or newer and java does not run; install one"),
+        ("11.0.2", None, "ratchet: Kafka and Spark need Java 17 or newer and java is Java 11; install one"),
+        ("1.8.0_412", None, "ratchet: Kafka and Spark need Java 17 or newer and java is Java 8; install one"),
+        ("21", "/nonexistent", "ratchet: Kafka and Spark need Java 17 or newer and /nonexistent/bin/java does not run"),
+    ],
+)
+def test_no_java_that_will_do_is_one_sentence(clone: Clone, version: str | None, home: str | None, start: str) -> None:
+    clone.program("python3.12", PYTHON.format(record=clone.record))
+    if version is not None:
+        clone.program("java", JAVA.format(version=version))
+    if home is not None:
+        clone.environment["JAVA_HOME"] = home
+    done = clone.run("demo")
+    assert done.returncode == 2
+    assert done.stderr.startswith(start)
+    assert all(way in done.stderr for way in ("apt install", "dnf install", "brew install"))
+    assert done.stderr.count("\n") == 1
+    assert clone.recorded() == []
+
+
+def test_the_first_use_makes_the_environment_and_the_second_does_not(clone: Clone) -> None:
+    clone.complete()
+    venv = clone.root / ".venv"
+    assert clone.run("worker", "--config", "a b.toml").returncode == 0
+    assert clone.recorded() == [
+        f"-m venv --clear {venv}",
+        f"-m pip install --disable-pip-version-check --require-hashes -r {clone.root}/requirements.lock",
+        "-m app setup",
+        "-m app worker --config a b.toml",
+    ]
+    assert clone.run("web").returncode == 0
+    assert clone.recorded() == ["-m app web"]
+
+
+def test_uv_is_used_where_there_is_one(clone: Clone) -> None:
+    clone.complete()
+    clone.program(
+        "uv", f'#!/bin/sh\necho "uv $*" >>"{clone.record}"\nexec "$5" -m venv --clear "$UV_PROJECT_ENVIRONMENT"\n'
+    )
+    assert clone.run("web").returncode == 0
+    uv, *_, last = clone.recorded()
+    assert uv == (f"uv sync --project {clone.root} --python {clone.programs}/python3.12 --frozen --no-install-project")
+    assert last == "-m app web"
+
+
+@pytest.mark.parametrize("cut_short", ["PIP_FAILS", "SETUP_FAILS"])
+def test_a_set_up_that_was_cut_short_starts_again(clone: Clone, cut_short: str) -> None:
+    clone.complete()
+    clone.environment[cut_short] = "1"
+    assert clone.run("web").returncode != 0
+    del clone.environment[cut_short]
+    assert "-m app web" not in clone.recorded()
+    assert clone.run("web").returncode == 0
+    again = clone.recorded()
+    assert again[-2:] == ["-m app setup", "-m app web"]
+    assert any(line.startswith("-m pip") for line in again) == (cut_short == "PIP_FAILS")
+
+
+@pytest.mark.parametrize(
+    ("lock", "made_again"), [("requirements.lock", True), ("uv.lock", True), ("app/jars.lock", False)]
+)
+def test_a_changed_lock_is_followed(clone: Clone, lock: str, made_again: bool) -> None:
+    clone.complete().run("web")
+    clone.recorded()
+    with (clone.root / lock).open("a") as file:
+        file.write("# changed\n")
+    assert clone.run("web").returncode == 0
+    lines = clone.recorded()
+    assert any(line.startswith("-m venv") for line in lines) == made_again
+    assert lines[-2:] == ["-m app setup", "-m app web"]
+
+
+def test_the_environment_goes_where_it_is_told(clone: Clone, tmp_path: Path) -> None:
+    home = tmp_path / "else where"
+    assert clone.complete().run("web", RATCHET_HOME=str(home)).returncode == 0
+    assert (home / ".venv" / "bin" / "python").exists()
+    assert not (clone.root / ".venv").exists()
+
+
+def test_a_command_keeps_folder_and_variables_and_finds_the_clone(clone: Clone, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(clone.root / "ratchet")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = clone.complete().run(
+        "web", cwd=elsewhere, script=tmp_path / "link", SHOW="1", RATCHET_APP="mine", PYTHONPATH="/theirs"
+    )
+    shown = variables(done.stdout)
+    assert shown["cwd"] == str(elsewhere)
+    assert shown["PYTHONPATH"] == f"{clone.root}:/theirs"
+    assert shown["PYTHONSAFEPATH"] == "1"  # or a folder named app in the caller's folder would be ours
+    assert shown["RATCHET_APP"] == "mine"
+
+
+def test_tests_run_without_the_callers_settings(clone: Clone, tmp_path: Path) -> None:
+    done = clone.complete().run(
+        *("test", "-k", "a or b"),
+        cwd=tmp_path,
+        SHOW="1",
+        RATCHET_APP="mine",
+        RATCHET_STREAMS__EVENTS__INPUT="in",
+        RATCHET_BOOTSTRAP="kafka:9092",
+    )
+    assert clone.recorded()[-1] == "-m pytest -k a or b"
+    shown = variables(done.stdout)
+    assert shown["cwd"] == str(clone.root)
+    assert {name for name in shown if name.startswith("RATCHET_")} == {"RATCHET_BOOTSTRAP"}
+
+
+def test_exit_codes_come_through(clone: Clone) -> None:
+    assert clone.complete().run("fail").returncode == 9
+
+
+def test_signals_reach_the_command(clone: Clone) -> None:
+    clone.complete().run("web")
+    with subprocess.Popen(
+        [clone.root / "ratchet", "wait"], env=clone.environment, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "waiting\n"
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(60) == -signal.SIGTERM
