@@ -1,0 +1,126 @@
+"""The columns of the result table, and how a Kafka record becomes a row of it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, cast
+
+from spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+RECORD_COLUMNS = "_partition int, _offset long, _timestamp timestamp, _key binary, _value binary"
+"""Columns that every row has: where it comes from, its key, and the value as it stood in Kafka.
+
+With JSON columns `_value` is kept only where those columns do not hold the whole value: the text is not one JSON object
+with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column; `WHERE _value IS NOT NULL`
+finds them.
+"""
+
+ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+"""Characters that Parquet columns of a Delta table may not have (Delta protocol, column mapping off)."""
+
+LEAVES = frozenset(
+    "string long integer short byte float double boolean binary date timestamp timestamp_ntz".split(),
+)
+"""Types, beside decimal, array, map and struct, that both from_json and Delta know; as Spark spells them in JSON."""
+
+
+def result_schema(columns: str | None) -> StructType:
+    """Schema of the result table: the JSON columns, if any, and `RECORD_COLUMNS`. Needs a running Spark.
+
+    Args:
+        columns: Spark DDL of the JSON fields, such as "user string, amount double"; None keeps values as bytes only.
+
+    Raises:
+        OptionRefused: the DDL cannot be read, or has a name or a type that the table cannot hold.
+    """
+    from pyspark.sql.types import StructType
+
+    record = cast("StructType", StructType.fromDDL(RECORD_COLUMNS))
+    return record if columns is None else StructType(json_schema(columns).fields + record.fields)
+
+
+def json_schema(columns: str) -> StructType:
+    """Read the DDL of the JSON fields. Needs a running Spark, whose parser it is; raises as `result_schema` does."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromDDL(columns)
+    except PySparkException as error:
+        reason = str(error).splitlines()[0]
+        raise OptionRefused(
+            f"columns {columns!r} is not Spark DDL ({reason}). Write: user string, amount double"
+        ) from None
+    if not isinstance(schema, StructType) or not schema.fields:
+        raise OptionRefused(f"columns {columns!r} names no column. Write: user string, amount double")
+    taken = {definition.split()[0]: "the name is one of Ratchet's own" for definition in RECORD_COLUMNS.split(", ")}
+    for field in schema.fields:
+        # Delta compares names without case; so must this.
+        if reason := taken.get(field.name.lower(), ""):
+            raise OptionRefused(f"column {field.name!r}: {reason}. Rename it in the events, or leave it out of columns")
+        taken[field.name.lower()] = "there are two of that name (the table does not tell cases apart)"
+    return _nullable_struct(schema)
+
+
+def _nullable_struct(schema: StructType) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    for field in schema.fields:
+        if not field.name or ILLEGAL_IN_NAMES.search(field.name):
+            raise OptionRefused(
+                f"column {field.name!r}: a name may not be empty or have any of ' ,;{{}}()=', tab, newline"
+            )
+    return StructType([StructField(field.name, _nullable(field.dataType, field.name)) for field in schema.fields])
+
+
+def _nullable(data_type: DataType, where: str) -> DataType:
+    """The same type with null allowed everywhere: an event may miss any field, whatever the DDL says."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    if isinstance(data_type, StructType):
+        return _nullable_struct(data_type)
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_nullable(data_type.elementType, where))
+    if isinstance(data_type, MapType):
+        return MapType(_nullable(data_type.keyType, where), _nullable(data_type.valueType, where))
+    if isinstance(data_type, DecimalType) or data_type.jsonValue() in LEAVES:
+        return data_type
+    raise OptionRefused(f"column {where!r}: the result table cannot hold type {data_type.simpleString()}. Use string")
+
+
+def rows(records: DataFrame, columns: str | None) -> DataFrame:
+    """Turn the records of Spark's Kafka source into rows of the result table.
+
+    Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event
+    does not have is null, and so is every JSON column of a record without a value.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType
+
+    record = [
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+        F.col("key").alias("_key"),
+    ]
+    if columns is None:
+        return records.select(*record, F.col("value").alias("_value"))
+    schema = json_schema(columns)
+    text = F.col("value").cast("string")
+    # from_json reads the first JSON document of a text and ignores what follows. As the only element of an array
+    # the value has to be whole: '{"a":1} x' and '{"a":1}{"a":2}' break the array, '{"a":1},{"a":2}' makes it longer.
+    # The session reads all or nothing (spark.sql.json.enablePartialResults is off): a field of the wrong type makes
+    # the result null instead of dropping the field.
+    parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), ArrayType(schema), {"allowSingleQuotes": "false"})
+    # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
+    whole = F.is_valid_utf8(text) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
+    judged = records.withColumn("parsed", parsed).withColumn("event", F.when(whole, F.col("parsed")[0]))
+    return judged.select(
+        *[F.col("event").getField(field.name).alias(field.name) for field in schema.fields],
+        *record,
+        F.when(F.col("event").isNull(), F.col("value")).alias("_value"),
+    )

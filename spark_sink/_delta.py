@@ -1,0 +1,273 @@
+"""Results in a Delta Lake table on a local or mounted folder, committed by delta-rs.
+
+Executors write Parquet files into the table's folder; they are invisible until the driver names them in the log. The
+same log entry carries `txn` actions (Delta protocol, "Transaction Identifiers"), which the format keeps through log
+clean-up, checkpoints and compaction: one per Kafka partition with the next offset, one with the generation.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spark_sink import _crash
+from spark_sink._parquet import write_files
+from spark_sink._store import require_names
+from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+COMMIT_ATTEMPTS = 100
+"""How often a commit is tried again after another writer of the table was first. Each of those is a success of somebody
+else (another job, a compaction), so this many in a row means that something is wrong."""
+
+
+class DeltaStore:
+    """A `ResultStore` over one Delta table; jobs of different names and topics may share it.
+
+    Args:
+        path: folder of the table.
+        name: the job's name; a job that opens the store fences the older one of its name.
+        topic: the topic the offsets belong to.
+        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+
+    Raises:
+        OptionRefused: a name or the path cannot be used.
+    """
+
+    def __init__(self, path: str, name: str, topic: str, topic_identity: int = 0) -> None:
+        require_names(name, topic)
+        self._path = table_folder(path)
+        self._name = name
+        self._topic = topic
+        self._topic_identity = topic_identity
+        self._generation_key = f"ratchet-sink/{name}/generation"
+        self._topic_key = f"ratchet-sink/{name}/{topic}"
+        self._generation: int | None = None
+        self._table: DeltaTable | None = None
+
+    @property
+    def generation(self) -> int | None:
+        """The number this holder took over with; None before `open`."""
+        return self._generation
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        table = open_table(self._path)
+        if table is None:
+            return {}
+        self._require_same_topic(table)
+        return self._stored(table)
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """See `ResultStore.open`."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        table = self._open_or_create(schema)
+        for _ in range(COMMIT_ATTEMPTS):
+            self._refresh(table)
+            self._require_same_topic(table)
+            stored = self._stored(table)
+            generation = (table.transaction_version(self._generation_key) or 0) + 1
+            try:
+                self._write(table, [], {self._generation_key: generation}, generation, stored)
+            except CommitFailedError:
+                continue  # another writer was first; it may have taken the same generation
+            except DeltaError as error:
+                self._refuse(error)
+            self._table, self._generation = table, generation
+            return stored
+        raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
+
+    def commit(self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int]) -> int:
+        """See `ResultStore.commit`."""
+        import pyarrow as pa
+        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import AddAction
+
+        if self._table is None or self._generation is None:
+            raise RuntimeError("commit() before open()")
+        if start == end:
+            raise ValueError("a commit needs at least one offset that moves")
+        self._refresh(self._table)
+        self._require_unchanged(self._table, start)  # before the work, so that a fenced job writes no more files
+        _crash.passing("before-write")
+        written = write_files(dataframe, str(self._path), pa.schema(self._table.schema().to_arrow()))
+        now_ms = int(time.time() * 1000)
+        files = [AddAction(f, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for f, rows, size in written]
+        transactions = {
+            self._generation_key: self._generation,
+            f"{self._topic_key}/partitions": max(end) + 1,
+            **{f"{self._topic_key}/{partition}": offset for partition, offset in end.items()},
+        }
+        if self._topic_identity:
+            transactions[f"{self._topic_key}/identity"] = self._topic_identity
+        _crash.passing("before-commit")
+        for _ in range(COMMIT_ATTEMPTS):
+            failure: DeltaError
+            try:
+                self._write(self._table, files, transactions, self._generation, end)
+                break
+            except DeltaError as error:
+                failure = error
+            self._refresh(self._table)
+            if self._is_committed(self._table, end):
+                break  # the log entry was in place; what failed came after it, such as a checkpoint
+            self._require_unchanged(self._table, start)
+            if not isinstance(failure, CommitFailedError):
+                self._refuse(failure)
+        else:
+            raise StoreError(
+                f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+            )
+        _crash.passing("after-commit")
+        return sum(rows for _, rows, _ in written)
+
+    def close(self) -> None:
+        """See `ResultStore.close`."""
+        self._table = None
+
+    def _refresh(self, table: DeltaTable) -> None:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table.update_incremental()
+        except DeltaError as error:
+            self._refuse(error)
+
+    def _stored(self, table: DeltaTable) -> dict[int, int]:
+        count = table.transaction_version(f"{self._topic_key}/partitions") or 0
+        versions = {
+            partition: table.transaction_version(f"{self._topic_key}/{partition}") for partition in range(count)
+        }
+        return {partition: offset for partition, offset in versions.items() if offset is not None}
+
+    def _is_committed(self, table: DeltaTable, end: Mapping[int, int]) -> bool:
+        generation = table.transaction_version(self._generation_key)
+        return generation == self._generation and self._stored(table) == end
+
+    def _require_unchanged(self, table: DeltaTable, start: Mapping[int, int]) -> None:
+        """Compare stored partitions only: one that was added to the topic since is not in the table yet."""
+        generation, stored = table.transaction_version(self._generation_key), self._stored(table)
+        if generation != self._generation or any(start.get(p) != offset for p, offset in stored.items()):
+            raise Fenced(
+                f"job {self._name} on {self._path}: generation {generation} has taken over from {self._generation} "
+                f"(topic {self._topic} is read up to {stored}). This commit was not added; let the other job go on, or "
+                "give this one a name of its own"
+            )
+
+    def _require_same_topic(self, table: DeltaTable) -> None:
+        stored = table.transaction_version(f"{self._topic_key}/identity")
+        if stored and self._topic_identity and stored != self._topic_identity:
+            raise TopicRecreated(
+                f"topic {self._topic} is not the one that {self._path} has read (up to {self._stored(table)}): it was "
+                "deleted and created again since, so the stored offsets mean nothing in it. To read the new topic from "
+                "its beginning into the same table, give the job a new name; rows may then be there twice"
+            )
+
+    def _write(
+        self,
+        table: DeltaTable,
+        files: Iterable[Any],
+        transactions: Mapping[str, int],
+        generation: int,
+        end: Mapping[int, int],
+    ) -> None:
+        from deltalake import CommitProperties
+        from deltalake.transaction import Transaction
+
+        # Other keys than userMetadata make the commit unreadable for delta-spark. No retries inside delta-rs: it
+        # would put this commit behind one that it has not compared itself with.
+        about = {"job": self._name, "topic": self._topic, "generation": generation, "offsets": dict(end)}
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": json.dumps(about)},
+            max_commit_retries=0,
+            app_transactions=[Transaction(key, version) for key, version in transactions.items()],
+        )
+        table.create_write_transaction(list(files), mode="append", schema=table.schema(), commit_properties=properties)
+
+    def _open_or_create(self, schema: StructType) -> DeltaTable:
+        from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
+
+        wanted = Schema.from_json(schema.json())  # Spark and Delta describe schemas in the same JSON
+        table = open_table(self._path)
+        if table is None:
+            self._create_folder()
+            try:
+                DeltaTable.create(str(self._path), schema=wanted, mode="ignore")
+            except DeltaError as error:
+                # Two jobs may create it together: then the other one's table is there now.
+                if open_table(self._path) is None:
+                    self._refuse(error)
+            table = DeltaTable(str(self._path))
+        if table.metadata().partition_columns:
+            raise SchemaDiffers(
+                f"{self._path}: the table is partitioned, and not one of Ratchet's. Choose another path"
+            )
+        present = {field.name: str(field.type) for field in table.schema().fields}
+        expected = {field.name: str(field.type) for field in wanted.fields}
+        for column in [*expected, *present]:
+            if present.get(column) != expected.get(column):
+                raise SchemaDiffers(
+                    f"{self._path}: column {column} is {present.get(column, 'absent')} in the table and "
+                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another path"
+                )
+        return table
+
+    def _create_folder(self) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{self._path}: the table's folder cannot be made ({error.strerror}). Choose another path"
+            ) from None
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        raise StoreError(
+            f"{self._path}: {_first_line(error)}. Look at the folder and its rights, then run again"
+        ) from None
+
+
+def table_folder(path: str) -> Path:
+    """The absolute folder of a table.
+
+    Raises:
+        OptionRefused: delta-rs cannot keep a table there.
+    """
+    if "://" in path:
+        raise OptionRefused(
+            f"path {path!r}: results go to a local or mounted folder; object storage is not supported yet"
+        )
+    if "%" in str(Path(path).absolute()):
+        # delta-rs 1.6 reads %20 in a folder's name as a blank when it writes and not when it reads.
+        raise OptionRefused(f"path {path!r}: the folder's name may not contain '%'. Choose another")
+    return Path(path).absolute()
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """The table in that folder, or None where there is none.
+
+    Raises:
+        StoreError: something else is there, or it cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path} is a file, not the folder of a Delta table. Choose another path")
+    try:
+        return DeltaTable(str(path)) if DeltaTable.is_deltatable(str(path)) else None
+    except (DeltaError, OSError) as error:
+        raise StoreError(f"{path}: the Delta table cannot be read: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """delta-rs appends a native stack trace where RUST_BACKTRACE is set."""
+    return str(error).partition("\n")[0].rstrip(".")

@@ -1,0 +1,82 @@
+"""The part that runs in the executors: each task writes its rows to one Parquet file and says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WRITTEN = "file string, rows long, bytes long"
+"""What a task returns about its file; a task without rows writes and returns nothing."""
+
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Uncompressed bytes gathered before they go to the file: large row groups compress and scan better, and this much per
+task is small beside what Spark itself takes."""
+
+
+def write_files(dataframe: DataFrame, folder: str, schema: Any) -> list[tuple[str, int, int]]:
+    """Write the rows into new files of `folder`, a local or mounted path that every executor sees.
+
+    Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
+    their own, which nobody learns.
+
+    Args:
+        dataframe: the rows.
+        folder: absolute path of an existing folder.
+        schema: `pyarrow.Schema` of the files; the rows are brought to its types.
+
+    Returns:
+        File name, rows and bytes of each file.
+    """
+    return [(row.file, row.rows, row.bytes) for row in dataframe.mapInArrow(_task(folder, schema), WRITTEN).collect()]
+
+
+def _task(folder: str, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
+    row_group_bytes = ROW_GROUP_BYTES
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import os
+        import uuid
+        from pathlib import Path
+
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = Path(folder) / f"part-{uuid.uuid4().hex}.zstd.parquet"
+        writer = None
+        rows = gathered_bytes = 0
+        gathered: list[Any] = []
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                if writer is None:
+                    file = path.open("xb")
+                    writer = pq.ParquetWriter(file, schema, compression="zstd")
+                table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                gathered.append(table)
+                rows += table.num_rows
+                gathered_bytes += table.nbytes
+                if gathered_bytes >= row_group_bytes:
+                    writer.write_table(pa.concat_tables(gathered))
+                    gathered, gathered_bytes = [], 0
+            if writer is None:
+                return
+            if gathered:
+                writer.write_table(pa.concat_tables(gathered))
+            writer.close()
+            file.flush()
+            os.fsync(file.fileno())  # the commit that names this file must not outlive it in a power failure
+            file.close()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        written = {"file": [path.name], "rows": [rows], "bytes": [path.stat().st_size]}
+        yield pa.RecordBatch.from_pydict(
+            written, schema=pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64")])
+        )
+
+    return write

@@ -1,0 +1,188 @@
+"""Where a topic begins and ends for readers of committed data, and which ranges to read from it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
+
+REQUEST_TIMEOUT_S = 30.0
+"""How long one question to Kafka may take, in seconds: several of librdkafka's own reconnects."""
+
+LEADER_PAUSE_S = 0.2
+"""Between two questions about a partition without a leader, in seconds; an election takes about as long."""
+
+POSITIVE_63_BITS = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a topic holds: offsets per partition number."""
+
+    topic: str
+    earliest: dict[int, int]
+    end: dict[int, int]
+    """The last stable offset: no open or later transaction lies before it."""
+
+
+class TopicPlanner:
+    """Asks Kafka about one topic. All offsets are those of a read_committed reader.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        topic: the topic.
+        options: client options in librdkafka's names (security.protocol, sasl.*, ssl.*).
+        timeout_s: how long one question may take, in seconds.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, options: Mapping[str, str], timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._timeout_s = timeout_s
+        try:
+            self._admin = AdminClient(
+                {"bootstrap.servers": bootstrap, **options}, logger=logging.getLogger("spark_sink.kafka")
+            )
+        except KafkaException as error:
+            raise KafkaUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
+
+    def identity(self) -> int:
+        """63 bits of the topic's id (KIP-516), which differs after the topic was deleted and created again.
+
+        0 where the broker gives no id. Raises as `extent` does.
+        """
+        return int(self._describe().topic_id.get_most_significant_bits()) & POSITIVE_63_BITS
+
+    def extent(self) -> Extent:
+        """Earliest and last stable offset of each partition, as of now.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka did not answer, or a partition has no leader.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = [partition.id for partition in self._describe().partitions]
+        # Earliest first: retention may move it on in between, and a range that begins too early is noticed later.
+        earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
+        return Extent(self._topic, earliest, self._offsets(partitions, cast(Any, OffsetSpec).latest()))
+
+    def _describe(self) -> Any:
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        request = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
+        try:
+            return request[self._topic].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise TopicMissing(
+                    f"topic {self._topic} does not exist on {self._bootstrap}. Start the worker first, which creates it"
+                ) from None
+            raise self._unavailable(f"topic {self._topic}", error) from None
+
+    def _offsets(self, partitions: list[int], spec: Any) -> dict[int, int]:
+        """One offset of each partition; waits for partitions that are just getting a leader."""
+        from confluent_kafka import KafkaError
+
+        passing = {
+            KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+            KafkaError.OFFSET_NOT_AVAILABLE,
+            KafkaError.FENCED_LEADER_EPOCH,
+            KafkaError.UNKNOWN_LEADER_EPOCH,
+        }
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            offsets, failures = self._ask(partitions, spec)
+            if not failures:
+                return offsets
+            partition, error = next(iter(failures.items()))
+            lasting = {failure.args[0].code() for failure in failures.values()} - passing
+            if lasting or time.monotonic() > deadline:
+                raise self._unavailable(f"{self._topic}/{partition}", error)
+            time.sleep(LEADER_PAUSE_S)
+
+    def _ask(self, partitions: list[int], spec: Any) -> tuple[dict[int, int], dict[int, Exception]]:
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+
+        requests = self._admin.list_offsets(
+            {TopicPartition(self._topic, partition): spec for partition in partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._timeout_s,
+        )
+        offsets, failures = {}, {}
+        for partition, answer in requests.items():
+            try:
+                offsets[partition.partition] = answer.result().offset
+            except KafkaException as error:
+                failures[partition.partition] = error
+        return offsets, failures
+
+    def _unavailable(self, what: str, error: Exception) -> KafkaUnavailable:
+        return KafkaUnavailable(
+            f"{what}: Kafka at {self._bootstrap} does not say its offsets ({error.args[0].str()}). "
+            "Check the address, the brokers and the client options, then run the job again"
+        )
+
+
+def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
+    """Where to read on, for every partition the topic has now; a partition that is new begins at its earliest offset.
+
+    Raises:
+        OffsetsLost: retention has passed a stored offset.
+        TopicRecreated: a stored offset lies beyond the end, or its partition is gone.
+    """
+    afresh = (
+        "To read the topic from its beginning into the same table, give the job a new name; rows of any partition that "
+        "are still in the topic and in the table are then there twice"
+    )
+    for partition, offset in sorted(stored.items()):
+        where = f"{extent.topic}/{partition}"
+        if partition not in extent.end:
+            raise TopicRecreated(
+                f"{where}: the table has read up to offset {offset}, but the topic has no such partition; "
+                f"it was deleted and created again. {afresh}"
+            )
+        if offset > extent.end[partition]:
+            raise TopicRecreated(
+                f"{where}: the table has read up to offset {offset}, but the topic ends at {extent.end[partition]}; "
+                f"it was deleted and created again, or the broker lost data. {afresh}"
+            )
+        if offset < extent.earliest[partition]:
+            raise OffsetsLost(
+                f"{where}: the table needs offset {offset} next, but the topic begins at {extent.earliest[partition]}: "
+                f"retention has removed {extent.earliest[partition] - offset} offsets unread. Lengthen the topic's "
+                f"retention.ms, and get them from elsewhere or accept the loss. {afresh}"
+            )
+    return {partition: stored.get(partition, extent.earliest[partition]) for partition in extent.end}
+
+
+def slices(
+    start: Mapping[int, int], end: Mapping[int, int], max_records: int
+) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
+    """Cut the range into consecutive pieces of at most `max_records` offsets over all partitions.
+
+    Partitions advance in proportion to what they have left, so that they finish together. Offsets are counted, and
+    transaction markers and aborted records have offsets too, so a piece may have fewer rows.
+    """
+    at = dict(start)
+    while left := sum(end[partition] - at[partition] for partition in at):
+        budget = min(max_records, left)
+        step = {partition: (end[partition] - at[partition]) * budget // left for partition in at}
+        spare = budget - sum(step.values())
+        for partition in at:
+            more = min(spare, end[partition] - at[partition] - step[partition])
+            step[partition] += more
+            spare -= more
+        until = {partition: at[partition] + step[partition] for partition in at}
+        yield at, until
+        at = until

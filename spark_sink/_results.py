@@ -1,0 +1,57 @@
+"""Reading a result table without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_sink._delta import open_table, table_folder
+from spark_sink.errors import OptionRefused, StoreError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+def count(path: str) -> int:
+    """Rows in the result table.
+
+    Raises:
+        StoreError: there is no table at `path`, or it cannot be read.
+    """
+    return _table(path).count()
+
+
+def read_totals(path: str, group_by: str, sums: list[str]) -> dict[str, dict[str, int]]:
+    """Sum integer columns per value of a text column.
+
+    Args:
+        path: folder of the table.
+        group_by: name of the column that groups; rows without a value in it come under "".
+        sums: names of the columns to add up; a missing value counts as 0.
+
+    Returns:
+        For each group, in its order, each column's sum.
+
+    Raises:
+        OptionRefused: the table has no such column.
+        StoreError: there is no table at `path`, or it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = _table(path)
+    names = [field.name for field in table.schema().fields]
+    for column in [group_by, *sums]:
+        if column not in names:
+            raise OptionRefused(f"{path}: the table has no column {column!r} (it has: {', '.join(names)})")
+    rows = table.to_pyarrow_dataset().to_table(columns=list(dict.fromkeys([group_by, *sums])))
+    keys = pc.fill_null(rows[group_by].cast(pa.string()), "")
+    totals = rows.set_column(rows.schema.get_field_index(group_by), group_by, keys)
+    grouped = totals.group_by(group_by).aggregate([(column, "sum") for column in sums]).sort_by(group_by)
+    return {row[group_by]: {column: int(row[f"{column}_sum"] or 0) for column in sums} for row in grouped.to_pylist()}
+
+
+def _table(path: str) -> DeltaTable:
+    table = open_table(table_folder(path))
+    if table is None:
+        raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")
+    return table

@@ -1,0 +1,92 @@
+"""Starting Spark for the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_sink._versions import SPARK_KAFKA
+from spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROW_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # All or nothing per JSON value; see _columns.rows.
+    "spark.sql.json.enablePartialResults": "false",
+    # Records may be of a megabyte each, and Spark's default of 10,000 to an Arrow batch knows no bytes.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
+}
+"""Settings that the rows depend on; they are set whoever started Spark."""
+
+LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+"""A job on this machine alone: nothing listens to the outside, nothing but the job's own lines is printed."""
+
+
+@contextmanager
+def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]") -> Iterator[SparkSession]:
+    """A running Spark; stopped at the end.
+
+    Under spark-submit its options decide about master, jars and memory, and only the job's own settings are made.
+
+    Args:
+        name: name of the Spark application.
+        jars: paths of the Kafka connector's jars; none: Spark fetches `SPARK_KAFKA` from Maven Central, or its cache.
+        master: where Spark runs when this process starts it.
+
+    Raises:
+        OptionRefused: a jar does not exist.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    for key, value in ROW_SETTINGS.items():
+        builder = builder.config(key, value)
+    with contextlib.ExitStack() as cleanup:
+        if not _under_spark_submit():
+            builder = builder.master(master)
+            for key, value in LOCAL_SETTINGS.items():
+                builder = builder.config(key, value)
+            builder = builder.config("spark.jars", ",".join(_paths(jars))) if jars else builder
+            builder = builder if jars else builder.config("spark.jars.packages", SPARK_KAFKA)
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            # Workers run the driver's interpreter, not whatever `python3` the path has.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            # Spark 4.0 makes folders of its own (artifacts, spark-warehouse) in the JVM's working folder.
+            scratch = cleanup.enter_context(
+                tempfile.TemporaryDirectory(prefix="spark-sink-", ignore_cleanup_errors=True)
+            )
+            with contextlib.chdir(scratch):
+                spark = builder.getOrCreate()
+        else:
+            spark = builder.getOrCreate()
+        cleanup.callback(spark.stop)
+        spark.sparkContext.setLogLevel("WARN")
+        yield spark
+
+
+def _under_spark_submit() -> bool:
+    """spark-submit starts the JVM first and tells the driver's Python the port to talk to it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _paths(jars: Sequence[str]) -> list[str]:
+    paths = [Path(jar).absolute() for jar in jars]
+    for path in paths:
+        if not path.is_file():
+            raise OptionRefused(f"jar {path} does not exist")
+    return [str(path) for path in paths]

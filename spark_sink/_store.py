@@ -1,0 +1,78 @@
+"""What the job asks of a place that keeps results."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+from spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""Job names become part of keys in every store; this alphabet is plain in all of them."""
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
+
+
+class ResultStore(Protocol):
+    """Rows and the Kafka offsets they reach to, changed together or not at all.
+
+    The store alone knows how far the job has read; no checkpoint lies beside it that could disagree. Offsets are
+    "next to read", per partition number; partition numbers may have gaps.
+    """
+
+    def offsets(self) -> dict[int, int]:
+        """Look at the stored offsets without taking over. Empty where nothing was ever committed.
+
+        Raises:
+            TopicRecreated: they belong to another topic of the same name.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """Take over with a new generation, which fences every older holder; make the table where there is none.
+
+        Raises:
+            SchemaDiffers: the table has other columns.
+            TopicRecreated: the stored offsets belong to another topic of the same name.
+            StoreError: the store cannot be read or written.
+        """
+        ...
+
+    def commit(self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int]) -> int:
+        """Make the rows of `dataframe` and the offsets `end` visible in one atomic action.
+
+        Args:
+            dataframe: the rows of the records from `start` up to, not including, `end`.
+            start: must be the stored offsets.
+            end: differs from `start` in at least one partition.
+
+        Returns:
+            How many rows became visible.
+
+        Raises:
+            Fenced: another job has taken over; nothing of this call is visible.
+            StoreError: the store cannot be written; nothing of this call is visible.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what the store holds open. The next `open` does not depend on this having been called."""
+        ...
+
+
+def require_names(name: str, topic: str) -> None:
+    """Refuse names that could mean something else inside a store's keys.
+
+    Raises:
+        OptionRefused: the job's name or the topic's name has a character that is not allowed.
+    """
+    if not JOB_NAME.fullmatch(name):
+        raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
+    if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+        raise OptionRefused(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")

@@ -1,0 +1,140 @@
+"""One Spark for all in-process tests of the sink, and real topics with real transactions in them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import uuid
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import spark_sink
+from app._jars import spark_jars
+from spark_sink import DeltaStore, Job, Outcome, TopicPlanner, run_batch, spark_session
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""These JVMs live for seconds: optimising their code would take longer than running it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # pyspark drops the sockets of collect() without closing them.
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed.*socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with (
+        warnings.catch_warnings(action="ignore", category=ResourceWarning),
+        pytest.MonkeyPatch.context() as monkeypatch,
+    ):
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JVM)
+        with spark_session("tests", [str(jar) for jar in spark_jars()], "local[1]") as session:
+            yield session
+        gc.collect()
+
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(broker: str) -> Write:
+    """write(topic, values, partition=0, commit=True) puts records there in one Kafka transaction."""
+
+    def put(topic: str, values: list[bytes | None], partition: int = 0, *, commit: bool = True) -> None:
+        producer = Producer({"bootstrap.servers": broker, "transactional.id": uuid.uuid4().hex})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+        assert producer.flush(30) == 0
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+
+    return put
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Path of a table that does not exist yet; its name is one that careless code gets wrong."""
+    return str(tmp_path / "results of Zoë; $(id) #1")
+
+
+@pytest.fixture
+def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
+    """run(topic, columns=None, max_records=..., name="job") runs the batch job in this process."""
+
+    def start(topic: str, columns: str | None = None, max_records: int = 1_000_000, name: str = "job") -> Outcome:
+        planner = TopicPlanner(broker, topic, {})
+        store = DeltaStore(table, name, topic, planner.identity())
+        job = Job(broker, topic, name, columns, max_records)
+        return run_batch(job, planner, store, lambda: nullcontext(spark))
+
+    return start
+
+
+@pytest.fixture
+def rows(table: str) -> Callable[..., list[tuple[object, ...]]]:
+    """rows(*columns) reads those columns of the table, ordered by partition and offset."""
+
+    def read(*columns: str) -> list[tuple[object, ...]]:
+        found = DeltaTable(table).to_pyarrow_dataset().to_table()
+        found = found.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
+        return list(zip(*(found[column].to_pylist() for column in columns), strict=True))
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as one zip, as it goes to a cluster."""
+    path = tmp_path_factory.mktemp("zip") / "spark_sink.zip"
+    folder = Path(spark_sink.__file__).parent
+    with zipfile.ZipFile(path, "w") as archive:
+        for module in sorted(folder.glob("*.py")):
+            archive.write(module, f"spark_sink/{module.name}")
+    return path
+
+
+@pytest.fixture
+def command(broker: str, shipped: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """command(*arguments, **environment) runs the zipped job in a process group of its own, outside the checkout."""
+    groups = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "spark_sink", f"--bootstrap={broker}", "--master=local[1]", *arguments]
+        words += ["--jars", ",".join(map(str, spark_jars()))]
+        search = os.pathsep.join([str(shipped), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with subprocess.Popen(
+            words,
+            env={**os.environ, "PYTHONPATH": search, "JAVA_TOOL_OPTIONS": QUICK_JVM, **environment},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            groups.append(process.pid)
+            out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    yield start
+    for group in groups:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            continue

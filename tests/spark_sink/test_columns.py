@@ -1,0 +1,108 @@
+"""What becomes of a value: columns where it is a JSON object of the declared types, its own bytes otherwise."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_sink import Outcome
+from spark_sink._columns import json_schema
+from spark_sink.errors import OptionRefused, SchemaDiffers
+
+COLUMNS = "id string, n int NOT NULL, inner struct<at: timestamp, tags: array<string>>"
+
+WHOLE: list[tuple[bytes, tuple[object, ...]]] = [
+    (b'{"id":"a","n":1}', ("a", 1, None)),
+    (b'  {"id":"a","n":1}\n', ("a", 1, None)),
+    (b"{}", (None, None, None)),
+    (b'{"other":1,"ID":"case matters"}', (None, None, None)),
+    (b'{"id":null,"n":null}', (None, None, None)),
+    (b'{"id":{"deep":[1]}}', ('{"deep":[1]}', None, None)),
+    (
+        '{"id":"ü\\u0000\\"]","inner":{"at":"2020-01-01T00:00:00Z","tags":["}","{"]}}'.encode(),
+        ('ü\x00"]', None, {"at": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), "tags": ["}", "{"]}),
+    ),
+]
+
+NOT_WHOLE: list[bytes] = [
+    b"",
+    b"  ",
+    b"no json",
+    b"null",
+    b"12",
+    b'"text"',
+    b"[]",
+    b'[{"id":"a"}]',
+    b'{"id":"a"',
+    b'{"id":"a"}{"id":"b"}',
+    b'{"id":"a"}\n{"id":"b"}',
+    b'{"id":"a"},{"id":"b"}',
+    b'{"id":"a"} and more',
+    b'{"id":"a"}}',
+    b'{"id":"a","n":"one"}',
+    b'{"id":"a","n":1.5}',
+    b'{"id":"a","n":99999999999}',
+    b'{"id":"a","inner":{"at":"yesterday"}}',
+    b'{"id":"\xff"}',
+    b"\xef\xbb\xbf{}",
+    b"\x00\xff" * 50,
+    b"[" * 3000,
+]
+
+
+def test_every_value_is_either_in_its_columns_or_kept_whole(
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    run: Callable[..., Outcome],
+    rows: Callable[..., list[tuple[object, ...]]],
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [*(value for value, _ in WHOLE), *NOT_WHOLE, None])
+    run(topic, COLUMNS)
+    expected = [(*columns, None) for _, columns in WHOLE]
+    expected += [(None, None, None, value) for value in NOT_WHOLE]
+    expected += [(None, None, None, None)]  # a record without a value
+    assert rows("id", "n", "inner", "_value") == expected
+
+
+def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
+    new_topic: Callable[..., str], write: Callable[..., None], run: Callable[..., Outcome], table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b'{"id":"a"}'])
+    run(topic, "id string")
+    write(topic, [b'{"id":"b"}'])
+    version = DeltaTable(table).version()
+    for columns, sentence in [
+        ("id long", "column id is .*string.* in the table and .*long.* in this job"),
+        ("id string, more int", "column more is absent in the table"),
+        (None, "column id is .*string.* in the table and absent in this job"),
+    ]:
+        with pytest.raises(SchemaDiffers, match=sentence):
+            run(topic, columns)
+    assert DeltaTable(table).version() == version
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ("_offset long", "'_offset': the name is one of Ratchet's own"),
+        ("_VALUE string", "'_VALUE': the name is one of Ratchet's own"),
+        ("a int, A int", "'A': there are two of that name"),
+        ("`a b` int", "'a b': a name may not"),
+        ("a struct<`x=y`: int>", "'x=y': a name may not"),
+        ("a interval day to second", "'a': the result table cannot hold type"),
+        ("a variant", "'a': the result table cannot hold type"),
+        ("a array<void>", "'a': the result table cannot hold type"),
+        ("a int; drop table x", "is not Spark DDL"),
+        ("int", "names no column"),
+        ("", "names no column"),
+    ],
+)
+def test_columns_that_the_table_cannot_have_are_refused(spark: SparkSession, columns: str, sentence: str) -> None:
+    with pytest.raises(OptionRefused, match=sentence):
+        json_schema(columns)

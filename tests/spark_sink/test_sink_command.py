@@ -1,0 +1,72 @@
+"""The job's command line: what it takes, and how it says what went wrong."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import spark_sink
+from spark_sink import Fenced, Outcome
+from spark_sink._command import CLIENT_VARIABLE, EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
+
+
+@pytest.fixture
+def arguments(broker: str, new_topic: Callable[..., str], table: str) -> list[str]:
+    return [f"--bootstrap={broker}", f"--topic={new_topic()}", f"--path={table}", "--name=job"]
+
+
+def test_an_empty_run_is_done(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--json"]) == EXIT_OK
+    assert capsys.readouterr().out.startswith('{"rows": 0, "commits": 0, "offsets": {}')
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--name=Über"], "job name 'Über'"),
+        (["--path=s3://x"], "object storage is not supported yet"),
+        (["--kafka-option=no-value"], "--kafka-option no-value: write name=value"),
+        (["--kafka-option=sasl.oauthbearer.config=x"], "sasl.oauthbearer.config"),
+        (["--kafka-option=nonsense=1"], 'No such configuration property: "nonsense"'),
+        (["--topic=nowhere"], "topic nowhere does not exist"),
+    ],
+)
+def test_refusals(arguments: list[str], more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, *more]) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert said.startswith("refused: ")
+    assert sentence in said
+
+
+def test_options_with_secrets_come_from_the_environment(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CLIENT_VARIABLE, '{"client.id": "from-the-variable", "socket.keepalive.enable": true}')
+    assert main(arguments) == EXIT_OK
+    monkeypatch.setenv(CLIENT_VARIABLE, '{"sasl.password": secret}')
+    assert main(arguments) == EXIT_REFUSED
+    assert "secret" not in capsys.readouterr().err
+
+
+def test_fenced_has_an_exit_code_of_its_own(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fenced(*_: object) -> Outcome:
+        raise Fenced("generation 2 has taken over from 1")
+
+    monkeypatch.setattr("spark_sink._command.run_batch", fenced)
+    assert main(arguments) == EXIT_FENCED
+    assert capsys.readouterr().err == "fenced: generation 2 has taken over from 1\n"
+
+
+def test_the_package_imports_nothing_of_the_other_rooms() -> None:
+    allowed = {*sys.stdlib_module_names, "spark_sink", "pyspark", "pyarrow", "deltalake", "confluent_kafka", "rich"}
+    for module in Path(spark_sink.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= allowed, module
