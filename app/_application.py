@@ -73,15 +73,15 @@ class Application:
             SettingsError: there is no stream, or a stream's extractor cannot be imported.
         """
         if not settings.streams:
-            raise SettingsError("streams: there is none. Add a section [streams.NAME] with input, output and dead_letters")
+            raise SettingsError(
+                "streams: there is none. Add a section [streams.NAME] with input, output and dead_letters"
+            )
         self.settings = settings
         options = client_options(bootstrap, settings.kafka)
         self.cluster = Cluster(options)
         self.app = _faust_app(settings, bootstrap, options)
         folder = settings.state_folder / settings.app
-        self.streams = {
-            name: Stream(name, stream, topics[name], folder) for name, stream in settings.streams.items()
-        }
+        self.streams = {name: Stream(name, stream, topics[name], folder) for name, stream in settings.streams.items()}
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
             self.app,
@@ -89,7 +89,9 @@ class Application:
         )
         for stream in self.streams.values():
             self.app.tables.add(
-                SequenceTable(self.app, name=stream.name, sequences=stream.sequences, partitions=stream.topics.partitions)
+                SequenceTable(
+                    self.app, name=stream.name, sequences=stream.sequences, partitions=stream.topics.partitions
+                )
             )
             channel = self.lanes.channels[stream.topics.changelog]
             self.app.agent(channel, name=f"deduplicate-{stream.name}")(deduplicate(stream.sequences))

@@ -117,7 +117,10 @@ def main() -> None:
         load(bootstrap, f"{name}.in", chosen.records, chosen.keys, chosen.compression)
         for run in range(chosen.runs):
             stream = StreamSettings(
-                input=f"{name}.in", output=f"{name}.out{run}", dead_letters=f"{name}.dead{run}", identity=chosen.identity
+                input=f"{name}.in",
+                output=f"{name}.out{run}",
+                dead_letters=f"{name}.dead{run}",
+                identity=chosen.identity,
             )
             settings = Settings(
                 app=f"{name}-{run}",

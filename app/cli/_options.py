@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Settings file (TOML). Default: RATCHET_CONFIG, else ratchet.toml.")
+    Path | None,
+    typer.Option("--config", "-c", help="Settings file (TOML). Default: RATCHET_CONFIG, else ratchet.toml."),
 ]
 Stream = Annotated[str | None, typer.Option("--stream", help="Name of the stream; not needed where there is only one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end, for scripts.")]

@@ -138,9 +138,7 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
         if said["resumed_after"] < 0:
             raise SetupError("the publisher did not resume; it started anew")
     with demo.step("worker 1 is killed (kill -9) while the other files are published"):
-        publishing = [
-            demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)
-        ]
+        publishing = [demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)]
         workers[0].kill()
         for part in publishing:
             part.finish()
@@ -269,7 +267,9 @@ def _show(demo: Demo, report: Report, totals: dict[str, dict[str, int]], *, as_j
 
 def _stay(demo: Demo) -> None:
     page = next(part for part in demo.parts if part.name == "web")
-    demo.console.print(f"\nEverything keeps running: the page is at {_address(page)}, the settings are in {demo.config}.")
+    demo.console.print(
+        f"\nEverything keeps running: the page is at {_address(page)}, the settings are in {demo.config}."
+    )
     demo.console.print("Ctrl-C ends it.")
     try:
         while True:

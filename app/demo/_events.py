@@ -12,9 +12,7 @@ from typing import Any
 
 from errors import SourceError
 
-COLUMNS = (
-    "repository string, sequence long, commit string, committed_at long, path string, added long, deleted long"
-)
+COLUMNS = "repository string, sequence long, commit string, committed_at long, path string, added long, deleted long"
 """Spark DDL of the events."""
 
 

@@ -1,0 +1,221 @@
+"""Reading Kafka for the check: how far everything has come, and then every committed record up to there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from app._verify._rule import RecordView
+from app.settings import Settings, StreamSettings
+from errors import BrokerUnavailable, PartitionsDiffer, PositionLost, TopicError, TopicMissing, TransportError
+from producers import END_OF_PARTITION, PASSING
+
+log = structlog.get_logger(__name__)
+
+MESSAGE_EVERY_S = 3.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far to compare, read from Kafka in an order that makes it safe while workers run.
+
+    What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
+    open have ended, and after that `settled`: nothing that stands before the output's end stems from an input beyond
+    `settled`. Input between the two may or may not be in the output yet.
+    """
+
+    judged: dict[int, int]
+    """Per input partition the committed offset, before the ends were taken."""
+    settled: dict[int, int]
+    """... and after."""
+    input_ends: dict[int, int]
+    output_ends: dict[int, int]
+    dead_letter_ends: dict[int, int]
+
+
+class Reader:
+    """One stream's topics, read committed.
+
+    Raises:
+        TopicMissing: one of the three topics does not exist.
+        PartitionsDiffer: input and output have different partition counts.
+    """
+
+    def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
+        self._timeout_s = settings.kafka_timeout_s
+        counts = self._partition_counts([stream.input, stream.output, stream.dead_letters])
+        self.partitions = counts[stream.input]
+        self._dead_letter_partitions = counts[stream.dead_letters]
+        if counts[stream.output] != self.partitions:
+            raise PartitionsDiffer(
+                f"input {stream.input!r} has {self.partitions} partitions and output {stream.output!r} has "
+                f"{counts[stream.output]}: they must be equal. Give the smaller one more partitions"
+            )
+
+    def bounds(self) -> Bounds:
+        """How far to compare. Waits for transactions that are open on the output, as long as they can live.
+
+        Raises:
+            PositionLost: a topic no longer holds its beginning, so the verdicts cannot be recomputed.
+            TransportError: a transaction stays open.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        stream = self._stream
+        committed = self._consumer(self._settings.app, "read_committed")
+        uncommitted = self._consumer(self._settings.app, "read_uncommitted")
+        try:
+            judged = self._committed(committed)
+            ends: dict[str, dict[int, int]] = {}
+            for topic, count in ((stream.output, self.partitions), (stream.dead_letters, self._dead_letter_partitions)):
+                # The commit's markers reach the topics one after the other: what was written by now must have ended.
+                written = self._ends(uncommitted, topic, count)
+                ends[topic] = self._when_ended(committed, topic, written)
+            settled = self._committed(committed)
+            input_ends = self._ends(committed, stream.input, self.partitions)
+        finally:
+            committed.close()
+            uncommitted.close()
+        return Bounds(judged, settled, input_ends, ends[stream.output], ends[stream.dead_letters])
+
+    def records(self, topic: str, partition: int, end: int) -> Iterator[tuple[int, RecordView]]:
+        """The committed records before this offset, with their offsets.
+
+        Raises:
+            BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            TransportError: Kafka refuses to give them.
+        """
+        if end <= 0:
+            return
+        consumer = self._consumer("ratchet-verify", "read_committed")
+        try:
+            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+            heard_at = time.monotonic()
+            while True:
+                message = consumer.poll(1.0)
+                if message is None or message.error() is not None:
+                    error = message.error() if message else None
+                    if error is not None and error.code() == END_OF_PARTITION:
+                        return
+                    if error is not None and error.code() not in PASSING:
+                        raise TransportError(f"{topic} partition {partition} cannot be read: {error.str()}")
+                    if time.monotonic() - heard_at >= self._timeout_s:
+                        raise BrokerUnavailable(
+                            f"{topic} partition {partition}: Kafka sent nothing for {self._timeout_s:g} s; "
+                            "check that it runs"
+                        )
+                    continue
+                heard_at = time.monotonic()
+                offset = message.offset()
+                assert offset is not None  # noqa: S101
+                if offset >= end:
+                    return
+                yield offset, _view(message)
+                if offset == end - 1:
+                    return
+        finally:
+            consumer.close()
+
+    def dead_letters(self, bounds: Bounds) -> Iterator[tuple[int, int, RecordView]]:
+        """Partition, offset and record of every dead letter."""
+        for partition in range(self._dead_letter_partitions):
+            for offset, record in self.records(
+                self._stream.dead_letters, partition, bounds.dead_letter_ends[partition]
+            ):
+                yield partition, offset, record
+
+    def _consumer(self, group: str, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                "log_level": 0,
+                "queued.max.messages.kbytes": 16 * 1024,  # fetched ahead; 64 MiB by default
+                "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
+                **self._options,
+                "group.id": group,  # asked for its offsets, never joined
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+            }
+        )
+
+    def _partition_counts(self, topics: list[str]) -> dict[str, int]:
+        admin = AdminClient({"log_level": 0, **self._options})
+        counts = {}
+        for topic, answer in admin.describe_topics(TopicCollection(topics), request_timeout=self._timeout_s).items():
+            try:
+                counts[topic] = len(answer.result().partitions)
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.code() == error.UNKNOWN_TOPIC_OR_PART:
+                    raise TopicMissing(
+                        f"topic {topic!r} does not exist: nothing can be compared. Run the worker once, or correct "
+                        "the stream in the settings"
+                    ) from None
+                if error.code() in PASSING:
+                    raise BrokerUnavailable(
+                        f"Kafka did not answer within {self._timeout_s:g} s: {error.str()}"
+                    ) from None
+                raise TopicError(f"topic {topic!r} cannot be looked up: {error.str()}") from failure
+        return counts
+
+    def _committed(self, consumer: Consumer) -> dict[int, int]:
+        """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
+        asked = [TopicPartition(self._stream.input, partition) for partition in range(self.partitions)]
+        try:
+            answered = consumer.committed(asked, timeout=self._timeout_s)
+        except KafkaException as failure:
+            raise BrokerUnavailable(
+                f"offsets of group {self._settings.app!r} cannot be read: {failure.args[0].str()}"
+            ) from failure
+        return {found.partition: max(0, found.offset) for found in answered}
+
+    def _ends(self, consumer: Consumer, topic: str, count: int) -> dict[int, int]:
+        ends = {}
+        for partition in range(count):
+            try:
+                first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
+            except KafkaException as failure:
+                raise BrokerUnavailable(
+                    f"{topic} partition {partition}: its end cannot be read: {failure.args[0].str()}"
+                ) from failure
+            if first > 0:
+                raise PositionLost(
+                    f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without "
+                    "it the verdicts cannot be recomputed. Raise the topic's retention before the next run"
+                )
+            ends[partition] = end
+        return ends
+
+    def _when_ended(self, consumer: Consumer, topic: str, written: dict[int, int]) -> dict[int, int]:
+        limit_s = self._settings.transaction_timeout_ms / 1000 + 15  # the broker looks for dead ones every 10 s
+        began = said_at = time.monotonic()
+        while True:
+            ends = self._ends(consumer, topic, len(written))
+            still_open = [partition for partition, end in written.items() if ends[partition] < end]
+            if not still_open:
+                return ends
+            now = time.monotonic()
+            if now - began > limit_s:
+                raise TransportError(
+                    f"{topic} partition {still_open[0]}: a transaction has been open at {ends[still_open[0]]} for "
+                    f"more than {limit_s:.0f} s. Is transaction_timeout_ms the worker's own?"
+                )
+            if now - said_at >= MESSAGE_EVERY_S:
+                said_at = now
+                log.info("waiting for an open transaction to end", topic=topic, partition=still_open[0])
+            time.sleep(0.05)
+
+
+def _view(message: Message) -> RecordView:
+    headers: list[tuple[str, bytes | None]] = []
+    for name, value in message.headers() or []:
+        assert not isinstance(value, str)  # noqa: S101  (the client gives bytes or None)
+        headers.append((name, value))
+    return RecordView(message.key(), message.value(), headers, message.timestamp()[1])

@@ -1,0 +1,117 @@
+"""What the check has found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected"]
+
+FINDINGS_PER_KIND = 10
+"""How many of each kind are kept with their place; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One record that is not as it must be."""
+
+    kind: Kind
+    topic: str
+    """The output or the dead-letter topic."""
+    input_partition: int | None
+    input_offset: int | None
+    """The record it should be or stems from; None where there is none."""
+    partition: int | None
+    offset: int | None
+    """Where it stands in `topic`; None where it is lost."""
+    identity: str | None
+    sequence: int | None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind}: topic {self.topic}"]
+        if self.offset is not None:
+            parts.append(f"partition {self.partition} offset {self.offset}")
+        if self.input_offset is not None:
+            parts.append(f"input partition {self.input_partition} offset {self.input_offset}")
+        if self.sequence is not None:
+            parts.append(f"identity {self.identity!r} sequence {self.sequence}")
+        if self.detail:
+            parts.append(self.detail)
+        return ", ".join(parts)
+
+
+@dataclass
+class Report:
+    """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
+
+    stream: str
+    fresh: int = 0
+    """Of the input up to the committed offsets, recomputed."""
+    duplicate: int = 0
+    invalid: int = 0
+    delivered: int = 0
+    """Records in the output."""
+    dead_letters: int = 0
+    """Records in the dead-letter topic."""
+    pending: int = 0
+    """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
+    counts: Counter[Kind] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    """The first few of each kind."""
+
+    @property
+    def lost(self) -> int:
+        """Records that must be there, and are not."""
+        return self.counts["lost"]
+
+    @property
+    def doubled(self) -> int:
+        """Records that are there more than once, counted without the first."""
+        return self.counts["doubled"]
+
+    @property
+    def reordered(self) -> int:
+        """Records that stand behind one that came after them."""
+        return self.counts["reordered"]
+
+    @property
+    def altered(self) -> int:
+        """Records of which key, value, headers or timestamp are not as they were."""
+        return self.counts["altered"]
+
+    @property
+    def unexpected(self) -> int:
+        """Records that stem from nothing in the input that had to be forwarded."""
+        return self.counts["unexpected"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts
+
+    def add(self, finding: Finding) -> None:
+        """Count it, and keep it if it is one of the first of its kind."""
+        self.counts[finding.kind] += 1
+        if self.counts[finding.kind] <= FINDINGS_PER_KIND:
+            self.findings.append(finding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "stream": self.stream,
+            "ok": self.ok,
+            "lost": self.lost,
+            "doubled": self.doubled,
+            "reordered": self.reordered,
+            "altered": self.altered,
+            "unexpected": self.unexpected,
+            "fresh": self.fresh,
+            "duplicate": self.duplicate,
+            "invalid": self.invalid,
+            "delivered": self.delivered,
+            "dead_letters": self.dead_letters,
+            "pending": self.pending,
+            "findings": [str(finding) for finding in self.findings],
+        }

@@ -1,0 +1,166 @@
+"""`ratchet publish`: a file into a topic, under a producer's name."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli._options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from producers import FileSource, Format
+
+PLAIN_EVERY_S = 5.0
+"""Where there is no terminal for a bar, progress is a line of text this often."""
+
+SHOW_EVERY_S = 0.1
+
+
+def publish(
+    file: Annotated[Path, typer.Argument(help="NDJSON or lines of text, plain or .gz.", show_default=False)],
+    producer: Annotated[str, typer.Option("--producer", help="The name this file is published under, and resumed by.")],
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Default: the input topic of the settings' stream.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="JSON field whose text becomes the record's key.")] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="ndjson or lines. Default: ndjson for .ndjson and .jsonl (.gz).")
+    ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
+    ] = False,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records per second.")] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, max=10_000, help="Create a missing topic with so many partitions."),
+    ] = None,
+    stream: Stream = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Publish a file, each record once counted: after a crash, run it again and it goes on where it stopped."""
+    from app._broker import choose_broker
+    from app.settings import load
+    from errors import SettingsError
+    from producers import FileSource, Producer
+    from producers import publish as publish_source
+
+    if format not in (None, "ndjson", "lines"):
+        raise SettingsError(f"--format {format}: write ndjson or lines")
+    settings = load(config)
+    topic = topic or settings.stream(stream)[1].input
+    source = FileSource(file, format=_format(format), key=key)
+    with choose_broker(settings) as bootstrap:
+        options = {"bootstrap.servers": bootstrap, **settings.kafka}
+        _ensure_topic(topic, settings, options, partitions)
+        with (
+            _progress(source) as (moved, say),
+            Producer(
+                topic,
+                producer,
+                options=options,
+                source=source,
+                from_start=from_start,
+                timeout_s=settings.kafka_timeout_s,
+                say=say,
+            ) as sender,
+        ):
+            if sender.resumed_after >= 0 and not from_start:
+                say(f"{file}: producer {producer!r} goes on after byte {sender.resumed_after}")
+            done = publish_source(source, sender, from_start=from_start, records_per_s=rate, on_record=moved)
+    if json:
+        counts = {
+            "published": done.published,
+            "resumed_after": done.resumed_after,
+            "last_sequence": done.last_sequence,
+        }
+        print(json_text.dumps(counts), flush=True)
+    elif done.published:
+        print(
+            f"{file}: {done.published:,} records published to {topic} as {producer!r}, "
+            f"last sequence {done.last_sequence}",
+            flush=True,
+        )
+    else:
+        why = "it has no records" if done.last_sequence < 0 else "all of it was published before"
+        print(f"{file}: nothing to publish, {why}", flush=True)
+
+
+def _format(text: str | None) -> Format | None:
+    return "ndjson" if text == "ndjson" else "lines" if text == "lines" else None
+
+
+def _ensure_topic(topic: str, settings: Settings, options: dict[str, str | int | bool], partitions: int | None) -> None:
+    from errors import TopicMissing
+    from producers import admin_client, create_topic, describe_topic
+
+    admin = admin_client(options)
+    timeout_s = settings.kafka_timeout_s
+    if describe_topic(admin, topic, timeout_s=timeout_s, say=_say) is not None:
+        return
+    configured = next((stream for stream in settings.streams.values() if stream.input == topic), None)
+    wanted = partitions or (configured.partitions if configured else None)
+    if wanted is None:
+        raise TopicMissing(
+            f"topic {topic!r} does not exist and is no stream's input in the settings. Create it, name a stream for "
+            "it, or give --partitions N to have it created"
+        )
+    replication = configured.replication if configured else -1  # -1: the broker's default
+    create_topic(admin, topic, partitions=wanted, replication=replication, timeout_s=timeout_s, say=_say)
+    _say(f"topic {topic} created with {wanted} partitions")
+
+
+def _say(sentence: str) -> None:
+    print(f"ratchet: {sentence}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _progress(source: FileSource) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
+    """A bar over the bytes of the file on a terminal, else a line now and then; and how to say something beside it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    count, shown_at = 0, time.monotonic()
+    if not console.is_terminal:
+
+        def moved_plainly(sequence: int) -> None:
+            nonlocal count, shown_at
+            count += 1
+            if count % 256 == 0 and time.monotonic() - shown_at >= PLAIN_EVERY_S:
+                shown_at = time.monotonic()
+                _say(f"{source.path.name}: {count:,} records, byte {sequence:,}")
+
+        yield moved_plainly, _say
+        return
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(source.path.name, total=source.size_bytes, records=0)
+
+        def moved(sequence: int) -> None:
+            nonlocal count, shown_at
+            count += 1
+            if time.monotonic() - shown_at >= SHOW_EVERY_S:
+                shown_at = time.monotonic()
+                bar.update(task, completed=source.position_bytes, records=count)
+
+        def say_above(sentence: str) -> None:
+            bar.console.print(f"ratchet: {sentence}", markup=False, highlight=False)
+
+        yield moved, say_above
+        bar.update(task, completed=source.size_bytes, records=count)

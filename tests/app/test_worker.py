@@ -1,0 +1,118 @@
+"""A worker process at its edges: what it refuses, with which sentence, and how it hands over."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Producer
+from worker_process import Site, WorkerProcess, read_all
+
+STREAM = """
+[streams.events]
+input = "{name}.in"
+output = "{name}.out"
+dead_letters = "{name}.dead"
+"""
+
+
+def site(folder: Path, broker: str, more: str = "session_timeout_ms = 3000\n", stream: str = STREAM) -> Site:
+    app = f"worker-{uuid.uuid4().hex[:8]}"
+    return Site(folder, broker, app, more + stream.format(name=app))
+
+
+def publish(broker: str, topic: str, records: list[tuple[str, int]]) -> None:
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+    for name, sequence in records:
+        headers = [("ratchet-producer", name.encode()), ("ratchet-sequence", str(sequence).encode())]
+        producer.produce(topic, f"{name} {sequence}", name, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def test_no_stream_is_refused(broker: str, tmp_path: Path) -> None:
+    done = site(tmp_path, broker, stream="").command("worker")
+    assert done.returncode == 2
+    assert "streams: there is none" in done.stderr
+
+
+def test_unreachable_broker_is_tried_and_then_refused(tmp_path: Path) -> None:
+    done = site(tmp_path, "127.0.0.1:1", "kafka_timeout_s = 1.5\n").command("worker")
+    assert done.returncode == 2
+    assert "does not answer yet" in done.stderr
+    assert "did not answer within 1.5 s" in done.stderr
+
+
+def test_topics_with_other_partition_counts_are_refused(
+    broker: str, tmp_path: Path, new_topic: Callable[..., str]
+) -> None:
+    source, output = new_topic(partitions=3), new_topic(partitions=2)
+    toml = f'[streams.events]\ninput = "{source}"\noutput = "{output}"\ndead_letters = "{source}.dead"\n'
+    done = site(tmp_path, broker, stream=toml).command("worker")
+    assert done.returncode == 2
+    assert f"input {source} has 3 partitions, {output} has 2" in done.stderr
+
+
+def test_changelog_that_is_not_compacted_is_refused(broker: str, tmp_path: Path, new_topic: Callable[..., str]) -> None:
+    place = site(tmp_path, broker)
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    changelog = f"{place.app}-events-changelog"
+    admin.create_topics([NewTopic(changelog, num_partitions=4, replication_factor=1)])[changelog].result(30)
+    done = place.command("worker")
+    assert done.returncode == 2
+    assert f"{changelog}: cleanup.policy is not compact" in done.stderr
+
+
+def test_extractor_that_cannot_be_imported_is_refused(broker: str, tmp_path: Path) -> None:
+    place = site(tmp_path, broker, stream=STREAM + 'sequence = "function:no_such_module:extract"\n')
+    done = place.command("worker")
+    assert done.returncode == 2
+    assert "sequence function:no_such_module:extract: cannot be imported" in done.stderr
+
+
+def test_worker_serves_hands_over_and_is_found(broker: str, tmp_path: Path) -> None:
+    place = site(tmp_path, broker)
+    first, second = WorkerProcess(place, "first"), WorkerProcess(place, "second")
+    topic = f"{place.app}.in"
+    try:
+        first.start()
+        first.wait_for(lambda: first.text().count("lane runs") == 4, "four lanes")
+        publish(broker, topic, [("a", 1), ("a", 2), ("a", 2), ("b", 7), ("b", 5)])
+        first.wait_for(lambda: place.position(topic) == 5, "the commit")
+
+        refused = place.command("worker", "--state-folder", str(first.state))
+        assert refused.returncode == 2
+        assert f"is used by another worker (process {first.process.pid})" in refused.stderr
+
+        asked = place.command("tables", "--identity", "a", "--sequence", "2", "--json")
+        assert asked.returncode == 0, asked.stderr
+        assert '"duplicate"' in asked.stdout
+        status = json.load(urllib.request.urlopen(status_address(first) + "/status"))
+        partitions = status["tables"][0]["partitions"]
+        assert [partition["state"] for partition in partitions] == ["running"] * 4
+        assert sum(partition["fresh"] for partition in partitions) == 3
+        assert sum(partition["duplicate"] for partition in partitions) == 2
+
+        second.start()
+        second.wait_for(lambda: "lane runs" in second.text(), "a lane of its own")
+        first.stop()
+        second.wait_for(lambda: second.text().count("lane runs") >= 4, "the other lanes")
+        publish(broker, topic, [("a", 2), ("a", 3), ("b", 8)])
+        second.wait_for(lambda: place.position(topic) == 8, "the commit")
+        second.stop()
+    finally:
+        first.end()
+        second.end()
+    values = sorted(
+        message.value() for messages in read_all(broker, f"{place.app}.out").values() for message in messages
+    )
+    assert values == [b"a 1", b"a 2", b"a 3", b"b 7", b"b 8"]
+
+
+def status_address(worker: WorkerProcess) -> str:
+    line = next(line for line in worker.text().splitlines() if "status_address" in line)
+    return line.split("url=")[1].strip()

@@ -1,0 +1,138 @@
+"""A real `ratchet worker` process for tests, and the topics around it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from app.settings import Settings, load
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+"""Far beyond what anything here takes; a test that runs into it has hung."""
+
+
+class Site:
+    """An app of its own name with its settings file, on the tests' broker."""
+
+    def __init__(self, folder: Path, broker: str, app: str, toml: str) -> None:
+        self.folder, self.broker, self.app = folder, broker, app
+        self.config = folder / "ratchet.toml"
+        head = f'app = "{app}"\nbootstrap = "{broker}"\n'
+        self.config.write_text(head + toml, "utf-8")
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.config)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "app", *arguments, "--config", str(self.config)],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_")}
+        return {**kept, "PYTHONPATH": str(ROOT)}
+
+    def position(self, topic: str) -> int:
+        """Sum of the committed offsets."""
+        with_group = {"bootstrap.servers": self.broker, "group.id": self.app}
+        consumer = Consumer(with_group)
+        try:
+            partitions = [
+                TopicPartition(topic, number) for number in consumer.list_topics(topic, 10).topics[topic].partitions
+            ]
+            return sum(max(0, place.offset) for place in consumer.committed(partitions, timeout=30))
+        finally:
+            consumer.close()
+
+
+class WorkerProcess:
+    """One worker; `kill` is SIGKILL."""
+
+    def __init__(self, site: Site, name: str = "worker") -> None:
+        self.site, self.name = site, name
+        self.log = site.folder / f"{name}.log"
+        self.state = site.folder / f"{name}-state"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app", "worker", "-c", str(self.site.config), "--state-folder", str(self.state)],
+                env=self.site.environment,
+                cwd=self.site.folder,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not started"
+        return self._process
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None, f"{self.name} ended by itself:\n{self.text()[-3000:]}"
+            assert time.monotonic() < deadline, f"{self.name}: {what} did not come:\n{self.text()[-3000:]}"
+            time.sleep(0.05)
+
+    def text(self) -> str:
+        return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        assert self.process.wait(30) == -signal.SIGKILL
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            assert self._process.wait(PATIENCE_S) == 0, self.text()[-3000:]
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+
+
+def read_all(broker: str, topic: str) -> dict[int, list[Message]]:
+    """All committed records of a topic by partition, in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker,
+            "group.id": f"read-{topic}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        found: dict[int, list[Message]] = {}
+        for number in consumer.list_topics(topic, 10).topics[topic].partitions:
+            place = TopicPartition(topic, number, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=30)
+            consumer.assign([place])
+            found[number] = []
+            deadline = time.monotonic() + PATIENCE_S
+            while consumer.position([place])[0].offset < end:
+                assert time.monotonic() < deadline, f"{topic}-{number} cannot be read to its end, {end}"
+                for message in consumer.consume(10_000, 0.5):
+                    assert message.error() is None, message.error()
+                    found[number].append(message)
+        return found
+    finally:
+        consumer.close()
