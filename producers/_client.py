@@ -1,0 +1,50 @@
+# ruff: noqa: SLF001  (librdkafka's local error codes begin with an underscore, and are public)
+"""What librdkafka's error codes mean here, and how patiently Kafka is asked."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+from errors import RatchetError, RecordTooLarge, TopicError, TopicMissing, TransportError
+
+ATTEMPT_S = 2.0
+"""A question to Kafka is asked again after this long without an answer, with a message, in seconds."""
+
+END_OF_PARTITION = KafkaError._PARTITION_EOF
+CLIENT_STOPPED = KafkaError._FATAL
+AUTHENTICATION_FAILED = KafkaError._AUTHENTICATION
+
+TOPIC_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION},
+)
+
+PASSING = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""What a Kafka answers that starts, is not there yet, or does not know of a new topic yet: another try may help."""
+
+
+def refusal(error: KafkaError, where: str) -> RatchetError:
+    """What to raise when Kafka, or the client, refuses a record for good. `where` names topic, producer and record."""
+    said = f"{where}: {error.str()}"
+    if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+        return RecordTooLarge(
+            f"{said}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave the "
+            "record out"
+        )
+    if error.code() in TOPIC_GONE:
+        return TopicMissing(f"{said}. Was it deleted?")
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return TopicError(f"{said}. Allow this user to write to the topic, and to ratchet-producers")
+    return TransportError(f"{said}. What was acknowledged stays published; start again to go on after it")

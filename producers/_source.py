@@ -1,0 +1,37 @@
+"""What can be published resumably: anything that can be read again from a sequence on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+
+class Record(NamedTuple):
+    """One record to publish."""
+
+    sequence: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Source(Protocol):
+    """A replayable source: it gives the same records with the same sequences, however often it is read."""
+
+    def read(self, from_sequence: int) -> Iterator[Record]:
+        """The records with this sequence or a higher one, in rising order; gaps are allowed.
+
+        Raises:
+            SourceError: a record cannot be read. All records before it have been given, so that they are published.
+        """
+        ...
+
+    def mark(self, sequence: int) -> str:
+        """A short text that stands for what lies before this sequence, such as a digest.
+
+        It is kept with the producer's progress. When publishing resumes, another text for the same sequence means that
+        the source has changed under its name. Called from several threads.
+
+        Raises:
+            SourceError: the source has become too short to have this sequence.
+        """
+        ...

@@ -1,0 +1,301 @@
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import Producer as PlainProducer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import NewTopic as Topic
+
+from app._broker import EmbeddedBroker
+from errors import BrokerUnavailable, RecordTooLarge, SourceError, TopicMissing, TransportError
+from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, create_topic, publish
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def name() -> str:
+    return f"producer-{uuid.uuid4().hex[:8]}"
+
+
+def read(broker: str, topic: str, partition: int) -> list[Message]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker, "group.id": "t", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    )
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    found = []
+    try:
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error():
+                assert message.error().code() == END_OF_PARTITION
+                return found
+            found.append(message)
+    finally:
+        consumer.close()
+
+
+def sequence_of(message: Message) -> int:
+    return int.from_bytes(dict(message.headers())["ratchet-sequence"], "big")
+
+
+def sequences(broker: str, topic: str, partition: int) -> list[int]:
+    return [sequence_of(message) for message in read(broker, topic, partition)]
+
+
+def progress(broker: str, topic: str, name: str) -> list[dict[str, object]]:
+    key = json.dumps([topic, name], separators=(",", ":")).encode()
+    return [json.loads(message.value()) for message in read(broker, PROGRESS_TOPIC, 0) if message.key() == key]
+
+
+def test_a_new_name_and_what_its_records_look_like(broker: str, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    with Producer(topic, "Größe 1", options={"bootstrap.servers": broker}) as producer:
+        assert (producer.last_sequence_id(), producer.resume_from(), producer.resumed_after) == (-1, -1, -1)
+        producer.send(b"value", b"key", sequence=7)
+        producer.send(None, sequence=1 << 40)
+        producer.flush()
+        assert (producer.last_sequence_id(), producer.resume_from()) == (1 << 40, 1 << 40)
+    first, second = read(broker, topic, 0)
+    assert (first.key(), first.value(), second.key(), second.value()) == (b"key", b"value", None, None)
+    assert first.headers() == [("ratchet-producer", "Größe 1".encode()), ("ratchet-sequence", (7).to_bytes(8, "big"))]
+    assert sequence_of(second) == 1 << 40
+
+
+def test_the_name_goes_on_where_it_had_come_to(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(4), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        for sequence in range(0, 500, 5):
+            producer.send(b"v", b"%d" % sequence, sequence=sequence)
+    with Producer(topic, name, options=options) as producer:
+        assert (producer.last_sequence_id(), producer.resume_from(), producer.resumed_after) == (495, 495, 495)
+        with pytest.raises(SourceError, match=r"495 .* does not rise above 495"):
+            producer.send(b"v", sequence=495)
+        producer.send(b"v", sequence=496)
+    with Producer(topic, "another", options=options) as producer:
+        assert producer.resume_from() == -1
+    newest = progress(broker, topic, name)[-1]
+    assert (newest["sequence"], newest["records"], newest["partitions"]) == (496, 101, 4)
+
+
+def test_a_sequence_that_does_not_rise_is_refused(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(1)
+    with Producer(topic, name, options={"bootstrap.servers": broker}) as producer:
+        producer.send(b"v", sequence=5)
+        for wrong in (5, 4, -1):
+            with pytest.raises(SourceError, match="does not rise above 5"):
+                producer.send(b"v", sequence=wrong)
+        with pytest.raises(SourceError, match=r"not within 0 and 2\^63-1"):
+            producer.send(b"v", sequence=2**63)
+        producer.send(b"v", sequence=6)
+    assert sequences(broker, topic, 0) == [5, 6]
+
+
+def test_from_the_start_again_under_the_same_name(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        for sequence in range(5):
+            producer.send(b"v", sequence=sequence)
+    with Producer(topic, name, options=options, from_start=True) as producer:
+        producer.send(b"v", sequence=0)
+        producer.send(b"v", sequence=2)
+        producer.flush()
+        assert producer.resume_from() == 4  # what was reached stays reached
+    assert sequences(broker, topic, 0) == [0, 1, 2, 3, 4, 0, 2]
+    assert progress(broker, topic, name)[-1]["sequence"] == 4
+
+
+def test_keys_go_where_librdkafka_sends_them(broker: str, new_topic: NewTopic, name: str) -> None:
+    ours, theirs = new_topic(7), new_topic(7)
+    keys = [b"%d" % i for i in range(100)] + ["ключ".encode()]
+    with Producer(ours, name, options={"bootstrap.servers": broker}) as producer:
+        for sequence, key in enumerate(keys):
+            producer.send(b"v", key, sequence=sequence)
+    plain = PlainProducer({"bootstrap.servers": broker})
+    for key in keys:
+        plain.produce(theirs, b"v", key)
+    plain.flush()
+    for partition in range(7):
+        assert [m.key() for m in read(broker, ours, partition)] == [m.key() for m in read(broker, theirs, partition)]
+
+
+def test_keyless_records_of_a_name_share_a_partition(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(4)
+    for _ in range(2):
+        with Producer(topic, name, options={"bootstrap.servers": broker}, from_start=True) as producer:
+            for sequence in range(50):
+                producer.send(b"v", sequence=sequence)
+    counts = sorted(len(read(broker, topic, partition)) for partition in range(4))
+    assert counts == [0, 0, 0, 100]
+
+
+def test_a_name_keeps_its_partition_count(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(2), {"bootstrap.servers": broker}
+
+    def send_all() -> None:
+        with Producer(topic, name, options=options, from_start=True) as producer:
+            for sequence in range(40):
+                producer.send(b"v", b"%d" % sequence, sequence=sequence)
+
+    send_all()
+    admin = AdminClient(options)
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    send_all()
+    for partition in range(2):
+        twice = sequences(broker, topic, partition)
+        assert twice[: len(twice) // 2] == twice[len(twice) // 2 :]
+    assert all(sequences(broker, topic, partition) == [] for partition in range(2, 6))
+
+
+def test_a_topic_created_again_is_another_topic(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        producer.send(b"v", sequence=10)
+    admin = AdminClient(options)
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+    create_topic(admin, topic, partitions=1, timeout_s=30, say=print)
+    with Producer(topic, name, options=options) as producer:
+        assert producer.resume_from() == -1
+        producer.send(b"v", sequence=1)
+    assert sequences(broker, topic, 0) == [1]
+
+
+def test_progress_is_stored_every_n_records(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(3)
+    with Producer(topic, name, options={"bootstrap.servers": broker}, store_records=100, store_s=3600) as producer:
+        for sequence in range(1000):
+            producer.send(b"v", b"%d" % sequence, sequence=sequence)
+    stored = [int(str(entry["sequence"])) for entry in progress(broker, topic, name)]
+    assert stored[0] == -1
+    assert stored[-1] == 999
+    assert stored == sorted(stored)
+    assert len(stored) >= 3  # the beginning, the end, and some on the way
+
+
+def test_progress_is_stored_while_the_program_does_something_else(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(1)
+    with Producer(topic, name, options={"bootstrap.servers": broker}, store_s=0.2) as producer:
+        producer.send(b"v", sequence=3)
+        deadline = time.monotonic() + 30
+        while progress(broker, topic, name)[-1]["sequence"] != 3:
+            assert time.monotonic() < deadline
+
+
+def test_a_full_queue_waits(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(1)
+    options = {"bootstrap.servers": broker, "queue.buffering.max.messages": 50}
+    with Producer(topic, name, options=options) as producer:
+        for sequence in range(3000):
+            producer.send(b"v" * 100, sequence=sequence)
+    assert sequences(broker, topic, 0) == list(range(3000))
+
+
+def test_a_refused_record_stops_everything_behind_it(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(1, max_message_bytes=1000)
+    options = {"bootstrap.servers": broker, "linger.ms": 0}
+    producer = Producer(topic, name, options=options)
+    producer.send(b"small", sequence=1)
+    producer.flush()
+    producer.send(b"x" * 5000, sequence=2)
+
+    def go_on() -> None:
+        for sequence in range(3, 100_000):
+            producer.send(b"small", sequence=sequence)
+
+    with pytest.raises(RecordTooLarge, match=r"sequence 2, partition 0.*max\.message\.bytes"):
+        go_on()
+    with pytest.raises(RecordTooLarge):
+        producer.close()
+    with Producer(topic, name, options=options) as successor:
+        assert successor.resume_from() == 1
+        successor.send(b"small", sequence=2)
+    assert sequences(broker, topic, 0) == [1, 2]
+
+
+def test_a_record_larger_than_the_client_allows(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(1)
+    with Producer(topic, name, options={"bootstrap.servers": broker}) as producer:
+        with pytest.raises(RecordTooLarge, match=r"message\.max\.bytes"):
+            producer.send(b"x" * 2_000_000, sequence=1)
+        producer.send(b"small", sequence=1)
+        producer.flush()
+        assert producer.resume_from() == 1
+
+
+def test_a_missing_topic_is_not_created(broker: str, name: str) -> None:
+    with pytest.raises(TopicMissing, match="'no-such-topic' does not exist"):
+        Producer("no-such-topic", name, options={"bootstrap.servers": broker})
+    assert "no-such-topic" not in AdminClient({"bootstrap.servers": broker}).list_topics(timeout=10).topics
+
+
+def test_nobody_listens(name: str) -> None:
+    said: list[str] = []
+    options = {"bootstrap.servers": "127.0.0.1:1"}
+    with pytest.raises(BrokerUnavailable, match="did not answer within 3 s"):
+        Producer("topic", name, options=options, timeout_s=3.0, say=said.append)
+    assert "does not answer yet" in said[0]
+
+
+def test_a_closed_producer_says_so(broker: str, new_topic: NewTopic, name: str) -> None:
+    producer = Producer(new_topic(1), name, options={"bootstrap.servers": broker})
+    producer.close()
+    producer.close()
+    with pytest.raises(TransportError, match="is closed"):
+        producer.send(b"v", sequence=1)
+
+
+class Numbers:
+    """A source of one's own, as the protocol asks for it."""
+
+    def __init__(self, count: int, origin: str) -> None:
+        self.count, self.origin = count, origin
+
+    def read(self, from_sequence: int) -> Iterator[Record]:
+        for number in range(max(0, from_sequence), self.count):
+            yield Record(number, b"%d" % (number % 10), b"%d" % number)
+
+    def mark(self, sequence: int) -> str:
+        return self.origin
+
+
+def test_ones_own_source_resumes_and_a_changed_one_is_refused(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(2), {"bootstrap.servers": broker}
+    for count, published, resumed_after in ((10, 10, -1), (25, 15, 9), (25, 0, 24)):
+        source = Numbers(count, "mine")
+        with Producer(topic, name, options=options, source=source) as producer:
+            done = publish(source, producer)
+        assert (done.published, done.resumed_after, done.last_sequence) == (published, resumed_after, count - 1)
+    with pytest.raises(SourceError, match=r"has changed .* up to sequence 24.*another producer name"):
+        Producer(topic, name, options=options, source=Numbers(30, "another"))
+    found = sequences(broker, topic, 0) + sequences(broker, topic, 1)
+    assert sorted(found) == list(range(25))
+
+
+def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
+    said: list[str] = []
+    with EmbeddedBroker() as embedded:
+        options = {"bootstrap.servers": embedded.bootstrap}
+        admin = AdminClient(options)
+        admin.create_topics([Topic("events", 1, 1)])["events"].result(30)
+        with Producer("events", name, options=options, say=said.append) as producer:
+            for sequence in range(1000):
+                producer.send(b"v", sequence=sequence)
+            producer.flush()
+            embedded.kill()
+            for sequence in range(1000, 2000):
+                producer.send(b"v", sequence=sequence)
+            deadline = time.monotonic() + 60
+            while not said:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert producer.resume_from() == 999
+            embedded.start()
+        assert "acknowledges nothing; 1000 records" in said[0]
+        assert sequences(embedded.bootstrap, "events", 0) == list(range(2000))
