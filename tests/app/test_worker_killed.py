@@ -97,8 +97,8 @@ def test_killed_worker_neither_loses_nor_doubles_nor_reorders(site: Site) -> Non
 
     feed.start()
     try:
-        for kill in range(KILLS):
-            before = position() if kill else 0
+        for _ in range(KILLS):
+            before = position()
             worker.start()
             worker.wait_for(lambda before=before: position() > before + 300, "progress")
             time.sleep(choose.uniform(0, 0.3))
