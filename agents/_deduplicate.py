@@ -1,4 +1,4 @@
-"""The deduplicating agent: a record is forwarded, counted as duplicate, or dead-lettered with its reason. Nothing else."""
+"""The deduplicating agent: forwards a record, counts it as duplicate, or dead-letters it with its reason."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ def deduplicate(sequences: Sequences) -> Callable[[AsyncIterator[Delivery]], Awa
 
     async def agent(deliveries: AsyncIterator[Delivery]) -> None:
         async for delivery in deliveries:
+            if delivery.done.done():
+                # Its lane has stopped waiting. Judged now, the batch would move what is pushed in no transaction at
+                # all, and the partition's next owner would find its records duplicates.
+                continue
             async with delivery as batch:
                 verdicts, reasons = sequences.judge(batch)
                 delivery.forward(verdicts == FRESH)

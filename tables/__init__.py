@@ -1,7 +1,7 @@
 """The last sequence of every identity: verdicts, pushed and persisted, changelog, RocksDB.
 
-A reader's way in: `_partition.py` (what a lane's transaction moves), `_map.py` and `_kernels.py` (the map in memory), `_store.py`
-(the snapshot on disk), `_sequences.py` (where a sequence comes from).
+A reader's way in: `_partition.py` (what a lane's transaction moves), `_map.py` and `_kernels.py` (the map in memory),
+`_store.py` (the snapshot on disk), `_sequences.py` (where a sequence comes from).
 """
 
 from tables._kernels import DUPLICATE, FRESH, INVALID

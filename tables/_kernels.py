@@ -1,6 +1,7 @@
 """The compiled passes over the map of last sequences: read sequences, judge, undo, settle, encode, load, grow.
 
-The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by `tables._map.LastSequences`:
+The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by
+`tables._map.LastSequences`:
 
     hashes   uint64[slots]  0 is an empty slot
     starts   int64[slots]   where the identity's bytes begin in the arena
@@ -13,8 +14,8 @@ The map is open addressing with linear probing in plain numpy arrays, one slot p
     undo     int64[...]     what `pushed` was before it: the persisted sequence
     sizes    int64[4]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted)
 
-`hash_of` is seeded per process, so that nobody can choose keys that all land in one place. The functions are pure in their
-arguments, never raise, and are held against tests/tables/plain_judge.py.
+`hash_of` is seeded per map, so that nobody can choose keys that all land in one place. The functions never raise and
+change nothing but the arrays they are given; tests/tables/plain_judge.py is what they are held against.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ FRESH, DUPLICATE, INVALID = 0, 1, 2
     EXTRACTOR_FAILED,
     VALUE_NOT_JSON,
 ) = range(11)
-"""Why a record is invalid, uint8; names in `tables._judge.REASONS`."""
+"""Why a record is invalid, uint8; names in `tables.REASONS`."""
 
 BY_PARTITION, BY_KEY, BY_PRODUCER = 0, 1, 2
 
 ENTRY_PREFIX = 105
-"""b"i": first byte of an identity's key in changelog and store; b"p" is the partition's progress."""
+"""b"i": first byte of an identity's key in changelog and store."""
+
+PROGRESS_KEY = 112
+"""b"p": the whole key of the partition's progress."""
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -60,7 +64,8 @@ U64 = NDArray[np.uint64]
 def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
     """Sequences from the header in columns FIRST: 8-byte big-endian, or decimal text.
 
-    Eight bytes that read as decimal text (digits, or a minus and digits) are text; any other eight bytes are an integer.
+    Eight bytes that read as decimal text (digits, or a minus and digits) are text; any other eight bytes are an
+    integer.
     Fills sequences int64[records] and reasons uint8[records].
     """
     for i in range(columns.shape[1]):
@@ -110,9 +115,24 @@ def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _fold(a: np.uint64, b: np.uint64) -> np.uint64:
+    """The two halves of the 128-bit product a * b, one xor the other."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
+    first, second = a_low * b_high, a_high * b_low
+    middle = ((a_low * b_low) >> half) + (first & low) + (second & low)
+    return (a * b) ^ (a_high * b_high + (first >> half) + (second >> half) + (middle >> half))
+
+
+@njit(cache=True, nogil=True)
 def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
-    """A seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0."""
+    """A seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
+
+    The seed is in the multiplier and the product is folded, as in wyhash: with a multiplier that is known, or the lower
+    half of the product alone, two words can be chosen whose differences cancel out whatever the seed is.
+    """
     prime = np.uint64(0x9E3779B97F4A7C15)
+    multiplier = (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
     h = seed ^ (np.uint64(length) * prime)
     at = start
     end = start + length
@@ -120,11 +140,9 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
         word = np.uint64(0)
         for q in range(min(8, end - at)):
             word |= np.uint64(data[at + q]) << np.uint64(8 * q)
-        h = (h ^ word) * prime
-        h ^= h >> np.uint64(29)
+        h = _fold(h ^ word, multiplier)
         at += 8
-    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-    h ^= h >> np.uint64(32)
+    h = _fold(h ^ prime, multiplier)
     return h if h != np.uint64(0) else np.uint64(1)
 
 
@@ -327,15 +345,15 @@ def load(
 ) -> int:
     """Take over committed entries in order; the last one of an identity stands.
 
-    Returns the index of the first that is no changelog entry of ours, or -1. Progress entries (one-byte keys other than b"i") are
-    left to the caller.
+    Returns the index of the first that is no changelog entry of ours, or -1. The values of progress entries are left to
+    the caller.
     """
     for i in range(columns.shape[1]):
         start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
-        if length == 1 and data[start] != ENTRY_PREFIX:
+        if length == 1 and data[start] == PROGRESS_KEY:
             continue
         value, value_length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
-        if length < 1 or data[start] != ENTRY_PREFIX or value_length != 8:
+        if length < 1 or data[start] != ENTRY_PREFIX or value_length != 8 or data[value] > 127:  # a negative sequence
             return i
         raw = np.uint64(0)
         for q in range(8):

@@ -66,7 +66,11 @@ class LastSequences:
     def judge(
         self, batch: RecordBatch, by: int, longest: int, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
     ) -> NDArray[np.uint8]:
-        """uint8[batch.count] of FRESH, DUPLICATE, INVALID; adds identity reasons to reasons. See `tables._kernels.judge`."""
+        """Judge a batch and push what is fresh; adds identity reasons to reasons. See `tables._kernels.judge`.
+
+        Returns:
+            uint8[batch.count] of FRESH, DUPLICATE, INVALID
+        """
         verdicts = np.empty(batch.count, np.uint8)
         column = {kernels.BY_KEY: records.KEY_LENGTH, kernels.BY_PRODUCER: records.SECOND_LENGTH}.get(by)
         spans = np.clip(batch.columns[column], 0, longest).sum() if column is not None else 0
@@ -160,10 +164,7 @@ class LastSequences:
     def _reserve(self, identities: int, identity_bytes: int) -> None:
         """Make room, so that the kernels never have to. At most two thirds of the slots are used."""
         if (self._sizes[kernels.USED] + identities) * 3 > len(self._hashes) * 2:
-            old = self._hashes, self._starts, self._lengths, self._pushed, self._changed
-            self._allocate(1 << int((self._sizes[kernels.USED] + identities) * 3 // 2).bit_length())
-            new = self._hashes, self._starts, self._lengths, self._pushed, self._changed
-            kernels.rehash(*old, self._slots, *new)
+            self.grow(1 << int((self._sizes[kernels.USED] + identities) * 3 // 2).bit_length())
         if self._sizes[kernels.CHANGED] + identities > len(self._slots):
             more = max(identities, len(self._slots))
             self._slots = np.concatenate([self._slots, np.empty(more, np.int64)])
@@ -171,3 +172,10 @@ class LastSequences:
         if self._sizes[kernels.ARENA] + identity_bytes > len(self._arena):
             more = max(identity_bytes, len(self._arena) // 2)
             self._arena = np.concatenate([self._arena, np.empty(more, np.uint8)])
+
+    def grow(self, slots: int) -> None:
+        """Move into so many slots, a power of two and more than are used."""
+        old = self._hashes, self._starts, self._lengths, self._pushed, self._changed
+        self._allocate(slots)
+        new = self._hashes, self._starts, self._lengths, self._pushed, self._changed
+        kernels.rehash(*old, self._slots, *new)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +31,8 @@ LOAD_ENTRIES: Final = 50_000
 class SequencePartition:
     """What a lane's transaction moves: satisfies `transport.PartitionState`.
 
-    Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is committed.
+    Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is
+    committed.
     """
 
     def __init__(self, path: Path, changelog: str, partition: int, identity: Identity, limit: int) -> None:
@@ -42,13 +45,8 @@ class SequencePartition:
             identity: whose sequences these are
             limit: bytes, max.message.bytes of the changelog
         """
-        self.path, self.changelog, self.partition, self.identity, self.limit = (
-            path,
-            changelog,
-            partition,
-            identity,
-            limit,
-        )
+        self.path, self.changelog, self.partition = path, changelog, partition
+        self.identity, self.limit = identity, limit
         self.position = 0
         self.progress: Progress | None = None
         self._map = LastSequences()
@@ -74,27 +72,26 @@ class SequencePartition:
         if self._store is not None:
             return
         store = Store(self.path)
-        self._map = LastSequences()
-        pending: list[tuple[bytes, bytes]] = []
-        for entry in store.entries():
-            pending.append(entry)
-            if len(pending) == LOAD_ENTRIES:
-                self._load(pending)
-                pending = []
-        self._load(pending)
-        self.position, self.progress, self._store = store.position, store.progress, store
+        try:
+            loaded = self._loaded(store)
+            position, progress = store.position, store.progress
+        except BaseException:
+            store.close()
+            raise
+        # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
+        self._map, self.position, self.progress, self._store = loaded, position, progress, store
 
-    def _load(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        if pairs:
-            self._take(pack_entries(self.changelog, self.partition, pairs))
-
-    def _take(self, batch: RecordBatch) -> None:
-        damaged = self._map.load(batch)
-        if damaged >= 0:
-            raise StateError(
-                f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[damaged])}: not an entry that Ratchet wrote. "
-                "Is another program writing to this topic?"
-            )
+    def _loaded(self, store: Store) -> LastSequences:
+        loaded = LastSequences()
+        with closing(store.entries()) as entries:
+            while pairs := list(islice(entries, LOAD_ENTRIES)):
+                damaged = loaded.load(pack_entries(self.changelog, self.partition, pairs))
+                if damaged >= 0:
+                    raise StateError(
+                        f"{self.path}: key {pairs[damaged][0].hex()} is not an entry that Ratchet wrote. "
+                        "Delete this folder and start again: the changelog has everything"
+                    )
+        return loaded
 
     def judge(self, batch: RecordBatch, read: Reader) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch against what is pushed, and push what is fresh.
@@ -123,7 +120,7 @@ class SequencePartition:
     def committed(self, changelog_next: int) -> None:
         """Step 6: one WriteBatch with the entries and their changelog position; pushed becomes persisted."""
         entries: Iterable[tuple[bytes, bytes]] = [*self._map.changed_entries(), (PROGRESS, self._pending.pack())]
-        self._open_store.write(entries, changelog_next)
+        self._write(entries, changelog_next)
         self._map.settle()
         self.position, self.progress = changelog_next, self._pending
         self._judged[:] = 0
@@ -139,22 +136,35 @@ class SequencePartition:
         Raises:
             StateError: an entry that Ratchet did not write.
         """
-        self._take(batch)
-        entries = []
+        damaged = self._map.load(batch)
+        if damaged >= 0:
+            raise StateError(
+                f"{self._where(batch, damaged)}: not an entry that Ratchet wrote. "
+                "Is another program writing to this topic?"
+            )
+        entries, progress = [], self.progress
         for i in range(batch.count):
-            key, value = batch.key(i), batch.value(i)
-            if key is not None and value is not None:
-                entries.append((key, value))
-                if key == PROGRESS:
-                    self.progress = Progress.unpack(value)
-        self._open_store.write(entries, batch.next)
-        self.position = batch.next
+            key, value = batch.key(i) or b"", batch.value(i) or b""
+            entries.append((key, value))
+            if key == PROGRESS:
+                try:
+                    progress = Progress.unpack(value)
+                except StateError as error:
+                    raise StateError(f"{self._where(batch, i)}: {error}") from None
+        self._write(entries, batch.next)
+        self.position, self.progress = batch.next, progress
 
-    @property
-    def _open_store(self) -> Store:
+    def _where(self, batch: RecordBatch, index: int) -> str:
+        return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"
+
+    def _write(self, entries: Iterable[tuple[bytes, bytes]], position: int) -> None:
         if self._store is None:
             raise StateError(f"{self.path}: the store is not open")
-        return self._store
+        try:
+            self._store.write(entries, position)
+        except StateError:
+            self.close()  # the next `open` is a fresh start
+            raise
 
     def close(self) -> None:
         """Release the store; `open` loads it again."""

@@ -96,29 +96,28 @@ _DIGITS_MOST: Final = 20
 
 
 def _field_reader(path: str) -> Callable[[RecordBatch, int], int | str]:
-    """Decodes only what lies on the path; the leaf stays as its JSON text, so that 1.0 and 1e3 are not taken for integers."""
-    leaf: Any = msgspec.Raw
-    parts = path.split(".")
-    for depth, part in enumerate(reversed(parts)):
+    """Decodes only what lies on the path; each value on it stays JSON text, so that 1.0 is not taken for an integer."""
+    decoders: list[Callable[[bytes], Any]] = [
         # Fields of a Struct have to be identifiers; the name in the JSON text is given by `rename`.
-        leaf = msgspec.defstruct(
-            f"Level{depth}", [("inner", leaf | msgspec.UnsetType, msgspec.UNSET)], rename={"inner": part}
-        )
-    decode = msgspec.json.Decoder(leaf).decode
-    levels = len(parts)
+        msgspec.json.Decoder(
+            msgspec.defstruct(
+                "Level", [("inner", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET)], rename={"inner": part}
+            )
+        ).decode
+        for part in path.split(".")
+    ]
 
     def read(batch: RecordBatch, index: int) -> int | str:
-        value = batch.value(index)
-        if value is None:
+        found: Any = batch.value(index)
+        if found is None:
             return "sequence-missing"
-        try:
-            found: Any = decode(value)
-        except msgspec.ValidationError:
-            return "sequence-missing"  # something on the path is no object
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return "value-not-json"
-        for _ in range(levels):
-            found = found.inner
+        for decode in decoders:
+            try:
+                found = decode(found).inner
+            except msgspec.ValidationError:
+                return "sequence-missing"  # no object
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return "value-not-json"
             if found is msgspec.UNSET:
                 return "sequence-missing"
         return parse_integer(bytes(found))
@@ -128,21 +127,31 @@ def _field_reader(path: str) -> Callable[[RecordBatch, int], int | str]:
 
 def parse_integer(text: bytes) -> int | str:
     """A JSON integer, or a JSON string of decimal digits; otherwise the reason why not."""
+    if text.startswith(b'"') and b"\\" in text:  # digits may be written as escapes
+        try:
+            text = b'"' + msgspec.json.decode(text, type=str).encode() + b'"'
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return "sequence-not-a-number"
     match = _INTEGER.fullmatch(text)
     if not match:
         return "sequence-missing" if text == b"null" else "sequence-not-a-number"
-    digits = match[2].lstrip(b"-").lstrip(b"0")
+    negative = match[2].startswith(b"-")
+    digits = match[2].lstrip(b"-").lstrip(b"0")  # Python refuses to convert thousands of zeros, too
     if len(digits) > _DIGITS_MOST:
-        return "sequence-negative" if match[2].startswith(b"-") else "sequence-out-of-range"
-    return int(match[2])
+        return "sequence-negative" if negative else "sequence-out-of-range"
+    number = int(digits or b"0")
+    return -number if negative else number
 
 
 def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
     module, _, function = name.partition(":")
     try:
         extract: Callable[[Record], Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise SettingsError(f"sequence function:{name}: cannot be imported: {error}") from None
+    except Exception as error:
+        # The user's module is run here, and may raise anything.
+        raise SettingsError(f"sequence function:{name}: cannot be imported: {error!r}") from error
+    if not callable(extract):
+        raise SettingsError(f"sequence function:{name}: is no function but a {type(extract).__name__}")
 
     def read(batch: RecordBatch, index: int) -> int | str:
         record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
@@ -154,6 +163,10 @@ def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
             return "extractor-failed"
         if found is None:
             return "sequence-missing"
-        return found if isinstance(found, int) and not isinstance(found, bool) else "sequence-not-a-number"
+        if isinstance(found, bool) or not isinstance(found, int):
+            reason = f"returned a {type(found).__name__}"
+            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
+            return "extractor-failed"
+        return found
 
     return read

@@ -60,9 +60,13 @@ class SequenceSource:
             )
         if not name:
             raise ValueError(f"{text!r} names no place; write header:NAME, field:PATH or function:module:name")
+        if not name.isprintable():
+            raise ValueError(f"{name!r} has characters that cannot be printed; use another name")
         if kind == "header":
             return cls("header", name)
         if kind == "field":
+            if '"' in name or "\\" in name:
+                raise ValueError(f"{name!r} has a quote or a backslash in it; Ratchet cannot read such fields")
             if not all(name.split(".")):
                 raise ValueError(f"{name!r} has an empty part; write a path such as field:meta.sequence")
             return cls("field", name)

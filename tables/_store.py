@@ -13,19 +13,25 @@ and one key of the store's own:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
 from rocksdict import Options, Rdict, WriteBatch
 
 from errors import StateError, StateFolderInUse
+
+log = structlog.get_logger(__name__)
 
 PROGRESS: Final = b"p"
 _CHANGELOG: Final = b"c"
 _OFFSET: Final = struct.Struct(">q")
 _PROGRESS: Final = struct.Struct(">Bqqqq")
 _VERSION: Final = 1
+
+_LOCKED: Final = ("While lock file", "lock hold by current process")
+"""RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
 
 
 class Progress(NamedTuple):
@@ -68,46 +74,93 @@ class Store:
             StateError: it cannot be opened.
         """
         self.path = path
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files = {file.name for file in path.iterdir()}
+        except OSError as error:
+            raise StateError(f"{path}: cannot be used: {error.strerror}. Choose another state_folder") from None
+        if "CURRENT" not in files and any(name.endswith((".sst", ".log")) for name in files):
+            # RocksDB would begin a new database, at the second try, with what the old one's log holds and nothing else.
+            # It writes CURRENT before any of these, so a process killed while it made the database leaves none.
+            raise self._unreadable("Corruption: the file CURRENT is missing")
         try:
             self._db = Rdict(str(path), Options(raw_mode=True))
         except Exception as error:
             # rocksdict raises plain Exception for everything.
-            if "lock" in str(error).lower():
+            if any(words in str(error) for words in _LOCKED):
                 raise StateFolderInUse(
                     f"{path}: another process has this store open; give each worker its own folder"
                 ) from None
-            raise StateError(
-                f"{path}: RocksDB cannot open it: {error}. Delete this folder and start again: the changelog has everything"
-            ) from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception | str) -> StateError:
+        remedy = "Delete this folder and start again: the changelog has everything"
+        if not str(error).startswith("Corruption"):
+            remedy = f"Is the disk full, or may this user not write here? If it is neither: {remedy.lower()}"
+        return StateError(f"{self.path}: RocksDB cannot read it: {error}. {remedy}")
+
+    def _get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise self._unreadable(error) from None
+        return value
 
     @property
     def position(self) -> int:
         """The store stands for every changelog offset below this."""
-        value = self._db.get(_CHANGELOG)
+        value = self._get(_CHANGELOG)
         return _OFFSET.unpack(value)[0] if value else 0
 
     @property
     def progress(self) -> Progress | None:
         """The partition's progress; None before the first commit."""
-        value = self._db.get(PROGRESS)
-        return Progress.unpack(value) if value else None
+        value = self._get(PROGRESS)
+        try:
+            return Progress.unpack(value) if value is not None else None
+        except StateError as error:
+            raise StateError(f"{self.path}: {error}") from None
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """All identities' entries, key and value as in the changelog."""
-        for key, value in self._db.items(from_key=b"i"):
-            if not key.startswith(b"i"):
-                return
-            yield key, value
+    def entries(self) -> Generator[tuple[bytes, bytes], None, None]:
+        """All identities' entries, key and value as in the changelog.
+
+        Raises:
+            StateError: a file is damaged.
+        """
+        # Not Rdict.items(): it takes a damaged block for the end, and identities would be missing without a word.
+        at = self._db.iter()
+        try:
+            at.seek(b"i")
+            while at.valid() and (key := at.key()).startswith(b"i"):
+                yield key, at.value()
+                at.next()
+            at.status()
+        except Exception as error:
+            raise self._unreadable(error) from None
+        finally:
+            del at  # RocksDB keeps its lock for as long as there is an iterator
 
     def write(self, entries: Iterable[tuple[bytes, bytes]], position: int) -> None:
-        """Entries and the changelog position they stand for, in one WriteBatch."""
+        """Entries and the changelog position they stand for, in one WriteBatch.
+
+        Raises:
+            StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
+        """
         batch = WriteBatch(raw_mode=True)
         for key, value in entries:
             batch.put(key, value)
         batch.put(_CHANGELOG, _OFFSET.pack(position))
-        self._db.write(batch)
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise StateError(f"{self.path}: RocksDB cannot write: {error}. Is the disk full?") from None
 
     def close(self) -> None:
         """Release the folder."""
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            # RocksDB could not flush. What is missing on disk is in the changelog; the folder is released all the same.
+            log.warning("store closed with an error", path=str(self.path), reason=str(error))
+        finally:
+            del self._db

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,14 @@ class Sequences:
         return {number: last for number, last in found.items() if last.pushed >= 0 or last.persisted >= 0}
 
 
+def _refused(*args: Any, **kwargs: Any) -> Any:
+    raise StateError("the table of last sequences is written by its lanes alone")
+
+
+def _unlisted(*args: Any) -> Any:
+    raise StateError("the table of last sequences is looked up by identity, not listed")
+
+
 class _CommittedStore(Store):
     """Faust's view of `Sequences`: read-only, identities as bytes, persisted sequences as int."""
 
@@ -71,14 +78,8 @@ class _CommittedStore(Store):
     def __len__(self) -> int:
         return sum(len(partition) for partition in self.sequences.partitions.values())
 
-    def __iter__(self) -> Iterator[bytes]:
-        raise StateError("the table of last sequences is looked up by identity, not listed")
-
-    def __setitem__(self, identity: Any, sequence: Any) -> None:
-        raise StateError("the table of last sequences is written by its lanes alone")
-
-    def __delitem__(self, identity: Any) -> None:
-        raise StateError("the table of last sequences is written by its lanes alone")
+    __iter__ = keys = items = values = _unlisted
+    __setitem__ = __delitem__ = update = clear = _refused
 
     def persisted_offset(self, tp: Any) -> int | None:
         """The lane restores by itself; Faust has no say in it."""
@@ -105,10 +106,6 @@ class _CommittedStore(Store):
     def reset_state(self) -> None:
         """Nothing of Faust's to reset."""
 
-    def clear(self) -> None:
-        """Refused."""
-        raise StateError("the table of last sequences is written by its lanes alone")
-
 
 class SequenceTable(Table):
     """Registers a stream's changelog with Faust, whose assignor thereby hands out the lanes."""
@@ -120,6 +117,9 @@ class SequenceTable(Table):
     def __init__(self, app: Any, *, name: str, sequences: Sequences, **kwargs: Any) -> None:
         self.sequences = sequences
         super().__init__(app, name=name, key_type=bytes, value_type=bytes, **kwargs)
+
+    # Faust calls these before it asks the store; they would send to the changelog outside the partition's transaction.
+    on_key_set = on_key_del = on_clear = send_changelog = _refused
 
     def _new_store(self) -> Store:
         store = _CommittedStore("sequences://", self.app, self, table_name=self.name, loop=self.loop)

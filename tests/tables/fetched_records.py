@@ -1,0 +1,57 @@
+"""Records as a lane gets them: encoded by aiokafka, read by the transport."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER
+from transport import EncodedBatch, RecordBatch, read_chunk
+
+
+class Sent(NamedTuple):
+    """A record as a program sends it."""
+
+    key: bytes | None = None
+    value: bytes | None = b""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def named(producer: bytes, *sequences: int) -> list[Sent]:
+    """Records of one producer, in the headers that `producers` sets."""
+    return [
+        Sent(headers=((PRODUCER_HEADER, producer), (SEQUENCE_HEADER, sequence.to_bytes(8, "big"))))
+        for sequence in sequences
+    ]
+
+
+def fetched(
+    records: Sequence[Sent],
+    start: int = 0,
+    topic: str = "events",
+    partition: int = 0,
+    first_header: bytes = SEQUENCE_HEADER.encode(),
+    second_header: bytes = PRODUCER_HEADER.encode(),
+) -> RecordBatch:
+    """These records as the one batch of a fetch."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
+    for delta, record in enumerate(records):
+        builder.append(delta, 1_700_000_000_000, record.key, record.value, list(record.headers))
+    data = bytearray(builder.build()) if records else bytearray()
+    if records:
+        struct.pack_into(">q", data, 0, start)
+    return read_chunk(topic, partition, start, bytes(data), [], first_header=first_header, second_header=second_header)
+
+
+def stored(batches: Iterable[EncodedBatch], start: int) -> bytes:
+    """These batches as a broker stores them: one after the other, each with the offset it got."""
+    log = bytearray()
+    for encoded in batches:
+        data = bytearray(encoded.seal(1, 0, 0))
+        struct.pack_into(">q", data, 0, start)
+        start += encoded.count
+        log += data
+    return bytes(log)

@@ -1,0 +1,66 @@
+"""The rule of design and docs/reference/headers.md, read slowly: what tables must say, without any of its code."""
+
+from __future__ import annotations
+
+import re
+
+from fetched_records import Sent
+
+
+class PlainJudge:
+    """Two dictionaries, as in PIP-6, and one record after the other."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+        self.pushed: dict[bytes, int] = {}
+        self.persisted: dict[bytes, int] = {}
+
+    def judge(self, record: Sent) -> tuple[str, str]:
+        sequence = sequence_of([value for name, value in record.headers if name == "ratchet-sequence"])
+        if isinstance(sequence, str):
+            return "invalid", sequence
+        identity = self.identity_of(record)
+        if isinstance(identity, str):
+            return "invalid", identity
+        if sequence <= self.pushed.get(identity, -1):
+            return "duplicate", ""
+        self.pushed[identity] = sequence
+        return "fresh", ""
+
+    def identity_of(self, record: Sent) -> bytes | str:
+        if self.by == "partition":
+            return b""
+        identity = record.key
+        if self.by == "producer":
+            values = [value for name, value in record.headers if name == "ratchet-producer"]
+            if len(values) > 1:
+                return "identity-repeated"
+            identity = (values[0] if values else None) or None  # an empty name is none; an empty key is one
+        if identity is None:
+            return "identity-missing"
+        return identity if len(identity) <= 1024 else "identity-too-long"
+
+    def changed(self) -> dict[bytes, int]:
+        return {name: last for name, last in self.pushed.items() if last != self.persisted.get(name)}
+
+    def commit(self) -> None:
+        self.persisted = dict(self.pushed)
+
+    def roll_back(self) -> None:
+        self.pushed = dict(self.persisted)
+
+
+def sequence_of(values: list[bytes | None]) -> int | str:
+    if len(values) > 1:
+        return "sequence-repeated"
+    if not values or not values[0]:
+        return "sequence-missing"
+    if re.fullmatch(rb"-?[0-9]+", values[0]):
+        number = int(values[0])
+    elif len(values[0]) == 8:
+        number = int.from_bytes(values[0], "big", signed=True)
+    else:
+        return "sequence-not-a-number"
+    if number < 0:
+        return "sequence-negative"
+    return number if number < 2**63 else "sequence-out-of-range"

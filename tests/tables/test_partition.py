@@ -1,0 +1,299 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fetched_records import Sent, fetched, named, stored
+
+from errors import StateError, StateFolderInUse
+from tables import MAX_IDENTITY_BYTES, Identity, Progress, SequencePartition, SequenceSource, reader_for
+from tables._store import Store
+from transport import RecordBatch, read_chunk
+
+READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
+CHANGELOG, PARTITION = "ratchet-events-changelog", 3
+NAMES = [b"", b"p", b"c", b"i", b"\0", b"a", b"a\0", "Zürich".encode(), b"\xff" * 8, b"x" * MAX_IDENTITY_BYTES]
+
+
+class Changelog:
+    """The changelog partition as the broker has it: batches, and a marker's offset after each transaction."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.end = 0
+
+    def append(self, state: SequencePartition, next_offset: int) -> int:
+        """What the lane's commit puts here; returns the offset after its last entry."""
+        encoded = state.changes(next_offset)
+        self.data += stored(encoded, self.end)
+        after = self.end + sum(batch.count for batch in encoded)
+        self.end = after + 1
+        return after
+
+    def since(self, position: int) -> RecordBatch:
+        return read_chunk(CHANGELOG, PARTITION, position, self.data, [])
+
+
+def partition(folder: Path, identity: Identity = Identity.KEY, limit: int = 1 << 20) -> SequencePartition:
+    state = SequencePartition(folder, CHANGELOG, PARTITION, identity, limit)
+    state.open()
+    return state
+
+
+def work(state: SequencePartition, start: int, sequence: int) -> int:
+    """Judge a batch that moves every name; returns the next input offset."""
+    good = [Sent(key=name, headers=(("ratchet-sequence", b"%d" % sequence),)) for name in NAMES]
+    batch = fetched([*good, good[0], Sent(key=b"a")], start)
+    state.judge(batch, READ)
+    return batch.next
+
+
+def content(state: SequencePartition) -> tuple[object, ...]:
+    return [state.last(name) for name in [*NAMES, b"nobody"]], len(state), state.progress, state.input_position
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[SequencePartition]:
+    opened = partition(tmp_path / "first")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[SequencePartition]:
+    opened = partition(tmp_path / "other")
+    yield opened
+    opened.close()
+
+
+def test_a_new_partition_knows_nothing(state: SequencePartition) -> None:
+    assert content(state) == ([(-1, -1)] * (len(NAMES) + 1), 0, None, None)
+    assert state.position == 0
+
+
+def test_the_changelog_alone_restores_the_partition(state: SequencePartition, other: SequencePartition) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 1)))
+    state.committed(log.append(state, work(state, 12, 2**63 - 1)))
+    assert state.progress == Progress(24, 20, 2, 2)
+    assert len(state) == len(NAMES)
+    tail = log.since(0)
+    other.apply(tail)
+    assert content(other) == content(state)
+    assert other.position == tail.next == log.end - 1
+    # And what it has restored is in its store.
+    other.close()
+    other.open()
+    assert content(other) == content(state)
+    assert other.position == tail.next
+
+
+def test_what_is_committed_is_there_when_the_store_is_opened_again(state: SequencePartition) -> None:
+    log = Changelog()
+    after = log.append(state, work(state, 0, 5))
+    state.committed(after)
+    before = content(state)
+    state.close()
+    state.open()
+    state.open()  # open already
+    assert content(state) == before
+    assert state.position == after
+    assert [state.last(name) for name in NAMES] == [(5, 5)] * len(NAMES)
+
+
+def test_more_entries_than_are_loaded_at_a_time(state: SequencePartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    state.committed(Changelog().append(state, work(state, 0, 5)))
+    state.close()
+    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    state.open()
+    assert [state.last(name) for name in NAMES] == [(5, 5)] * len(NAMES)
+    assert len(state) == len(NAMES)
+
+
+def test_a_crash_between_commit_and_write_is_mended_by_the_tail(state: SequencePartition, tmp_path: Path) -> None:
+    log = Changelog()
+    first = log.append(state, work(state, 0, 1))
+    state.committed(first)
+    log.append(state, work(state, 12, 2))  # committed in Kafka; the process ends before it is remembered here
+    state.close()
+    again = partition(tmp_path / "first")
+    assert [again.last(name) for name in NAMES] == [(1, 1)] * len(NAMES)
+    assert (again.position, again.input_position) == (first, 12)
+    again.apply(log.since(again.position))
+    assert [again.last(name) for name in NAMES] == [(2, 2)] * len(NAMES)
+    assert (again.position, again.progress) == (log.end - 1, Progress(24, 20, 2, 2))
+    again.close()
+
+
+def test_a_stale_store_and_the_tail_are_the_newest_state(state: SequencePartition, other: SequencePartition) -> None:
+    log = Changelog()
+    start = 0
+    for sequence in range(1, 8):
+        start = work(state, start, sequence)
+        after = log.append(state, start)
+        state.committed(after)
+        if sequence == 3:
+            other.apply(log.since(0))
+    assert other.input_position == 36
+    assert other.last(b"a") == (3, 3)
+    other.apply(log.since(other.position))
+    assert content(other) == content(state)
+
+
+def test_what_is_applied_twice_counts_once(state: SequencePartition, other: SequencePartition) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 1)))
+    other.apply(log.since(0))
+    other.apply(log.since(0))
+    assert content(other) == content(state)
+
+
+def test_a_tail_without_entries_still_moves_the_position(other: SequencePartition) -> None:
+    other.apply(RecordBatch(CHANGELOG, PARTITION, 0, 9, *_no_records()))
+    assert other.position == 9
+    other.close()
+    other.open()
+    assert (other.position, other.progress, len(other)) == (9, None, 0)
+
+
+def _no_records() -> tuple[object, object]:
+    empty = fetched([])
+    return empty.data, empty.columns
+
+
+def test_a_lost_transaction_leaves_no_trace(state: SequencePartition, other: SequencePartition) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 1)))
+    work(state, 12, 9)
+    Changelog().append(state, 24)  # aborted by the broker
+    state.rollback()
+    state.committed(log.append(state, work(state, 12, 4)))
+    assert state.progress == Progress(24, 20, 2, 2)
+    other.apply(log.since(0))
+    assert content(other) == content(state)
+    assert other.last(b"a") == (4, 4)
+
+
+def test_a_transaction_of_duplicates_moves_the_input_position(state: SequencePartition) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 1)))
+    state.committed(log.append(state, work(state, 12, 1)))
+    assert state.progress == Progress(24, 10, 12, 2)
+    assert log.since(11).count == 1
+
+
+@pytest.mark.parametrize("limit", [1, 1_200, 4_096, 1 << 20])
+def test_a_large_changelog_is_split_at_the_limit(tmp_path: Path, limit: int) -> None:
+    state, other = (partition(tmp_path / name, Identity.PRODUCER, limit) for name in ("one", "two"))
+    names = [b"%d-" % n + b"x" * (n * 37 % 1_000) for n in range(400)]
+    state.judge(fetched([record for n, name in enumerate(names) for record in named(name, n)]), READ)
+    encoded = state.changes(400)
+    sizes = [len(batch.buffer) for batch in encoded]
+    assert all(size <= limit or batch.count == 1 for size, batch in zip(sizes, encoded, strict=True))
+    assert sum(batch.count for batch in encoded) == 401
+    # No batch could have taken the one entry more that begins the next.
+    assert len(encoded) <= max(1, 2 * sum(sizes) // limit + 1) or limit == 1
+    other.apply(read_chunk(CHANGELOG, PARTITION, 0, stored(encoded, 0), []))
+    assert [other.last(name) for name in names] == [(n, n) for n in range(400)]
+    assert other.progress == Progress(400, 400, 0, 0)
+    state.close()
+    other.close()
+
+
+NUMBER = (7).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        pytest.param(b"hello", b"world", "not an entry that Ratchet wrote", id="another program's"),
+        pytest.param(b"x", NUMBER, "not an entry that Ratchet wrote", id="one byte"),
+        pytest.param(b"c", NUMBER, "not an entry that Ratchet wrote", id="the store's own position"),
+        pytest.param(b"", NUMBER, "not an entry that Ratchet wrote", id="empty key"),
+        pytest.param(None, NUMBER, "not an entry that Ratchet wrote", id="no key"),
+        pytest.param(b"ia", NUMBER[:7], "not an entry that Ratchet wrote", id="short sequence"),
+        pytest.param(b"ia", b"", "not an entry that Ratchet wrote", id="empty sequence"),
+        pytest.param(b"ia", b"\xff" * 8, "not an entry that Ratchet wrote", id="negative sequence"),
+        pytest.param(b"ia", None, "not an entry that Ratchet wrote", id="tombstone"),
+        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 32 bytes", id="short progress"),
+        pytest.param(b"p", b"\2" + Progress(1, 2, 3, 4).pack()[1:], "version 02; this Ratchet", id="newer progress"),
+        pytest.param(b"p", None, "progress entry of 0 bytes", id="progress tombstone"),
+    ],
+)
+def test_an_entry_that_is_not_ours_halts_the_partition(
+    state: SequencePartition, key: bytes | None, value: bytes | None, sentence: str
+) -> None:
+    good = [Sent(b"p", Progress(40, 1, 0, 0).pack()), Sent(b"ib", NUMBER)]
+    batch = fetched([*good, Sent(key, value)], 1_000, CHANGELOG, PARTITION)
+    for _ in range(2):  # the lane tries again
+        with pytest.raises(StateError, match=sentence) as raised:
+            state.apply(batch)
+        assert f"{CHANGELOG}, partition 3, offset 1002: " in str(raised.value)
+    assert (state.position, state.progress, state.input_position) == (0, None, None)
+    state.close()
+    state.open()
+    assert content(state) == ([(-1, -1)] * (len(NAMES) + 1), 0, None, None)
+
+
+def test_a_store_with_an_entry_that_is_not_ours_says_so_every_time(tmp_path: Path) -> None:
+    store = Store(tmp_path / "0")
+    store.write([(b"igood", NUMBER), (b"ishort", b"1")], 7)
+    store.close()
+    state = SequencePartition(tmp_path / "0", CHANGELOG, PARTITION, Identity.KEY, 1 << 20)
+    for _ in range(2):
+        with pytest.raises(StateError, match="Delete this folder and start again") as raised:
+            state.open()
+        assert not isinstance(raised.value, StateFolderInUse)
+        assert str(tmp_path / "0") in str(raised.value)
+    assert (len(state), state.position) == (0, 0)
+
+
+def test_a_partition_that_is_not_open_takes_nothing(tmp_path: Path) -> None:
+    state = SequencePartition(tmp_path / "0", CHANGELOG, PARTITION, Identity.KEY, 1 << 20)
+    with pytest.raises(StateError, match="not open"):
+        state.apply(fetched([Sent(b"ia", NUMBER)]))
+    assert state.position == 0
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from errors import StateError
+from tables import Identity, SequencePartition
+from transport import pack_entries
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+state = SequencePartition(Path(sys.argv[1]), "changelog", 0, Identity.KEY, 1 << 20)
+state.open()
+
+def apply(number):
+    pairs = [(b"i%d" % n, number.to_bytes(8, "big")) for n in range(2_000)]
+    batch = pack_entries("changelog", 0, pairs)
+    batch.next = number
+    state.apply(batch)
+
+apply(1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
+for _ in range(2):
+    try:
+        state.open()
+        apply(2)
+    except StateError as error:
+        print("said", error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+state.open()
+print(state.position, {state.last(b"%d" % n) for n in range(2_000)} == {(1, 1)})
+apply(2)
+print(state.position, {state.last(b"%d" % n) for n in range(2_000)} == {(2, 2)})
+state.close()
+"""
+
+
+def test_a_full_disk_is_said_and_passes_without_a_restart(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "0")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len([line for line in lines if line.startswith(f"said {tmp_path / '0'}: RocksDB cannot")]) == 2
+    assert lines[-2:] == ["1 True", "2 True"]
