@@ -8,6 +8,7 @@ The map is open addressing with linear probing in plain numpy arrays, one slot p
     lengths  int32[slots]   how many they are; bytes are compared, never the hash alone
     pushed   int64[slots]   last sequence judged fresh; -1 is none
     changed  int32[slots]   0, or 1 + the index in `slots`/`undo` of this slot's entry in the open transaction
+    unsaved  uint8[slots]   1 where the persisted sequence is not yet in the store on disk
 
     arena    uint8[...]     the identities' bytes
     slots    int64[...]     slots that the open transaction changed, in order
@@ -271,10 +272,11 @@ def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> N
 
 
 @njit(cache=True, nogil=True)
-def settle(changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
-    """Pushed becomes persisted."""
+def settle(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed becomes persisted, and waits to be saved."""
     for c in range(sizes[CHANGED]):
         changed[slots[c]] = 0
+        unsaved[slots[c]] = 1
         if undo[c] < 0:
             sizes[KNOWN] += 1
     sizes[CHANGED] = 0
@@ -375,12 +377,14 @@ def rehash(
     lengths: I32,
     pushed: I64,
     changed: I32,
+    unsaved: U8,
     slots: I64,
     new_hashes: U64,
     new_starts: I64,
     new_lengths: I32,
     new_pushed: I64,
     new_changed: I32,
+    new_unsaved: U8,
 ) -> None:
     """Move every identity into larger arrays; the open transaction's entries follow."""
     mask = len(new_hashes) - 1
@@ -395,5 +399,6 @@ def rehash(
         new_lengths[slot] = lengths[old]
         new_pushed[slot] = pushed[old]
         new_changed[slot] = changed[old]
+        new_unsaved[slot] = unsaved[old]
         if changed[old]:
             slots[changed[old] - 1] = slot

@@ -14,7 +14,7 @@ from transport import EncodedBatch, RecordBatch, entry_batch
 from transport import _kernels as records
 
 FIRST_SLOTS: Final = 1 << 12
-"""Slots of an empty map, 28 bytes each; a power of two, as the kernels mask instead of dividing."""
+"""Slots of an empty map, 29 bytes each; a power of two, as the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
 ENTRY_OVERHEAD: Final = 40
 """Most bytes a changelog record takes besides the identity."""
@@ -44,6 +44,7 @@ class LastSequences:
         self._lengths = np.empty(slots, np.int32)
         self._pushed = np.empty(slots, np.int64)
         self._changed = np.zeros(slots, np.int32)
+        self._unsaved = np.zeros(slots, np.uint8)
 
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
@@ -119,11 +120,21 @@ class LastSequences:
 
     def settle(self) -> None:
         """Pushed becomes persisted."""
-        kernels.settle(self._changed, self._slots, self._undo, self._sizes)
+        kernels.settle(self._changed, self._unsaved, self._slots, self._undo, self._sizes)
 
     def changed_entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Key and value, as in the changelog, of every identity that the open transaction has moved."""
-        slots = self._slots[: self.changes]
+        return self._entries(self._slots[: self.changes])
+
+    def unsaved_entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of every identity that was persisted since `saved`. Only between transactions."""
+        return self._entries(np.flatnonzero(self._unsaved))
+
+    def saved(self) -> None:
+        """What is persisted is in the store on disk."""
+        self._unsaved[:] = 0
+
+    def _entries(self, slots: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes]]:
         values = self._pushed[slots].astype(">i8").tobytes()
         arena = self._arena.data
         spans = zip(self._starts[slots].tolist(), self._lengths[slots].tolist(), strict=True)
@@ -175,7 +186,7 @@ class LastSequences:
 
     def grow(self, slots: int) -> None:
         """Move into so many slots, a power of two and more than are used."""
-        old = self._hashes, self._starts, self._lengths, self._pushed, self._changed
+        old = self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved
         self._allocate(slots)
-        new = self._hashes, self._starts, self._lengths, self._pushed, self._changed
+        new = self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved
         kernels.rehash(*old, self._slots, *new)
