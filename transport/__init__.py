@@ -1,11 +1,12 @@
 """Kafka record batches in and out: columns, raw fetch, lanes with one transaction per input partition.
 
-A reader's way in: `_lane.py` (one partition from fetch to commit), `_transaction.py` (the one place that talks transactions),
-`_record_batch.py` and `_kernels.py` (bytes to columns), `_encoding.py` (columns to bytes), `_cluster.py` (requests).
+A reader's way in: `_lane.py` (one partition from fetch to commit), `_transaction.py` (the one place that talks
+transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encoding.py` (columns to bytes), `_cluster.py`
+(requests).
 """
 
 from transport._cluster import Cluster
-from transport._encoding import EncodedBatch, entry_batch, pack_entries
+from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus, PartitionState
 from transport._record_batch import Header, RecordBatch, read_chunk
@@ -27,6 +28,7 @@ __all__ = [
     "RecordBatch",
     "client_options",
     "entry_batch",
+    "forward",
     "pack_entries",
     "read_chunk",
 ]

@@ -1,7 +1,7 @@
 """Requests to the Kafka cluster over aiokafka's connections: who leads, who coordinates, what is there, fetch.
 
-aiokafka gives sockets, SASL, TLS, version negotiation and metadata. Its consumer and producer are not used: the lanes need
-record batches as bytes, and transactions whose every step is theirs (docs/decisions/0003-lanes.md).
+aiokafka gives sockets, SASL, TLS, version negotiation and metadata. Its consumer and producer are not used: the lanes
+need record batches as bytes, and transactions whose every step is theirs (docs/decisions/0003-lanes.md).
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator (KIP-98)."""
 
 PRODUCER_FENCED: Final = 90
+
+ANSWER_LEAST_MS: Final = 100
+"""A broker gets this long for its first answer, however short the limit is."""
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 2.0
@@ -87,8 +90,9 @@ class Cluster:
         """
         retry = Retry("reach Kafka", bootstrap=self._options["bootstrap_servers"])
         while True:
+            left_ms = max(ANSWER_LEAST_MS, int((retry.began + timeout_s - time.monotonic()) * 1000))
             client = AIOKafkaClient(
-                **{"client_id": "ratchet", **self._options}, request_timeout_ms=self.request_timeout_ms
+                **{"client_id": "ratchet", **self._options}, request_timeout_ms=min(left_ms, self.request_timeout_ms)
             )
             try:
                 await client.bootstrap()
@@ -97,11 +101,13 @@ class Cluster:
                 if time.monotonic() - retry.began > timeout_s:
                     servers = ", ".join(self._options["bootstrap_servers"])
                     raise BrokerUnavailable(
-                        f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). Start one (ratchet broker) or "
-                        "correct bootstrap in the settings"
+                        f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). "
+                        "Start one (ratchet broker) or correct bootstrap in the settings"
                     ) from None
                 await retry.wait(error)
             else:
+                # The limit was for this; connections made from now on have the usual one.
+                client._request_timeout_ms = self.request_timeout_ms  # noqa: SLF001
                 self._client = client
                 return
 
@@ -133,11 +139,12 @@ class Cluster:
             aiokafka.errors.KafkaError: not known at the moment; metadata is being refreshed.
         """
         client = self.client
-        if client.cluster.partitions_for_topic(topic) is None:
+        where = TopicPartition(topic, partition)
+        if client.cluster.leader_for_partition(where) in (None, -1):
             await client.add_topic(topic)
-        node = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-        if node is None or node == -1:
             await client.force_metadata_update()
+        node = client.cluster.leader_for_partition(where)
+        if node is None or node == -1:
             raise kafka.LeaderNotAvailableError(f"{topic}, partition {partition} has no leader")
         return int(node)
 
@@ -190,7 +197,8 @@ class Cluster:
     async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> int | None:
         """The group's committed offset; None where there is none. Tries until it is known.
 
-        Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be missing.
+        Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be
+        missing.
         """
         retry = Retry("read committed offset", group=group, topic=topic, partition=partition)
         while True:
@@ -231,7 +239,8 @@ class Cluster:
                     await retry.wait("offset out of range")
                     continue
                 raise PositionLost(
-                    f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds {first} to {end}. "
+                    f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds "
+                    f"{first} to {end}. "
                     + (
                         "Retention has deleted records that were never read"
                         if position < first
@@ -244,9 +253,9 @@ class Cluster:
                 await retry.wait(error)
 
 
-def raise_for(code: int) -> None:
-    """Raise aiokafka's exception for a Kafka error code other than 0."""
+def raise_for(code: int, where: str = "") -> None:
+    """Raise aiokafka's exception for a Kafka error code other than 0. where: topic and partition, for its text."""
     if code == PRODUCER_FENCED:
         raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
     if code:
-        raise kafka.for_code(code)(f"error code {code}")
+        raise kafka.for_code(code)(where or f"error code {code}")

@@ -109,11 +109,15 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
         if not count:
             return
         encoded = finish(out[:end], count, base_time, top_time, compression)
+        if len(encoded.buffer) > limit and end <= limit:
+            # What does not compress grows a little: it fits as it was.
+            encoded = finish(out[:end], count, base_time, top_time)
         if len(encoded.buffer) > limit:
             offset = int(batch.offsets[first + int(np.flatnonzero(keep[first:])[0])])
             raise RecordTooLarge(
-                f"{batch.topic}, partition {batch.partition}, offset {offset}: {len(encoded.buffer)} bytes do not fit the output "
-                f"topic's max.message.bytes of {limit}. Raise max.message.bytes of the output topic to at least the input's"
+                f"{batch.topic}, partition {batch.partition}, offset {offset}: {len(encoded.buffer)} bytes do not fit "
+                f"the output topic's max.message.bytes of {limit}. Raise max.message.bytes of the output topic to at "
+                "least the input's"
             )
         yield encoded
 
@@ -143,8 +147,9 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
         )
         if len(compressed.buffer) > limit:
             raise RecordTooLarge(
-                f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter the record takes "
-                f"{len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. Raise it for the dead-letter topic"
+                f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter the "
+                f"record takes {len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. Raise it for "
+                "the dead-letter topic"
             )
         return compressed
     return encoded

@@ -1,7 +1,7 @@
-"""Lanes inside a Faust app: Faust's group membership and assignor decide which lanes run here, its agents get the batches.
+"""Lanes inside a Faust app: Faust's membership and assignor decide which lanes run here, its agents get the batches.
 
-What is used of Faust 0.15 and why the rest is not: docs/decisions/0003-lanes.md. Every internal name that this module relies on
-is checked by tests/transport/test_pinned_names.py.
+What is used of Faust 0.15 and why the rest is not: docs/decisions/0003-lanes.md. Every internal name that this module
+relies on is checked by tests/transport/test_pinned_names.py.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ QUEUE: Final = 64
 class LaneChannel(Channel):
     """The channel from the lanes to the agent.
 
-    Unlike Faust's own it is not emptied when a rebalance resumes the flow: a lane would wait for a batch no agent ever sees.
+    Unlike Faust's own it is not emptied when a rebalance resumes the flow: a lane would wait for a batch no agent ever
+    sees.
     """
+
+    _queue: ThrowableQueue | None
 
     @property
     def queue(self) -> ThrowableQueue:
         """A queue with a flow control of its own that nobody suspends."""
-        queue: ThrowableQueue | None = self._queue
-        if queue is None:
+        if self._queue is None:
             flow = FlowControlEvent(initially_suspended=False)
-            queue = self._queue = ThrowableQueue(maxsize=self.maxsize or QUEUE, flow_control=flow)
-        return queue
+            self._queue = ThrowableQueue(maxsize=self.maxsize or QUEUE, flow_control=flow)
+        return self._queue
 
 
 class _LaneRecovery(Recovery):
@@ -66,21 +68,21 @@ class LaneTableManager(TableManager):
     """For `faust.App(TableManager=...)`: leaves tables with `lane_owned = True` to their lanes."""
 
     logger = FAUST_LOGGER
+    _recovery: Recovery | None
 
     @property
     def recovery(self) -> Recovery:
         """The recovery that skips lane-owned tables."""
-        recovery: Recovery | None = self._recovery
-        if recovery is None:
-            recovery = self._recovery = _LaneRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
-        return recovery
+        if self._recovery is None:
+            self._recovery = _LaneRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
+        return self._recovery
 
 
 class Lanes:
     """All lanes of a worker. A lane runs here while Faust's assignor gives this worker its changelog partition.
 
-    Lanes go on through a rebalance. One that stays here never notices; one whose partition has gone elsewhere is fenced by its new
-    owner at the latest, so there is no moment at which two of them could commit.
+    Lanes go on through a rebalance. One that stays here never notices; one whose partition has gone elsewhere is fenced
+    by its new owner at the latest, so there is no moment at which two of them could commit.
     """
 
     def __init__(

@@ -12,13 +12,15 @@ Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so t
 
     OFFSET        offset in the topic
     TIMESTAMP     ms since the epoch (the batch's append time where the topic stamps log-append time)
-    BODY          where the record's bytes after the offset delta begin: key, value and headers, which are forwarded untouched
+    BODY          where the record's bytes after the offset delta begin: key, value and headers, which are forwarded
+                  untouched
     BODY_END      where they end
     KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
                   spans; length -1 is null
     HEADERS       where the header count stands
     FIRST, FIRST_LENGTH, FIRST_TIMES / SECOND, ...
-                  the two headers asked for by name: span of the last one (length -1 is null, -2 absent), how often it occurs
+                  the two headers asked for by name: span of the last one (length -1 is null, -2 absent), how often it
+                  occurs
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ ABSENT = -2
 HEADER_SIZE = 61
 """Bytes of a record batch before its first record."""
 
+RECORD_LEAST = 7
+"""Fewest bytes a record takes: length, attributes, timestamp delta, offset delta, key, value, header count."""
+
 RECORD_OVERHEAD = 26
 """Most bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
 
@@ -44,7 +49,10 @@ _OPTIONS = {"cache": True, "nogil": True}
 
 @njit(inline="always", **_OPTIONS)
 def read_varint(data, at, end):
-    """A zig-zag varint of at most 64 bits from data[at:end]: (value, position after it), or (0, -1) where it does not fit."""
+    """A zig-zag varint of at most 64 bits from data[at:end].
+
+    Returns (value, position after it), or (0, -1) where it does not fit.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -94,7 +102,10 @@ def _is_name(data, at, length, name):
 
 @njit(inline="always", **_OPTIONS)
 def _span(data, at, end):
-    """A length-prefixed span of a record: (start, length, position after it); length -1 is null; position -1 is damage."""
+    """A length-prefixed span of a record.
+
+    Returns (start, length, position after it); length -1 is null; position -1 is damage.
+    """
     length, at = read_varint(data, at, end)
     if at < 0 or length < -1 or length > end - at:
         return np.int64(0), np.int64(0), np.int64(-1)
@@ -216,7 +227,8 @@ def write_records(data, columns, keep, first, out, limit):
         limit: bytes after which no further record is begun
 
     Returns:
-        (index of the first record not looked at, position after the last byte, records, base timestamp, highest timestamp)
+        (index of the first record not looked at, position after the last byte, records, base timestamp, highest
+        timestamp)
     """
     at = HEADER_SIZE
     count = 0

@@ -7,10 +7,10 @@ The durable order of docs/decisions/0001-durable-order.md, as numbered here:
     3. produce           output, dead letters, changelog, in the partition's own transaction
     4. send the offset   the next to read, in the same transaction
     5. commit
-    6. remember          pushed becomes persisted, one WriteBatch to the local store with its changelog position
+    6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog position
 
-Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which settles the open
-transaction), replay the changelog's tail, read the committed offset, go on.
+Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which settles
+the open transaction), replay the changelog's tail, read the committed offset, go on.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ class LaneSpec:
 
 
 class Delivery:
-    """A batch on its way through the agent. Leave it through `async with`: an error gives it back to the lane, which retries."""
+    """A batch on its way through the agent.
+
+    Leave it through `async with`: an error gives it back to the lane, which retries.
+    """
 
     def __init__(self, lane: Lane, batch: RecordBatch) -> None:
         self.batch = batch
@@ -139,8 +142,16 @@ class Delivery:
         if not self.done.done():
             if error is None:
                 self.done.set_result(None)
-            else:
+            elif isinstance(error, Exception):
                 self.done.set_exception(error)
+            else:
+                # The agent itself is being stopped; the lane is not.
+                self.done.set_exception(
+                    Aborted(
+                        f"{self.batch.topic}, partition {self.batch.partition}: the agent was stopped while it held "
+                        f"offset {self.batch.start}"
+                    )
+                )
         # The lane has the error and tries again; the agent goes on with the other partitions.
         return isinstance(error, Exception)
 
@@ -193,14 +204,15 @@ class Lane:
             while not self._stopping.is_set():
                 commits = self.status.commits
                 try:
-                    await self._take_over()
-                    await self._consume()
+                    if await self._taken_over():
+                        await self._consume()
                     return
                 except Aborted as error:
                     self._note(LaneState.RETRYING, error)
                 except Fenced as error:
-                    # If another worker owns the partition now, the rebalance that stops this lane is on its way. If not, the
-                    # initialisation came from one that had not heard of the rebalance; taking turns at random ends that.
+                    # If another worker owns the partition now, the rebalance that stops this lane is on its way. If
+                    # not, the initialisation came from one that had not heard of the rebalance; taking turns at random
+                    # ends that.
                     self._note(LaneState.RETRYING, error)
                     pause_s = max(pause_s, random.uniform(1.0, 3.0))  # noqa: S311
                 except RatchetError as error:
@@ -232,13 +244,31 @@ class Lane:
         say = self.log.error if state is LaneState.HALTED else self.log.warning
         say("lane starts again", state=str(state), error=text)
 
+    async def _taken_over(self) -> bool:
+        """Take over, or be stopped before that is done: while Kafka is away it never would be."""
+        work, stop = asyncio.create_task(self._take_over()), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            return work.done()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+
     async def _take_over(self) -> None:
         """Fence the previous owner, then read what it has committed: first the changelog, then the offset."""
         spec, state = self.spec, self.state
         self.status.state = LaneState.STARTING
         await self._producer.initialise()
         self.status.state = LaneState.RESTORING
-        await asyncio.to_thread(state.open)
+        opening = asyncio.ensure_future(asyncio.to_thread(state.open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await opening  # a thread cannot be stopped, and what it opens has to be closed
+            raise
         await self._restore()
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         if committed is None and state.input_position is not None:
@@ -258,17 +288,17 @@ class Lane:
         end = await self.cluster.offset(state.changelog, partition, LATEST, self._fetching)
         if state.position > end:
             raise StateAhead(
-                f"{state.changelog}, partition {partition}: the local store stands for everything below offset {state.position}, but the "
-                f"changelog ends at {end}. It was deleted and created again, or lost its end; see docs/reference/halted.md"
+                f"{state.changelog}, partition {partition}: the local store stands for everything below offset "
+                f"{state.position}, but the changelog ends at {end}. It was deleted and created again, or lost its "
+                "end; see docs/reference/halted.md"
             )
         if state.position < first:
             raise PositionLost(
-                f"{state.changelog}, partition {partition}: the local store ends at offset {state.position}, but the changelog begins at "
-                f"{first}: what lies between is gone. A changelog must be compacted, never deleted from; see docs/reference/halted.md"
+                f"{state.changelog}, partition {partition}: the local store ends at offset {state.position}, but the "
+                f"changelog begins at {first}: what lies between is gone. A changelog must be compacted, never deleted "
+                "from; see docs/reference/halted.md"
             )
         while state.position < end:
-            if self._stopping.is_set():
-                raise Aborted(f"{state.changelog}, partition {partition}: stopped while restoring")
             batch = await self._fetch(state.changelog, state.position, headers=False)
             if batch.next > state.position:
                 self.status.restored += batch.count

@@ -27,7 +27,12 @@ CRC_FROM: Final = 21
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""
 
+OFFSET_MAX: Final = 2**63 - 1
+"""Offsets are signed 64-bit; the checksum does not cover the first of a batch."""
+
 _CONTROL_KEY: Final = struct.Struct(">hh")
+_CONTROL_ROOM: Final = 64
+"""bytes within which the key of a control record ends, however long its varints"""
 ABORT_MARKER: Final = 0
 
 DECOMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
@@ -185,6 +190,7 @@ class _Heads:
         self._open_aborted: set[int] = set()
         self._aborted = sorted(aborted, key=lambda entry: entry[1], reverse=True)
         at = 0
+        behind = -1
         while at + kernels.HEADER_SIZE <= len(data):
             base, length, _, magic, crc, attributes, last, base_time, top_time, producer, _, _, count = (
                 HEAD.unpack_from(data, at)
@@ -195,10 +201,11 @@ class _Heads:
             if end > len(data):
                 break
             self._check(data, at, end, base, magic, crc, last, count)
-            if at and base < self.next:
+            if base <= behind:
                 raise CorruptBatch(
-                    f"{self._at(base)}: begins before offset {self.next}, where the batch before it ended"
+                    f"{self._at(base)}: begins before offset {behind + 1}, where the batch before it ended"
                 )
+            behind = base + last
             if base + last >= start:
                 if not self._hidden(data, at, end, base, last, attributes, producer) and count:
                     append_time = top_time if attributes & LOG_APPEND_TIME else -1
@@ -218,6 +225,8 @@ class _Heads:
             raise CorruptBatch(f"{self._at(base)}: the checksum does not match; the log or the connection is damaged")
         if last < 0 or count < 0 or count > last + 1:
             raise CorruptBatch(f"{self._at(base)}: {count} records in {last + 1} offsets")
+        if base < 0 or base + last > OFFSET_MAX:
+            raise CorruptBatch(f"{self._at(base)}: offsets up to {base + last}")
 
     def _hidden(self, data: bytes, at: int, end: int, base: int, last: int, attributes: int, producer: int) -> bool:
         """Control batches, and batches of a transaction that was aborted (KIP-98, Fetcher.PartitionRecords)."""
@@ -231,7 +240,8 @@ class _Heads:
 
     def _control_type(self, data: bytes, at: int, end: int, base: int) -> int:
         """Type in the key of a control record: 0 abort, 1 commit; others (leader changes) concern nobody here."""
-        body = data[at + kernels.HEADER_SIZE : end]
+        at += kernels.HEADER_SIZE
+        body = data[at : min(end, at + _CONTROL_ROOM)]
         try:
             _, p = read_varint(body, 0)
             _, p = read_varint(body, p + 1)
@@ -244,21 +254,27 @@ class _Heads:
             raise CorruptBatch(f"{self._at(base)}: unreadable transaction marker") from None
 
     def _add(self, at: int, end: int, codec_id: int, rest: tuple[int, int, int, int, int]) -> None:
-        if not codec_id:
-            self.rows.append((at + kernels.HEADER_SIZE, end, *rest))
-            return
+        base, *_, count = rest
+        start = at + kernels.HEADER_SIZE
+        if codec_id:
+            plain = self._decompress(start, end, codec_id, base)
+            if not isinstance(self.data, bytearray):
+                self.data = bytearray(self.data)
+            start, end = len(self.data), len(self.data) + len(plain)
+            self.data += plain
+        if count * kernels.RECORD_LEAST > end - start:
+            raise CorruptBatch(f"{self._at(base)}: {count} records in {end - start} bytes")
+        self.codec = next(name for name, number in CODECS.items() if number == codec_id)
+        self.rows.append((start, end, *rest))
+
+    def _decompress(self, start: int, end: int, codec_id: int, base: int) -> bytes:
         if codec_id not in DECOMPRESS:
-            raise CorruptBatch(f"{self._at(rest[0])}: unknown compression {codec_id}")
+            raise CorruptBatch(f"{self._at(base)}: unknown compression {codec_id}")
         try:
-            plain = DECOMPRESS[codec_id](bytes(memoryview(self.data)[at + kernels.HEADER_SIZE : end]))
+            return DECOMPRESS[codec_id](bytes(memoryview(self.data)[start:end]))
         except Exception as error:
             # Each codec has its own exceptions, and all of them mean the same here.
-            raise CorruptBatch(f"{self._at(rest[0])}: cannot be decompressed: {error}") from error
-        self.codec = next(name for name, number in CODECS.items() if number == codec_id)
-        if not isinstance(self.data, bytearray):
-            self.data = bytearray(self.data)
-        self.rows.append((len(self.data), len(self.data) + len(plain), *rest))
-        self.data += plain
+            raise CorruptBatch(f"{self._at(base)}: cannot be decompressed: {error}") from error
 
 
 def _where(topic: str, partition: int, offset: int) -> str:

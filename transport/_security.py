@@ -50,7 +50,8 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
             )
         elif name.startswith(_SECURITY) and name not in _SSL:
             raise SettingsError(
-                f"kafka.{name}: the worker has no counterpart for this option. It understands {', '.join(sorted({*_DIRECT, *_SSL}))}"
+                f"kafka.{name}: the worker has no counterpart for this option. It understands "
+                f"{', '.join(sorted({*_DIRECT, *_SSL}))}"
             )
     if known.get("security_protocol") in {"SSL", "SASL_SSL"}:
         known["ssl_context"] = _ssl_context(options)

@@ -6,13 +6,13 @@ Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not g
         ▲           └────────┴───────────┘
         └── after any failure: the broker then settles whatever was open, and the epoch rises
 
-Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again. That
-costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
-repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer, and if
-there is none, `initialise` makes the broker settle it and the changelog tells.
+Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again.
+That costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
+repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer,
+and if there is none, `initialise` makes the broker settle it and the changelog tells.
 
-The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on take-over
-fences the previous owner completely (docs/decisions/0003-lanes.md).
+The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
+take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class State(StrEnum):
 
 
 class TransactionalProducer:
-    """The producer of one input partition. Not for concurrent use, except that produced batches are under way at once."""
+    """The producer of one input partition.
+
+    Not for concurrent use, except that produced batches are under way at once.
+    """
 
     def __init__(self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int) -> None:
         self.cluster, self.transactional_id, self.group, self.timeout_ms = cluster, transactional_id, group, timeout_ms
@@ -95,8 +98,8 @@ class TransactionalProducer:
                 kafka.InvalidTransactionTimeout,
             ) as error:
                 raise TransactionError(
-                    f"{self.transactional_id}: the coordinator refuses this transactional id: {error!r}. Check the ACLs of the "
-                    "transactional id and the broker's transaction.max.timeout.ms"
+                    f"{self.transactional_id}: the coordinator refuses this transactional id: {error!r}. "
+                    "Check the ACLs of the transactional id and the broker's transaction.max.timeout.ms"
                 ) from None
             except kafka.KafkaError as error:
                 # ConcurrentTransactions: the previous owner's transaction is still being settled.
@@ -153,7 +156,8 @@ class TransactionalProducer:
         """
         self._expect(State.OPEN)
         await self._joined()
-        # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is left running.
+        # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is
+        # left running.
         steps = self.delivered(), self._guard(self._send_offset(topic, partition, offset))
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -190,8 +194,8 @@ class TransactionalProducer:
         except FENCED as error:
             self.state = State.FAILED
             raise Fenced(
-                f"{self.transactional_id}: fenced ({error!r}): another worker owns the partition now, or the transaction was open for "
-                f"more than {self.timeout_ms} ms"
+                f"{self.transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
+                f"transaction was open for more than {self.timeout_ms} ms"
             ) from None
         except TOO_LARGE as error:
             self.state = State.FAILED
@@ -245,7 +249,7 @@ class TransactionalProducer:
         )
         response = await self.cluster.send(leader, request, self._connection)
         _, code, offset, *_ = response.topics[0][1][0]
-        raise_for(code)
+        raise_for(code, f"{topic}, partition {partition}")
         return int(offset)
 
     async def _send_offset(self, topic: str, partition: int, offset: int) -> None:

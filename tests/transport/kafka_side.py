@@ -1,0 +1,78 @@
+"""Kafka as other clients see it: topics made and records written and read with confluent-kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+LIMIT_S = 60.0
+"""Far above what anything here takes; a test that gets there has failed."""
+
+
+class Read(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+
+def create_topic(bootstrap: str, name: str, **config: object) -> str:
+    """A topic of one partition and an unused name that begins so."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = f"{name}-{uuid.uuid4().hex[:8]}"
+    settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1, config=settings)])[topic].result(30)
+    return topic
+
+
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    """What retention does: the topic begins at offset from now on."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partition = TopicPartition(topic, 0, offset)
+    assert admin.delete_records([partition])[partition].result(30).low_watermark == offset
+
+
+def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Read]:
+    """All records of partition 0, as a committed reader sees them."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[Read] = []
+    try:
+        while True:
+            message = consumer.poll(LIMIT_S)
+            assert message is not None, f"{topic} does not come to its end"
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                return found
+            headers = tuple(message.headers() or ())
+            found.append(Read(message.key(), message.value(), headers, message.timestamp()[1]))
+    finally:
+        consumer.close()
+
+
+def values(rows: list[Read]) -> list[bytes | None]:
+    return [row.value for row in rows]
+
+
+async def until(true: Callable[[], object], what: str = "what is waited for") -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not come about"
+        await asyncio.sleep(0.01)

@@ -1,0 +1,100 @@
+"""A stream of one partition on a real Kafka, and lanes over it that deliver to the deduplicating agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from kafka_side import Read, create_topic, read_topic, until, values
+
+from agents import deduplicate
+from tables import Identity, LastSequence, Sequences, SequenceSource, reader_for
+from transport import Cluster, Delivery, Lane, LaneSpec, client_options
+from transport._cluster import LATEST
+
+PRODUCER, SEQUENCE = "ratchet-producer", "ratchet-sequence"
+
+
+class Site:
+    """One stream of one partition: its topics, and the lanes over them."""
+
+    def __init__(self, bootstrap: str, folder: Path, name: str, changelog_policy: str = "compact") -> None:
+        self.bootstrap, self.folder = bootstrap, folder
+        self.input = create_topic(bootstrap, f"{name}.in")
+        self.output, self.dead = create_topic(bootstrap, f"{name}.out"), create_topic(bootstrap, f"{name}.dead")
+        self.changelog = create_topic(bootstrap, f"{name}.changelog", cleanup_policy=changelog_policy)
+        self.lanes: list[Owner] = []
+
+    async def owner(self, state: str = "a", **options: Any) -> Owner:
+        """A new owner of the partition with a connection and an agent of its own, its lane not yet started."""
+        cluster = Cluster(client_options(self.bootstrap, {}))
+        await cluster.start(30)
+        for topic in (self.input, self.output, self.dead, self.changelog):
+            await cluster.offset(topic, 0, LATEST, "here")  # a new topic's leader takes a moment to know that it is
+        self.lanes.append(Owner(self, cluster, self.folder / state, options))
+        return self.lanes[-1]
+
+    def produce(self, rows: list[Read], compression: str = "none") -> None:
+        """Send records to the input with confluent-kafka."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": compression})
+        self.send(producer, rows)
+        assert producer.flush(30) == 0
+
+    def send(self, producer: Producer, rows: list[Read]) -> None:
+        for row in rows:
+            producer.produce(self.input, row.value, row.key, 0, timestamp=row.timestamp, headers=list(row.headers))
+
+    def output_values(self) -> list[bytes | None]:
+        return values(read_topic(self.bootstrap, self.output))
+
+
+class Owner:
+    """A lane, and the deduplicating agent it delivers to."""
+
+    def __init__(self, site: Site, cluster: Cluster, folder: Path, options: dict[str, Any]) -> None:
+        self.cluster = cluster
+        read = reader_for(SequenceSource.parse(f"header:{SEQUENCE}"))
+        self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, read, 1_000_000)
+        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        spec = {
+            "topic": site.input,
+            "partition": 0,
+            "output": site.output,
+            "dead_letters": site.dead,
+            "group": f"group-{site.input}",
+            "transactional_id": f"id-{site.input}",
+            "first_header": SEQUENCE.encode(),
+            "second_header": PRODUCER.encode(),
+            "commit_interval_ms": 20,
+        }
+        self.lane = Lane(cluster, LaneSpec(**{**spec, **options}), self.sequences.partition(0), self.deliveries.put)
+        self.failing = 0
+        self.agent = asyncio.create_task(self.run_agent())
+
+    async def run_agent(self) -> None:
+        await deduplicate(self.sequences)(self.each())
+
+    async def each(self) -> AsyncIterator[Delivery]:
+        while True:
+            delivery = await self.deliveries.get()
+            if self.failing:
+                self.failing -= 1
+                async with delivery:
+                    raise ValueError("the agent's own mistake")
+            yield delivery
+
+    def last(self) -> LastSequence:
+        return self.sequences.partition(0).last(b"me")
+
+    async def reach(self, position: int) -> None:
+        """Wait until everything before an input offset is committed."""
+        await until(lambda: self.lane.status.position == position, f"position {position}")
+
+    async def close(self) -> None:
+        await self.lane.stop()
+        self.agent.cancel()
+        await asyncio.gather(self.agent, return_exceptions=True)
+        await self.cluster.close()

@@ -1,0 +1,276 @@
+"""Names inside of Faust and aiokafka that Ratchet relies on, beyond what they promise.
+
+When one of these fails after an upgrade: read the named module of ours, see what the library does now, change both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+from typing import Any
+
+import aiokafka.codec
+import aiokafka.errors
+import faust
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.consumer import AIOKafkaConsumer
+from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+from faust.assignor.partition_assignor import PartitionAssignor
+from faust.channels import Channel
+from faust.stores.base import Store
+from faust.tables.base import Collection
+from faust.tables.manager import TableManager
+from faust.tables.recovery import Recovery
+from faust.tables.table import Table
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+from mode import Service
+from mode.utils.queues import FlowControlEvent, ThrowableQueue
+
+PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
+
+CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction.py"
+LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_record_batch.py"
+APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
+
+SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
+    (CLUSTER, AIOKafkaClient, "__init__", ["bootstrap_servers", "client_id", "request_timeout_ms"]),
+    (SECURITY, AIOKafkaClient, "__init__", ["ssl_context", "security_protocol", "sasl_mechanism"]),
+    (SECURITY, AIOKafkaClient, "__init__", ["sasl_plain_username", "sasl_plain_password"]),
+    (SECURITY, AIOKafkaClient, "__init__", ["sasl_kerberos_service_name"]),
+    (CLUSTER, AIOKafkaClient, "bootstrap", []),
+    (CLUSTER, AIOKafkaClient, "close", []),
+    (CLUSTER, AIOKafkaClient, "send", ["node_id", "request", "group"]),
+    (CLUSTER, AIOKafkaClient, "add_topic", ["topic"]),
+    (CLUSTER, AIOKafkaClient, "force_metadata_update", []),
+    (CLUSTER, AIOKafkaClient, "coordinator_lookup", ["coordinator_type", "coordinator_key"]),
+    (CLUSTER, ClusterMetadata, "partitions_for_topic", ["topic"]),
+    (CLUSTER, ClusterMetadata, "leader_for_partition", ["partition"]),
+    (CLUSTER, ClusterMetadata, "broker_metadata", ["broker_id"]),
+    (CLUSTER, aiokafka.errors, "for_code", ["error_code"]),
+    (ENCODING, aiokafka.codec, "gzip_encode", ["payload", "compresslevel"]),
+    (ENCODING, aiokafka.codec, "snappy_encode", ["payload"]),
+    (ENCODING, aiokafka.codec, "lz4_encode", ["payload", "level"]),
+    (ENCODING, aiokafka.codec, "zstd_encode", ["payload", "level"]),
+    (READING, aiokafka.codec, "gzip_decode", ["payload"]),
+    (READING, aiokafka.codec, "snappy_decode", ["payload"]),
+    (READING, aiokafka.codec, "lz4_decode", ["payload"]),
+    (READING, aiokafka.codec, "zstd_decode", ["payload"]),
+    (LANES, SubscriptionState, "fetch_context", []),
+    (LANES, PartitionAssignor, "assigned_actives", []),
+    (LANES, Channel, "__init__", ["app", "maxsize"]),
+    (LANES, Channel, "send", ["value"]),
+    (LANES, Recovery, "__init__", ["app", "tables"]),
+    (LANES, Recovery, "add_active", ["table", "tp"]),
+    (LANES, Recovery, "add_standby", ["table", "tp"]),
+    (LANES, FlowControlEvent, "__init__", ["initially_suspended"]),
+    (TABLE, Store, "__init__", ["url", "app", "table", "table_name"]),
+    (TABLE, Store, "persisted_offset", ["tp"]),
+    (TABLE, Store, "set_persisted_offset", ["tp", "offset"]),
+    (TABLE, Store, "need_active_standby_for", ["tp"]),
+    (TABLE, Store, "apply_changelog_batch", ["batch", "to_key", "to_value"]),
+    (TABLE, Store, "backup_partition", []),
+    (TABLE, Store, "restore_backup", []),
+    (TABLE, Store, "reset_state", []),
+    (TABLE, Collection, "__init__", ["app", "name", "key_type", "value_type", "partitions"]),
+    (TABLE, Table, "_new_store", []),
+    (TABLE, Table, "_changelog_topic_name", []),
+    (APPLICATION, TableManager, "add", ["table"]),
+    (APPLICATION, faust.App, "agent", ["channel", "name"]),
+    (APPLICATION, faust.App, "start", []),
+    (APPLICATION, faust.App, "stop", []),
+    (APPLICATION, Service, "wait_until_stopped", []),
+    (APPLICATION, faust.SASLCredentials, "__init__", ["username", "password", "mechanism", "ssl_context"]),
+    (APPLICATION, faust.SSLCredentials, "__init__", ["context"]),
+]
+
+
+@pytest.mark.parametrize("distribution", PINS)
+def test_versions(distribution: str) -> None:
+    assert version(distribution) == PINS[distribution], (
+        f"{distribution} is {version(distribution)}, not {PINS[distribution]}. If all other tests of this folder pass, "
+        "raise the pin in pyproject.toml and here"
+    )
+
+
+@pytest.mark.parametrize(("ours", "owner", "name", "parameters"), SIGNATURES)
+def test_what_is_called_takes_these_arguments(ours: str, owner: Any, name: str, parameters: list[str]) -> None:
+    called = f"{getattr(owner, '__module__', '')} {owner.__name__}.{name}"
+    found = getattr(owner, name, None)
+    assert callable(found), f"{called} is gone; {ours} calls it"
+    known = inspect.signature(found).parameters
+    missing = [parameter for parameter in parameters if parameter not in known]
+    assert not missing, f"{called} takes no {', '.join(missing)} any more; {ours} gives it"
+
+
+REQUESTS: list[tuple[str, Any, tuple[Any, ...], int]] = [
+    # The highest version that is known to be answered as our modules read the answer.
+    (CLUSTER, OffsetFetchRequest, ("g", [("t", [0])]), 3),
+    (CLUSTER, OffsetRequest, (-1, 1, [("t", [(0, -1)])]), 3),
+    (CLUSTER, FetchRequest, (250, 1, 1 << 20, 1, [("t", [(0, 0, 1 << 20)])]), 11),
+    (TRANSACTION, ProduceRequest, ("id", -1, 30_000, [("t", [(0, b"")])]), 7),
+    (TRANSACTION, InitProducerIdRequest, ("id", 60_000), 0),
+    (TRANSACTION, AddPartitionsToTxnRequest, ("id", 1, 0, [("t", [0])]), 0),
+    (TRANSACTION, AddOffsetsToTxnRequest, ("id", 1, 0, "g"), 0),
+    (TRANSACTION, TxnOffsetCommitRequest, ("id", "g", 1, 0, [("t", [(0, 5, "")])]), 0),
+    (TRANSACTION, EndTxnRequest, ("id", 1, 0, True), 0),
+]
+
+
+@pytest.mark.parametrize(("ours", "request_class", "arguments", "highest"), REQUESTS)
+def test_requests_and_their_versions(ours: str, request_class: Any, arguments: tuple[Any, ...], highest: int) -> None:
+    name = request_class.__name__
+    request = request_class(*arguments)
+    versions = [cls.API_VERSION for cls in request_class._CLASSES]
+    assert max(versions) == highest, (
+        f"aiokafka's {name} now goes up to version {max(versions)}, was {highest}: check that {ours} reads that answer"
+    )
+    built = request.build(request_class._CLASSES[-1])
+    assert built.encode(), f"aiokafka's {name} cannot be encoded as {ours} fills it"
+
+
+RESPONSES: list[tuple[str, str, Any, list[str]]] = [
+    (CLUSTER, "fetch: what stands before the offsets", FetchRequest, ["partition", "error_code", "highwater_offset"]),
+    (CLUSTER, "offset", OffsetRequest, ["partition", "error_code", "timestamp", "offset"]),
+    (CLUSTER, "committed", OffsetFetchRequest, ["partition", "offset", "metadata", "error_code"]),
+    (TRANSACTION, "_produce", ProduceRequest, ["partition", "error_code", "offset"]),
+]
+
+
+@pytest.mark.parametrize(("ours", "where", "request_class", "names"), RESPONSES)
+def test_where_the_answers_keep_what_is_read(ours: str, where: str, request_class: Any, names: list[str]) -> None:
+    for cls in request_class._CLASSES:
+        if (request_class, cls.API_VERSION) == (OffsetRequest, 0):
+            continue  # another form, which no broker from 4.0 on speaks
+        schema = cls.RESPONSE_TYPE.SCHEMA
+        topics = schema.fields[schema.names.index("topics")].array_of
+        partitions = topics.fields[1].array_of
+        assert list(partitions.names[: len(names)]) == names, (
+            f"aiokafka's answer to {cls.__name__} has other fields; {ours} ({where}) unpacks them by place"
+        )
+
+
+def test_where_the_answer_to_a_fetch_keeps_aborted_transactions() -> None:
+    for cls in FetchRequest._CLASSES:
+        if cls.API_VERSION < 4:
+            continue  # no transactions before
+        topics = cls.RESPONSE_TYPE.SCHEMA
+        partitions = topics.fields[topics.names.index("topics")].array_of.fields[1].array_of
+        sentence = f"aiokafka's answer to {cls.__name__} has other fields; {CLUSTER} (fetch) unpacks them by place"
+        assert partitions.names[3] == "last_stable_offset", sentence
+        assert partitions.names[-1] == "message_set", sentence
+        place = -3 if cls.API_VERSION >= 11 else -2
+        assert partitions.names[place] == "aborted_transactions", sentence
+
+
+ERRORS: list[tuple[str, str, int]] = [
+    (CLUSTER, "OffsetOutOfRangeError", 1),
+    (CLUSTER, "LeaderNotAvailableError", 5),
+    (TRANSACTION, "MessageSizeTooLargeError", 10),
+    (TRANSACTION, "RecordListTooLargeError", 18),
+    (TRANSACTION, "GroupLoadInProgressError", 14),
+    (TRANSACTION, "GroupCoordinatorNotAvailableError", 15),
+    (TRANSACTION, "NotCoordinatorForGroupError", 16),
+    (TRANSACTION, "InvalidProducerEpoch", 47),
+    (TRANSACTION, "InvalidTxnState", 48),
+    (TRANSACTION, "InvalidProducerIdMapping", 49),
+    (TRANSACTION, "InvalidTransactionTimeout", 50),
+    (TRANSACTION, "ConcurrentTransactions", 51),
+    (TRANSACTION, "TransactionalIdAuthorizationFailed", 53),
+]
+
+
+@pytest.mark.parametrize(("ours", "name", "number"), ERRORS)
+def test_error_numbers(ours: str, name: str, number: int) -> None:
+    cls = getattr(aiokafka.errors, name, None)
+    sentence = f"aiokafka.errors.{name} no longer stands for Kafka's error {number}; {ours} catches it"
+    assert cls is not None, sentence
+    assert aiokafka.errors.for_code(number) is cls, sentence
+    assert issubclass(cls, aiokafka.errors.KafkaError), sentence
+
+
+async def test_the_request_timeout_of_a_client() -> None:
+    client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1", request_timeout_ms=1_234)
+    assert client._request_timeout_ms == 1_234, (
+        f"AIOKafkaClient keeps its time-out elsewhere; {CLUSTER} (start) sets it"
+    )
+    await client.close()
+
+
+def test_errors_that_have_no_number() -> None:
+    for name in ("KafkaConnectionError", "ProducerFenced"):
+        assert issubclass(getattr(aiokafka.errors, name), aiokafka.errors.KafkaError), (
+            f"aiokafka.errors.{name} has changed; see {CLUSTER}"
+        )
+
+
+@pytest.fixture
+def app() -> faust.App:
+    return faust.App("pinned", broker="kafka://127.0.0.1:1", autodiscover=False, web_enabled=False)
+
+
+def test_lane_channel_replaces_the_queue_of_a_channel(app: faust.App) -> None:
+    sentence = f"faust.Channel keeps its queue elsewhere; see LaneChannel in {LANES}"
+    channel = Channel(app, maxsize=3)
+    assert channel._queue is None, sentence
+    assert isinstance(Channel.queue, property), sentence
+    assert (channel.maxsize, channel.queue is channel._queue) == (3, True), sentence
+    queue = ThrowableQueue(maxsize=2, flow_control=FlowControlEvent(initially_suspended=False))
+    assert queue.maxsize == 2, sentence
+
+
+def test_lane_recovery_replaces_that_of_the_table_manager(app: faust.App) -> None:
+    sentence = f"faust's TableManager makes its recovery elsewhere; see LaneTableManager in {LANES}"
+    manager = TableManager(app)
+    assert manager._recovery is None, sentence
+    assert isinstance(TableManager.recovery, property), sentence
+    assert manager.recovery is manager._recovery, sentence
+    source = inspect.getsource(TableManager) + inspect.getsource(Recovery)
+    assert "self.add_active(" in source, sentence
+    assert "self.add_standby(" in source, sentence
+
+
+async def test_the_way_to_the_fetch_context(app: faust.App) -> None:
+    sentence = f"the group is told elsewhere that a worker polls; see Lanes._stay_alive in {LANES}"
+    consumer = inspect.getsource(type(app.transport).Consumer) + inspect.getsource(
+        inspect.getmodule(faust.transport.base.Transport.Consumer)  # type: ignore[arg-type]
+    )
+    assert "_thread" in consumer, sentence
+    assert "self._consumer = self._create_consumer(" in inspect.getsource(AIOKafkaConsumerThread), sentence
+    assert "self._subscription = SubscriptionState(" in inspect.getsource(AIOKafkaConsumer), sentence
+    state = SubscriptionState()
+    state._last_fetch_ended -= 1_000.0
+    assert state.fetcher_idle_time >= 1_000.0, sentence
+    with state.fetch_context():
+        assert state.fetcher_idle_time == 0, sentence
+    assert state.fetcher_idle_time < 1_000.0, sentence
+
+
+def test_what_the_application_reads_of_an_app(app: faust.App) -> None:
+    for name in ("on_partitions_assigned", "assignor", "conf", "tables", "crashed", "crash_reason"):
+        assert hasattr(app, name), f"faust.App has no {name}; {APPLICATION} and {LANES} read it"
+    for name in ("canonical_url", "datadir"):
+        assert hasattr(app.conf, name), f"faust's settings have no {name}; {APPLICATION} uses it"
+    assert app.assignor.assigned_actives() == set()
+
+
+def test_settings_that_the_application_gives(app: faust.App) -> None:
+    given = [
+        *("broker", "broker_credentials", "broker_client_id", "broker_session_timeout", "broker_heartbeat_interval"),
+        *("broker_request_timeout", "TableManager", "datadir", "topic_disable_leader", "topic_allow_declare"),
+        *("web_enabled", "web_host", "autodiscover"),
+    ]
+    unknown = [name for name in given if name not in type(app.conf).SETTINGS]
+    assert not unknown, f"faust has no settings {unknown}; {APPLICATION} gives them"
