@@ -14,8 +14,8 @@ __all__ = ["create_app"]
 def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
     """A worker's application, for a process of one's own.
 
-    `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust app, for
-    further agents, timers and tables.
+    `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust
+    app, for further agents, timers and tables.
 
     Args:
         settings: from `app.settings.load`

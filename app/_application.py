@@ -77,6 +77,8 @@ class Application:
                 "streams: there is none. Add a section [streams.NAME] with input, output and dead_letters"
             )
         self.settings = settings
+        # Faust makes its own folder but not those above it.
+        (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
         options = client_options(bootstrap, settings.kafka)
         self.cluster = Cluster(options)
         self.app = _faust_app(settings, bootstrap, options)
@@ -107,8 +109,6 @@ class Application:
         """
         if url is not None:
             self.app.conf.canonical_url = URL(url)
-        # Faust makes its own folder but not those above it.
-        Path(self.app.conf.datadir).mkdir(parents=True, exist_ok=True, mode=0o700)
         await self.cluster.start(self.settings.kafka_timeout_s)
         self.lanes.start()
         await self.app.start()

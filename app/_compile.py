@@ -11,7 +11,7 @@ from transport import EncodedBatch, entry_batch, forward, read_chunk
 
 
 def compile_kernels() -> None:
-    """Take one small batch all the way through. Numba keeps what it compiles beside the source (or in the user's cache)."""
+    """Take one small batch all the way through. Numba keeps the result beside the source or in the user's cache."""
     headers = (SEQUENCE_HEADER.encode(), PRODUCER_HEADER.encode())
     room = np.empty(256, np.uint8)
     end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])

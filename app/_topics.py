@@ -65,13 +65,14 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
             create(admin, topic, partitions, stream.replication, config)
         elif found[topic] != partitions:
             raise PartitionsDiffer(
-                f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. Record p of the input "
-                "goes to partition p, so the counts must be equal: give the stream topics that are, or let Ratchet create them"
+                f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. "
+                "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
+                "many, or let Ratchet create them"
             )
     if "compact" not in config_of(admin, changelog)["cleanup.policy"]:
         raise TopicError(
-            f"{changelog}: cleanup.policy is not compact, so retention would delete last sequences and duplicates would pass. "
-            "Set cleanup.policy=compact on the topic"
+            f"{changelog}: cleanup.policy is not compact, so retention would delete last sequences and duplicates "
+            "would pass. Set cleanup.policy=compact on the topic"
         )
     limits = (limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog))
     return StreamTopics(changelog, partitions, *limits)

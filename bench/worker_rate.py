@@ -1,10 +1,10 @@
 """How many records a second one worker process takes through, and what they cost it.
 
-    python -m bench.worker_rate [--records 1000000] [--keys 10000] [--commit-ms 100] [--identity key] [--compression none]
+    python -m bench.worker_rate [--records 1000000] [--keys 10000] [--commit-ms 100] [--identity key] [--runs 3]
 
-The input is loaded before the clock starts: 4 partitions, 200-byte values, 20 % of the records sent twice. Measured is from
-the first commit's beginning (the lanes' first fetch) to the last commit; CPU seconds are the worker process's own, start-up and compiled
-kernels' loading left out. Prints one line of JSON.
+The input is loaded before the clock starts: 4 partitions, 200-byte values, 20 % of the records sent twice. The clock
+runs from the lanes' first fetch to the last commit. CPU seconds are the worker process's own in that time. Prints one
+line of JSON a run.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ The durable order of docs/decisions/0001-durable-order.md, as numbered here:
     3. produce           output, dead letters, changelog, in the partition's own transaction
     4. send the offset   the next to read, in the same transaction
     5. commit
-    6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog position
+    6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog
+                         position
 
 Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which settles
 the open transaction), replay the changelog's tail, read the committed offset, go on.
@@ -19,7 +20,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -62,8 +63,10 @@ class PartitionState(Protocol):
     changelog: str
     position: int
     """Next changelog offset to apply: everything below is in the local store."""
-    input_position: int | None
-    """Next input offset as of `position`; None where nothing was ever committed."""
+
+    @property
+    def input_position(self) -> int | None:
+        """Next input offset as of the last commit; None where nothing was ever committed."""
 
     def open(self) -> None:
         """Load the local store; nothing to do when it is open."""
@@ -167,7 +170,6 @@ class LaneStatus:
     records: int = 0
     restored: int = 0
     error: str | None = None
-    history: list[str] = field(default_factory=list)
 
 
 class Lane:

@@ -62,6 +62,12 @@ class Demo:
         self.parts.append(part)
         return part
 
+    def stop(self) -> None:
+        """Stop what still runs, the last started first."""
+        for part in reversed(self.parts):
+            if part.is_running:
+                part.stop()
+
     @contextmanager
     def step(self, text: str) -> Iterator[Any]:
         """Say what is going on while it goes on, and that it is done."""
@@ -93,7 +99,7 @@ def run(paths: list[Path], *, keep: bool = False, as_json: bool = False) -> bool
         running.callback(shutil.rmtree, demo.folder, ignore_errors=True)
         with demo.step("Kafka starts"):
             demo.bootstrap = running.enter_context(choose_broker())
-        running.callback(lambda: [part.stop() for part in reversed(demo.parts) if part.is_running])
+        running.callback(demo.stop)
         _write_settings(demo)
         report, totals = _story(demo)
         once = _show(demo, report, totals, as_json=as_json)
@@ -207,7 +213,7 @@ def _watch(demo: Demo) -> Iterator[Consumer]:
 
 def _end(watch: Consumer, topic: str) -> int:
     ends = (watch.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS))
-    return sum(end for _, end in ends)
+    return sum(int(end) for _, end in ends)
 
 
 def _wait_for_lag(demo: Demo, status: Any, worker: Part) -> None:
@@ -216,7 +222,7 @@ def _wait_for_lag(demo: Demo, status: Any, worker: Part) -> None:
         def lag() -> int:
             partitions = [TopicPartition(INPUT, number) for number in range(PARTITIONS)]
             done = sum(max(0, place.offset) for place in watch.committed(partitions, timeout=10))
-            left = _end(watch, INPUT) - done
+            left: int = _end(watch, INPUT) - done
             status.update(f"worker 2 takes over: {left:,} records to go")
             return left
 

@@ -49,8 +49,8 @@ def count(path: Path) -> EventFile:
                     str(event["path"])
                 except (KeyError, TypeError, ValueError):
                     raise SourceError(
-                        f"{path}, line {number}: the demo adds up events with repository, path, added and deleted; this one is not "
-                        "such an event. 'ratchet publish' takes any file"
+                        f"{path}, line {number}: the demo adds up events with repository, path, added and deleted; "
+                        "this one is not such an event. 'ratchet publish' takes any file"
                     ) from None
                 found.events += 1
                 found.added[repository] += added
