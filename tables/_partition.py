@@ -19,7 +19,7 @@ from tables._map import LastSequence, LastSequences
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
 from tables._store import PROGRESS, Progress, Store
-from transport import EncodedBatch, RecordBatch, pack_entries
+from transport import EncodedBatch, RecordBatch, crash_point, pack_entries
 
 log = structlog.get_logger(__name__)
 
@@ -142,6 +142,7 @@ class SequencePartition:
             self._write([*self._map.unsaved_entries(), (PROGRESS, self.progress.pack())], self._committed)
             self._map.saved()
             self.position = self._committed
+            crash_point("saved")
         self._saved_at = time.monotonic()
 
     def rollback(self) -> None:

@@ -6,6 +6,7 @@ transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encodi
 """
 
 from transport._cluster import Cluster
+from transport._crash import crash_point
 from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus, PartitionState
@@ -27,6 +28,7 @@ __all__ = [
     "PartitionState",
     "RecordBatch",
     "client_options",
+    "crash_point",
     "entry_batch",
     "forward",
     "pack_entries",

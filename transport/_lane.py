@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from errors import Aborted, Fenced, PositionLost, RatchetError, StateAhead
 from transport._cluster import EARLIEST, LATEST, Cluster
+from transport._crash import crash_point
 from transport._encoding import EncodedBatch, forward, with_headers
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._transaction import State, TransactionalProducer
@@ -264,6 +265,7 @@ class Lane:
         spec, state = self.spec, self.state
         self.status.state = LaneState.STARTING
         await self._producer.initialise()
+        crash_point("fenced")
         self.status.state = LaneState.RESTORING
         opening = asyncio.ensure_future(asyncio.to_thread(state.open))
         try:
@@ -272,6 +274,7 @@ class Lane:
             await opening  # a thread cannot be stopped, and what it opens has to be closed
             raise
         await self._restore()
+        crash_point("restored")
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         if committed is None and state.input_position is not None:
             # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
@@ -327,6 +330,7 @@ class Lane:
                 await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if fetch.done():
                     batch = fetch.result()
+                    crash_point("fetched")
                     fetch = asyncio.create_task(self._fetch(self.spec.topic, batch.next))
                     pending = {fetch, stop}
                     if batch.next > self._position:
@@ -361,9 +365,11 @@ class Lane:
                     f"{spec.topic}, partition {spec.partition}: stopped while the agent held offset {batch.start}"
                 )
             delivery.done.result()
+            crash_point("judged")
             for topic, encoded in delivery.outputs:
                 await producer.add(topic, spec.partition)
                 await producer.produce(topic, spec.partition, encoded)
+            crash_point("produced")
         self._position = batch.next
         self._records += batch.count
 
@@ -374,10 +380,13 @@ class Lane:
         last = None
         for encoded in state.changes(self._position):
             last = (await producer.produce(state.changelog, spec.partition, encoded), encoded.count)
+        crash_point("logged")
         await producer.commit(spec.topic, spec.partition, self._position)
+        crash_point("committed")
         if last is not None:
             changelog_next = last[0].result() + last[1]
         state.committed(changelog_next)
+        crash_point("remembered")
         self.status.position = self._position
         self.status.commits += 1
         self.status.records += self._records

@@ -34,6 +34,7 @@ from aiokafka.protocol.transaction import (
 
 from errors import Aborted, Fenced, RecordTooLarge, TransactionError
 from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from transport._crash import crash_point
 from transport._encoding import EncodedBatch
 
 log = structlog.get_logger(__name__)
@@ -162,6 +163,7 @@ class TransactionalProducer:
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+        crash_point("offered")
         await self._guard(self._end(commit=True))
         self.state = State.READY
 

@@ -3,91 +3,23 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-import uuid
-from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from worker_process import Site, WorkerProcess, read_all
+from killing_ground import EVENTS, IDENTITIES, Feed, check, make_site
+from worker_process import Site, WorkerProcess
 
-from app._verify import verify
-
-EVENTS = 20_000
 KILLS = 6
-KEYS = 200
-PARTITIONS = 4
-IDENTITIES = ("partition", "key", "producer")
 
 
 @pytest.fixture
 def site(broker: str, tmp_path: Path) -> Site:
-    app = f"killed-{uuid.uuid4().hex[:8]}"
-    streams = "".join(
-        f"""
-[streams.by-{identity}]
-input = "{app}.{identity}.in"
-output = "{app}.{identity}.out"
-dead_letters = "{app}.{identity}.dead"
-identity = "{identity}"
-partitions = {PARTITIONS}
-"""
-        for identity in IDENTITIES
-    )
-    topics = [
-        NewTopic(f"{app}.{identity}.in", num_partitions=PARTITIONS, replication_factor=1) for identity in IDENTITIES
-    ]
-    admin = AdminClient({"bootstrap.servers": broker})
-    for made in admin.create_topics(topics).values():
-        made.result(30)
-    return Site(tmp_path, broker, app, f"commit_interval_ms = 20\nsession_timeout_ms = 3000\n{streams}")
-
-
-def events() -> Iterator[tuple[int, str, str, int]]:
-    """(partition, key, producer, sequence): of 20,000 every fifth is one that was sent before."""
-    choose = random.Random(20_000)
-    last: dict[int, int] = defaultdict(int)
-    sent: dict[int, list[tuple[int, str, str, int]]] = defaultdict(list)
-    for _ in range(EVENTS):
-        key = choose.randrange(KEYS)
-        partition = key % PARTITIONS
-        if sent[partition] and choose.random() < 0.2:
-            yield choose.choice(sent[partition][-500:])
-            continue
-        last[partition] += choose.randint(1, 3)  # gaps are allowed
-        event = (partition, f"key-{key}", f"producer-{key % 20}", last[partition])
-        sent[partition].append(event)
-        yield event
-
-
-class Feed(threading.Thread):
-    """Sends the events to all inputs at once, slowly enough that there is always something left to be killed over."""
-
-    def __init__(self, site: Site, sequence: list[tuple[int, str, str, int]]) -> None:
-        super().__init__(daemon=True)
-        self.site, self.sequence = site, sequence
-        self.hurry = threading.Event()
-
-    def run(self) -> None:
-        producer = Producer({"bootstrap.servers": self.site.broker, "enable.idempotence": True, "linger.ms": 5})
-        for index, (partition, key, name, number) in enumerate(self.sequence):
-            headers = [("ratchet-producer", name.encode()), ("ratchet-sequence", number.to_bytes(8, "big"))]
-            for identity in IDENTITIES:
-                topic = f"{self.site.app}.{identity}.in"
-                producer.produce(topic, f"{number}".encode(), key, partition=partition, headers=headers)
-            producer.poll(0)
-            if index % 100 == 99 and not self.hurry.is_set():
-                time.sleep(0.3)
-        assert producer.flush(60) == 0
+    return make_site(broker, tmp_path, session_timeout_ms=3000)
 
 
 def test_killed_worker_neither_loses_nor_doubles_nor_reorders(site: Site) -> None:
-    sent = list(events())
-    feed = Feed(site, sent)
+    feed = Feed(site)
     inputs = [f"{site.app}.{identity}.in" for identity in IDENTITIES]
     worker = WorkerProcess(site)
     choose = random.Random(6)
@@ -102,48 +34,12 @@ def test_killed_worker_neither_loses_nor_doubles_nor_reorders(site: Site) -> Non
             worker.start()
             worker.wait_for(lambda before=before: position() > before + 300, "progress")
             time.sleep(choose.uniform(0, 0.3))
-            assert position() < len(inputs) * EVENTS, "the feed was over before the last kill"
             worker.kill()
-        feed.hurry.set()
-        feed.join(120)
-        assert not feed.is_alive()
+        sent = feed.finish()
+        assert len(sent) >= EVENTS
         worker.start()
-        worker.wait_for(lambda: position() >= len(inputs) * EVENTS, "the end of the input")
+        worker.wait_for(lambda: position() >= len(inputs) * len(sent), "the end of the input")
         worker.stop()
     finally:
         worker.end()
-    for identity in IDENTITIES:
-        assert distinct(sent, identity) == delivered(site, identity)
-        report = verify(site.settings, f"by-{identity}")
-        assert report.ok, report.as_dict()
-        assert report.pending == 0
-        assert report.fresh + report.duplicate == EVENTS
-        assert report.invalid == 0
-
-
-def identity_of(identity: str, partition: int, key: str, producer: str) -> tuple[int, str]:
-    return partition, {"partition": "", "key": key, "producer": producer}[identity]
-
-
-def distinct(sent: list[tuple[int, str, str, int]], identity: str) -> dict[tuple[int, str], list[int]]:
-    """The sequences of each identity that moved it forward, in the order they were sent."""
-    kept: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for partition, key, producer, number in sent:
-        sequences = kept[identity_of(identity, partition, key, producer)]
-        if not sequences or number > sequences[-1]:
-            sequences.append(number)
-    return kept
-
-
-def delivered(site: Site, identity: str) -> dict[tuple[int, str], list[int]]:
-    found: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for partition, messages in read_all(site.broker, f"{site.app}.{identity}.out").items():
-        for message in messages:
-            producer = header(message, "ratchet-producer").decode()
-            sequence = int.from_bytes(header(message, "ratchet-sequence"), "big")
-            found[identity_of(identity, partition, message.key().decode(), producer)].append(sequence)
-    return found
-
-
-def header(message: Message, name: str) -> bytes:
-    return dict(message.headers())[name]
+    check(site, sent)

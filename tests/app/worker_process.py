@@ -73,11 +73,13 @@ class WorkerProcess:
         self.state = site.folder / f"{name}-state"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, crash_at: str | None = None) -> None:
+        """crash_at: a point of transport._crash, POINT or POINT:N."""
+        planned = {"TRANSPORT_CRASH_AT": crash_at} if crash_at else {}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "app", "worker", "-c", str(self.site.config), "--state-folder", str(self.state)],
-                env=self.site.environment,
+                env={**self.site.environment, **planned},
                 cwd=self.site.folder,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,57 @@
+"""Named points in the durable order at which a test can have this process killed.
+
+`TRANSPORT_CRASH_AT=NAME:N` kills the process, with SIGKILL, the Nth time it comes to the point (N from 1). Off, it is a
+call of an empty function, a few times per commit. The order of the points is the durable order (docs/decisions/0001):
+
+    fenced        transactional id initialised, nothing read yet
+    restored      changelog replayed, committed offset not read yet
+    fetched       step 1, for one batch
+    judged        step 2: pushed has moved, nothing is sent
+    produced      step 3, output and dead letters are on their way
+    logged        step 3, the changelog is on its way as well
+    offered       step 4: everything is acknowledged and the offset sent, the end is not
+    committed     step 5: the transaction is committed, memory does not know
+    remembered    step 6: pushed has become persisted, the local store does not know
+    saved         step 6: the local store knows
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+VARIABLE: Final = "TRANSPORT_CRASH_AT"
+POINTS: Final = (
+    "fenced",
+    "restored",
+    "fetched",
+    "judged",
+    "produced",
+    "logged",
+    "offered",
+    "committed",
+    "remembered",
+    "saved",
+)
+
+
+class _Plan:
+    def __init__(self, text: str) -> None:
+        self.point, _, times = text.partition(":")
+        self.left = int(times or 1)
+        if self.point not in POINTS:
+            raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {', '.join(POINTS)}")
+
+    def __call__(self, point: str) -> None:
+        if point == self.point:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _never(point: str) -> None:
+    """No crash is planned."""
+
+
+crash_point = _Plan(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _never
