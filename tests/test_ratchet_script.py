@@ -48,7 +48,7 @@ class Clone:
         self.record = folder / "record"
         (self.root / "app").mkdir(parents=True)
         self.programs.mkdir()
-        for name in ("ratchet", "requirements.lock", "uv.lock", "app/jars.lock"):
+        for name in ("ratchet", "requirements.lock", "app/jars.lock"):
             shutil.copy(ROOT / name, self.root / name)
         for tool in (*TOOLS, "pwd", "sleep"):
             found = shutil.which(tool)
@@ -149,12 +149,15 @@ def test_the_first_use_makes_the_environment_and_the_second_does_not(clone: Clon
 def test_uv_is_used_where_there_is_one(clone: Clone) -> None:
     clone.complete()
     clone.program(
-        "uv", f'#!/bin/sh\necho "uv $*" >>"{clone.record}"\nexec "$5" -m venv --clear "$UV_PROJECT_ENVIRONMENT"\n'
+        "uv",
+        f'#!/bin/sh\necho "uv $*" >>"{clone.record}"\n[ "$1" != venv ] || exec "$4" -m venv --clear "$5"\n',
     )
     assert clone.run("web").returncode == 0
-    uv, *_, last = clone.recorded()
-    assert uv == (f"uv sync --project {clone.root} --python {clone.programs}/python3.12 --frozen --no-install-project")
-    assert last == "-m app web"
+    venv = clone.root / ".venv"
+    recorded = clone.recorded()
+    assert recorded[0] == f"uv venv --clear --python {clone.programs}/python3.12 {venv}"
+    assert f"uv pip sync --python {venv}/bin/python --require-hashes {clone.root}/requirements.lock" in recorded
+    assert recorded[-1] == "-m app web"
 
 
 @pytest.mark.parametrize("cut_short", ["PIP_FAILS", "SETUP_FAILS"])
@@ -170,9 +173,7 @@ def test_a_set_up_that_was_cut_short_starts_again(clone: Clone, cut_short: str) 
     assert any(line.startswith("-m pip") for line in again) == (cut_short == "PIP_FAILS")
 
 
-@pytest.mark.parametrize(
-    ("lock", "made_again"), [("requirements.lock", True), ("uv.lock", True), ("app/jars.lock", False)]
-)
+@pytest.mark.parametrize(("lock", "made_again"), [("requirements.lock", True), ("app/jars.lock", False)])
 def test_a_changed_lock_is_followed(clone: Clone, lock: str, made_again: bool) -> None:
     clone.complete().run("web")
     clone.recorded()
