@@ -97,7 +97,6 @@ class Lanes:
         self.app, self._make = app, make
         self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
         self.running: dict[tuple[str, int], Lane] = {}
-        self.rebalances = 0
         self._wanted: set[tuple[str, int]] = set()
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,7 +118,6 @@ class Lanes:
         # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
         actives = app.assignor.assigned_actives()
         self._wanted = {(tp.topic, tp.partition) for tp in actives if tp.topic in self._make}
-        self.rebalances += 1
         log.info("partitions assigned", lanes=sorted(partition for _, partition in self._wanted))
         self._spawn(self._change())
 
