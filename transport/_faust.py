@@ -17,6 +17,7 @@ from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
+from errors import Aborted
 from transport._lane import Delivery, Lane
 
 log = structlog.get_logger(__name__)
@@ -35,8 +36,9 @@ QUEUE: Final = 64
 class LaneChannel(Channel):
     """The channel from the lanes to the agent.
 
-    Unlike Faust's own it is not emptied when a rebalance resumes the flow: a lane would wait for a batch no agent ever
-    sees.
+    Unlike Faust's own it is not emptied when a rebalance resumes the flow, and what goes through it is no Faust event:
+    a stream drops those whose group generation is over. Either way a lane, which outlives generations, would wait for a
+    batch that no agent ever sees.
     """
 
     _queue: ThrowableQueue | None
@@ -134,7 +136,9 @@ class Lanes:
         channel = self.channels[changelog]
 
         async def deliver(delivery: Delivery) -> None:
-            await channel.send(value=delivery)
+            if not channel.subscriber_count:
+                raise Aborted(f"{changelog}: no agent reads the deliveries of this table's lanes; is one restarting?")
+            await channel.put(delivery)
 
         return deliver
 

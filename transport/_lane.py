@@ -43,6 +43,8 @@ FETCH_WAIT_MS: Final = 250
 """How long the broker may hold back an empty answer; also how late a stop can be noticed by the broker."""
 AGENT_WAIT_S: Final = 10.0
 """How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
+AGENT_SLOW_S: Final = 30.0
+"""How often it is said that a lane waits for the agent: far beyond what judging 2 MiB takes."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 
@@ -356,7 +358,8 @@ class Lane:
             delivery = Delivery(self, batch)
             await self._deliver(delivery)
             waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            while not (await asyncio.wait(waiting, timeout=AGENT_SLOW_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                self.log.warning("the agent does not give back a batch", offset=batch.start, records=batch.count)
             if not delivery.done.done():
                 await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
             if not delivery.done.done():
