@@ -8,6 +8,7 @@
     │   ├── TopicMissing
     │   └── PartitionsDiffer        partition counts that must be equal are not
     ├── SourceError                 a file to publish cannot be read as asked
+    ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
     ├── TransportError              a partition cannot go on as it is
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── PositionLost            the committed offset is outside what the topic still holds
@@ -56,6 +57,10 @@ class PartitionsDiffer(TopicError):
 
 class SourceError(RatchetError):
     """A source to publish cannot be read as asked."""
+
+
+class FaultRunFailed(RatchetError):
+    """A site under injected faults did not come back by itself, or what came of it cannot be counted."""
 
 
 class TransportError(RatchetError):

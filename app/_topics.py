@@ -23,6 +23,8 @@ COMPACTED: Final = {
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
     "segment.ms": str(24 * 3600 * 1000),
     "segment.bytes": str(256 << 20),
+    # Stamped by the broker: it would refuse entries of a worker whose clock is more than an hour ahead (KIP-937).
+    "message.timestamp.type": "LogAppendTime",
 }
 
 

@@ -8,6 +8,7 @@ import typer
 
 from app.cli.broker import broker
 from app.cli.demo import demo
+from app.cli.faults import faults
 from app.cli.publish import publish
 from app.cli.setup import setup
 from app.cli.sink import sink
@@ -25,7 +26,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, sink, tables, verify, setup):
+for command in (demo, broker, worker, web, publish, sink, tables, verify, faults, setup):
     cli.command()(command)
 
 

@@ -1,4 +1,4 @@
-"""The processes of the demo: each under a guard, so that none outlives it, and each with a log of its own."""
+"""Ratchet's own commands as processes: each under a guard, so that none outlives its owner, and each with a log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from app import _guard
@@ -15,11 +16,29 @@ from errors import SetupError
 class Part:
     """One `ratchet` command as a process."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
-        """Start it; its output goes to FOLDER/NAME.log."""
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *arguments: str,
+        module: str = "app",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; its output goes to FOLDER/NAME.log.
+
+        Args:
+            folder: of the log.
+            name: of the log, and of the process in messages.
+            arguments: the command and its options.
+            module: what `python -m` runs.
+            environment: variables that replace those of this process; None: no others.
+
+        Raises:
+            SetupError: it could not be started.
+        """
         self.name, self.log = name, folder / f"{name}.log"
-        command = [sys.executable, "-m", "app", *arguments]
-        root = str(Path(__file__).parents[2])
+        command = [sys.executable, "-m", module, *arguments]
+        root = str(Path(__file__).parents[1])
         search = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.log.open("ab") as log:
             self._guard = subprocess.Popen(
@@ -27,7 +46,7 @@ class Part:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": search},
+                env={**os.environ, **(environment or {}), "PYTHONPATH": search},
                 text=True,
                 start_new_session=True,
             )
@@ -38,8 +57,12 @@ class Part:
         self.pid = int(pid)
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
-        return self._guard.wait()
+        """Its exit code, once it has ended; 128 + the signal that ended it."""
+        code = self._guard.wait()
+        for stream in (self._guard.stdin, self._guard.stdout):
+            if stream is not None:
+                stream.close()
+        return code
 
     @property
     def is_running(self) -> bool:
@@ -48,13 +71,21 @@ class Part:
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to say good-bye."""
-        os.kill(self.pid, signal.SIGKILL)
-        self._guard.wait()
+        self._guard.send_signal(signal.SIGUSR1)  # the guard's word for it; it knows whether the process is still there
+        self.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still until `thaw`, and does not know of it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """SIGTERM, and wait."""
         self._guard.terminate()
-        self._guard.wait()
+        self.wait()
 
     def output(self) -> str:
         """What it has written so far."""

@@ -1,0 +1,9 @@
+"""Faults on purpose: real workers on a real Kafka are killed, frozen, cut off and starved while events go through.
+
+`run` does it and counts: lost, doubled, reordered. The tests use the same parts one by one.
+"""
+
+from faults._run import LONG, SHORT, Form, Result, run
+from faults._storm import Plan
+
+__all__ = ["LONG", "SHORT", "Form", "Plan", "Result", "run"]

@@ -1,0 +1,92 @@
+"""The count at the end: what each identity's output holds, against what was sent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from confluent_kafka import Consumer, TopicPartition
+
+from errors import FaultRunFailed
+from faults._events import Event
+from producers import PRODUCER_HEADER
+
+READ_WITHIN_S = 300.0
+READ_AT_A_TIME = 10_000
+
+Sequences = dict[tuple[int, str], list[int]]
+"""By identity, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Records of one stream that are not as they must be."""
+
+    lost: int = 0
+    doubled: int = 0
+    reordered: int = 0
+
+    def __add__(self, other: Difference) -> Difference:
+        return Difference(self.lost + other.lost, self.doubled + other.doubled, self.reordered + other.reordered)
+
+
+def expected(sent: Iterable[Event], kind: str) -> Sequences:
+    """The ratchet in its plainest form: a sequence counts if it is higher than all before it of its identity."""
+    kept: Sequences = defaultdict(list)
+    for event in sent:
+        sequences = kept[event.identity(kind)]
+        if not sequences or event.sequence > sequences[-1]:
+            sequences.append(event.sequence)
+    return kept
+
+
+def delivered(bootstrap: str, topic: str, kind: str) -> Sequences:
+    """What a reader of committed data finds in the output.
+
+    Raises:
+        FaultRunFailed: it cannot be read to its end.
+    """
+    found: Sequences = defaultdict(list)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ratchet-faults-count",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        for number in consumer.list_topics(topic, 30).topics[topic].partitions:
+            place = TopicPartition(topic, number, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=30)
+            consumer.assign([place])
+            deadline = time.monotonic() + READ_WITHIN_S
+            while end and consumer.position([place])[0].offset < end:
+                if time.monotonic() > deadline:
+                    raise FaultRunFailed(f"{topic}, partition {number}: cannot be read to its end, {end}")
+                for message in consumer.consume(READ_AT_A_TIME, 0.5):
+                    if message.error() is not None:
+                        raise FaultRunFailed(f"{topic}, partition {number}: {message.error().str()}")
+                    headers = dict(message.headers())
+                    sequence = int.from_bytes(headers["ratchet-sequence"], "big")
+                    event = Event(number, message.key().decode(), headers[PRODUCER_HEADER].decode(), sequence)
+                    found[event.identity(kind)].append(sequence)
+    finally:
+        consumer.close()
+    return found
+
+
+def compare(wanted: Sequences, found: Sequences) -> Difference:
+    """Multisets and order: a record too many is as wrong as one too few."""
+    lost = doubled = reordered = 0
+    for identity in wanted.keys() | found.keys():
+        right, there = wanted.get(identity, []), found.get(identity, [])
+        if right == there:
+            continue
+        missing, surplus = Counter(right) - Counter(there), Counter(there) - Counter(right)
+        lost, doubled = lost + missing.total(), doubled + surplus.total()
+        reordered += sum(1 for before, after in pairwise(there) if after < before)
+    return Difference(lost, doubled, reordered)

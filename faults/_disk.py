@@ -1,0 +1,55 @@
+"""A small disk that can be filled: a tmpfs of its own, or where that is not allowed a file-size limit of 0.
+
+A tmpfs says ENOSPC, as a full disk does. Mounting one needs root. Without it the process under test is forbidden to
+write to files at all (RLIMIT_FSIZE, EFBIG): another number for what is the same to RocksDB and to Kafka.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+
+class SmallDisk:
+    """A folder on a disk of so many bytes; `fill` leaves no room on it, `free` gives it back."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        """folder: is made; size: bytes."""
+        self.folder = folder
+        folder.mkdir(parents=True)
+        mounting = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)], capture_output=True
+        )
+        self.is_mounted = mounting.returncode == 0
+        self._filler = folder / "filler"
+
+    def fill(self, pid: int) -> None:
+        """From now on the process cannot write to the disk. pid: used where there is no tmpfs."""
+        if not self.is_mounted:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            return
+        with self._filler.open("wb", buffering=0) as file:
+            for piece in (1 << 20, 1 << 12, 1):
+                try:
+                    while file.write(b"\0" * piece):
+                        pass
+                except OSError:
+                    continue  # full, to a piece of this size
+
+    def free(self, pid: int) -> None:
+        """There is room again."""
+        if self.is_mounted:
+            self._filler.unlink(missing_ok=True)
+        else:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def __enter__(self) -> SmallDisk:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_mounted:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True, capture_output=True)

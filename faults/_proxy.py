@@ -1,0 +1,129 @@
+"""A TCP proxy between one worker and one broker, for networks that cut, delay and fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from enum import StrEnum
+
+CHUNK = 1 << 16
+
+
+class Line(StrEnum):
+    """What the network does."""
+
+    OPEN = "open"
+    DELAYED = "delayed"
+    SILENT = "silent"
+    """Half-open: connections stand and nothing comes through, in either direction."""
+    CUT = "cut"
+    """Connections are reset, new ones are closed at once."""
+
+
+class Proxy:
+    """Listens on a free port of 127.0.0.1 and forwards to another; runs in a thread of its own until `close`."""
+
+    def __init__(self, target: int, delay_s: float = 0.3) -> None:
+        """Start to listen.
+
+        Args:
+            target: port of 127.0.0.1 to forward to; nothing needs to listen there yet.
+            delay_s: how much later each piece arrives while the line is delayed.
+        """
+        self.target, self.delay_s = target, delay_s
+        self.port = 0
+        self._line = Line.OPEN
+        self._loop = asyncio.new_event_loop()
+        self._speaking = asyncio.Event()
+        self._speaking.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    @property
+    def line(self) -> Line:
+        """What the network does at present."""
+        return self._line
+
+    @line.setter
+    def line(self, line: Line) -> None:
+        self._line = line
+        self._loop.call_soon_threadsafe(self._apply)
+
+    def close(self) -> None:
+        """Reset every connection and end."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _apply(self) -> None:
+        if self._line is Line.SILENT:
+            self._speaking.clear()
+        else:
+            self._speaking.set()
+        if self._line is Line.CUT:
+            self._reset()
+
+    def _reset(self) -> None:
+        for writer in list(self._writers):
+            _reset(writer)
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        server = loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        loop.run_forever()
+        server.close()
+        self._reset()
+        for task in self._tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        loop.run_until_complete(asyncio.sleep(0))  # lets the aborted transports close their sockets
+        loop.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a connection's callback is always a task
+        self._tasks.add(task)
+        self._writers.add(writer)
+        far: asyncio.StreamWriter | None = None
+        try:
+            if self._line is Line.CUT:
+                return
+            await self._speaking.wait()
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self.target)
+            self._writers.add(far)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._forward(reader, far))
+                both.create_task(self._forward(far_reader, writer))
+        except* OSError:
+            pass  # one of the two sides has gone; the other learns it below
+        finally:
+            for end in (writer, far):
+                if end is not None:
+                    _reset(end)
+                    self._writers.discard(end)
+            self._tasks.discard(task)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK):
+            await self._speaking.wait()
+            if self._line is Line.DELAYED:
+                await asyncio.sleep(self.delay_s)
+            writer.write(data)
+            await writer.drain()
+        raise ConnectionResetError  # the whole connection ends with either direction
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        # Nothing lingers: the other side gets a reset instead of an orderly end.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,160 @@
+"""The scenes beside the storm: faults that need a Kafka of another shape, or that a worker must refuse to ride out."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from errors import FaultRunFailed
+from faults._count import Difference
+from faults._disk import SmallDisk
+from faults._events import PARTITIONS
+from faults._kafka import Kafka
+from faults._site import Site
+
+STATE_DISK = 64 << 20
+"""bytes: RocksDB of twelve partitions with little in it needs a few."""
+BROKER_DISK = 400 << 20
+"""bytes: Kafka preallocates ten megabytes of index for each log, of which a tmpfs only holds what is touched."""
+STANDS_STILL_S = 3.0
+"""A hundred commit intervals: what has not been committed by then is not going to be."""
+
+
+def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int]:
+    """Nodes of a cluster of three are killed and stopped in turn; two of three are always there.
+
+    Returns:
+        what is wrong with the output, events sent
+    """
+    with Kafka(folder / "kafka", nodes=3, workers=2) as kafka:
+        site = Site(kafka, folder / "site", workers=2, seed=seed)
+        try:
+            since = site.positions()
+            for worker in site.workers:
+                worker.start()
+            site.wait_for_progress(since, "the first commits")
+            for number in range(restarts):
+                node = kafka.nodes[number % 3]
+                (node.stop if number % 2 else node.kill)()
+                site.wait_for_progress(site.positions(), f"progress while node {number % 3 + 1} is away")
+                node.start()
+                site.wait_for_progress(site.positions(), f"progress after the return of node {number % 3 + 1}")
+            sent, difference, _ = site.finish()
+            return difference, len(sent)
+        finally:
+            site.close()
+
+
+def full_disk_of_a_worker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
+    """The worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
+    with Kafka(folder / "kafka", nodes=1, workers=1) as kafka, SmallDisk(folder / "disk", STATE_DISK) as disk:
+        site = Site(kafka, folder / "site", workers=1, seed=seed)
+        try:
+            worker = site.workers[0]
+            worker.state = disk.folder / "state"
+            worker.start()
+            site.wait_for_progress(site.positions(), "the first commits")
+            for _ in range(times):
+                worker.mark()
+                pid = worker.process().pid
+                disk.fill(pid)
+                site.wait_for(lambda: worker.said("RocksDB cannot"), "the word that the disk is full")
+                site.wait_for(lambda: _stands_still(site), "every partition to stand still")
+                worker.process()  # it must not have ended
+                disk.free(pid)
+                site.wait_for_progress(site.positions(), "progress after there was room again")
+            sent, difference, _ = site.finish()
+            return difference, len(sent)
+        finally:
+            site.close()
+
+
+def _set_policy(admin: AdminClient, topic: str, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(60)
+
+
+def _stands_still(site: Site) -> bool:
+    before = site.positions()
+    time.sleep(STANDS_STILL_S)
+    return site.positions() == before
+
+
+def full_disk_of_the_broker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
+    """Kafka ends when it cannot write its logs; when it is back with room, the workers go on by themselves."""
+    with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
+        with Kafka(disk.folder, nodes=1, workers=1) as kafka:
+            site = Site(kafka, folder / "site", workers=1, seed=seed)
+            try:
+                node = kafka.nodes[0]
+                site.workers[0].start()
+                site.wait_for_progress(site.positions(), "the first commits")
+                for _ in range(times):
+                    disk.fill(node.java_pid)
+                    site.wait_for(lambda: not node.is_running, "Kafka giving up on its full disk")
+                    disk.free(0) if disk.is_mounted else None
+                    node.start()
+                    site.wait_for_progress(site.positions(), "progress after Kafka had room again")
+                sent, difference, _ = site.finish()
+                return difference, len(sent)
+            finally:
+                site.close()
+
+
+def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
+    """Changelogs that no longer hold what was counted are refused by name, and nothing is forwarded on a guess.
+
+    Returns:
+        what is wrong with the output, partitions that were refused
+    """
+    with Kafka(folder / "kafka", nodes=1, workers=1) as kafka:
+        site = Site(kafka, folder / "site", workers=1, seed=seed)
+        try:
+            worker = site.workers[0]
+            worker.start()
+            site.wait_for_progress(site.positions(), "the first commits")
+            worker.process().stop()
+            admin = kafka.admin()
+            changelog = f"{site.app}-by-{{}}-changelog"
+            # Created again: the local store knows more than it.
+            again = changelog.format("key")
+            admin.delete_topics([again], operation_timeout=30)[again].result(60)
+            time.sleep(1)  # Kafka answers before every node has forgotten it
+            new = NewTopic(again, PARTITIONS, 1, config={"cleanup.policy": "compact"})
+            admin.create_topics([new], operation_timeout=30)[again].result(60)
+            # Cut at its beginning, and the local store is lost. Kafka cuts only where its policy is to delete.
+            cut = changelog.format("producer")
+            _set_policy(admin, cut, "compact,delete")
+            places = [TopicPartition(cut, number, -1) for number in range(PARTITIONS)]
+            for done in admin.delete_records(places).values():
+                done.result(60)
+            _set_policy(admin, cut, "compact")
+            shutil.rmtree(worker.state / site.app / "by-producer")
+            before = site.positions()
+            worker.start()
+            healthy = {place: offset for place, offset in before.items() if place[0] == "partition.in"}
+            site.wait_for_progress(healthy, "the stream whose changelog is whole")
+            site.wait_for(
+                lambda: worker.said("created again") and worker.said("is gone"), "the refusals of the lost changelogs"
+            )
+            time.sleep(STANDS_STILL_S)
+            after = site.positions()
+            moved = [place for place in before if place not in healthy and after[place] != before[place]]
+            if moved:
+                raise FaultRunFailed(f"went on without their changelog: {moved}")
+            worker.process().stop()
+            return Difference(), len(before) - len(healthy)
+        finally:
+            site.close()

@@ -1,0 +1,199 @@
+"""A site under fire: streams of every kind of identity, their workers, their events, and how far they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from confluent_kafka.admin import NewTopic
+
+from app._part import Part
+from app._verify import verify
+from app.settings import Settings, load
+from errors import FaultRunFailed
+from faults._count import Difference, compare, delivered, expected
+from faults._events import IDENTITIES, PARTITIONS, Event, Feed
+from faults._kafka import Kafka
+
+log = structlog.get_logger(__name__)
+
+SESSION_TIMEOUT_MS = 3_000
+"""Short, so that a run can wait for many sessions to end; Kafka's own default is 45 s."""
+COMMIT_INTERVAL_MS = 20
+"""Short, so that a fault finds a transaction in every one of its states."""
+PATIENCE_S = 180.0
+"""What has not happened by then has hung: the slowest thing here, a broker's return, takes ten seconds."""
+ASK_EVERY_S = 0.1
+
+Positions = dict[tuple[str, int], int]
+
+
+class Worker:
+    """One worker of a site, with its own state folder and its own network; `part` is the process, when there is one."""
+
+    def __init__(self, site: Site, number: int) -> None:
+        self.site, self.number = site, number
+        self.name = f"worker-{number}"
+        self.state = site.folder / f"{self.name}-state"
+        self.part: Part | None = None
+        self._seen = 0
+
+    @property
+    def is_running(self) -> bool:
+        return self.part is not None and self.part.is_running
+
+    def start(self, clock_shift_s: int = 0) -> None:
+        """Start the process; it says nothing about when it is ready.
+
+        clock_shift_s: how far its wall clock is ahead; below 0 behind.
+        """
+        self._seen = len(self.output())
+        command = ["worker", "-c", str(self.site.config), "--state-folder", str(self.state)]
+        module = "app"
+        if clock_shift_s:
+            module, command = "faults._clock", [str(clock_shift_s), *command]
+        self.part = Part(
+            self.site.folder,
+            self.name,
+            *command,
+            module=module,
+            environment={"RATCHET_BOOTSTRAP": self.site.kafka.bootstrap_of(self.number)},
+        )
+
+    def process(self) -> Part:
+        """The process.
+
+        Raises:
+            FaultRunFailed: there is none, or it has ended by itself.
+        """
+        if self.part is None or not self.part.is_running:
+            raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
+        return self.part
+
+    def output(self) -> str:
+        """All that it has logged since the first start."""
+        path = self.site.folder / f"{self.name}.log"
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def said(self, words: str) -> bool:
+        """Whether it has logged this since its last start, or since `mark`."""
+        return words in self.output()[self._seen :]
+
+    def mark(self) -> None:
+        """From here on counts what `said` asks for."""
+        self._seen = len(self.output())
+
+
+class Site:
+    """Topics, settings and workers on a Kafka of its own."""
+
+    def __init__(self, kafka: Kafka, folder: Path, workers: int, seed: int, extra: str = "") -> None:
+        """Create the input topics and start to feed them.
+
+        Args:
+            kafka: running.
+            folder: of settings, state and logs.
+            workers: how many there may be.
+            seed: of the events.
+            extra: more lines of settings.
+        """
+        folder.mkdir(parents=True)
+        self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
+        self.app = "faults"
+        copies = 3 if len(kafka.nodes) == 3 else 1
+        self.inputs = {f"{kind}.in": PARTITIONS for kind in IDENTITIES}
+        streams = "".join(
+            f"""
+[streams.by-{kind}]
+input = "{kind}.in"
+output = "{kind}.out"
+dead_letters = "{kind}.dead"
+identity = "{kind}"
+replication = {copies}
+"""
+            for kind in IDENTITIES
+        )
+        head = f"""app = "{self.app}"
+commit_interval_ms = {COMMIT_INTERVAL_MS}
+session_timeout_ms = {SESSION_TIMEOUT_MS}
+{extra}"""
+        self.config.write_text(head + streams, "utf-8")
+        admin = kafka.admin()
+        new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=copies) for topic in self.inputs]
+        for made in admin.create_topics(new, operation_timeout=30).values():
+            made.result(60)
+        self.workers = [Worker(self, number) for number in range(workers)]
+        self.feed = Feed(kafka.bootstrap, list(self.inputs), seed)
+        self.feed.start()
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.config, bootstrap=self.kafka.bootstrap)
+
+    def running(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.is_running]
+
+    def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
+        """Wait, and return for how long, in seconds.
+
+        Raises:
+            FaultRunFailed: it did not come about.
+        """
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > patience_s:
+                words = "\n".join(f"{worker.name}:\n{worker.output()[-3000:]}" for worker in self.workers)
+                raise FaultRunFailed(f"{what}: not within {patience_s:.0f} s. Logs: {self.folder}\n{words}")
+            time.sleep(ASK_EVERY_S)
+        return time.monotonic() - began
+
+    def positions(self) -> Positions:
+        """Committed offsets of every input partition; waits for a Kafka that is away."""
+        found: list[Positions] = []
+
+        def ask() -> bool:
+            asked = self.kafka.positions(self.app, self.inputs)
+            found.extend([asked] if asked is not None else [])
+            return asked is not None
+
+        self.wait_for(ask, "Kafka's answer about committed offsets")
+        return found[-1]
+
+    def wait_for_progress(self, since: Positions, what: str) -> float:
+        """Wait until every partition has committed something after `since`; the feed never stops. Returns seconds."""
+
+        def all_moved() -> bool:
+            now = self.kafka.positions(self.app, self.inputs)
+            return now is not None and all(now[place] > offset for place, offset in since.items())
+
+        return self.wait_for(all_moved, what)
+
+    def finish(self) -> tuple[list[Event], Difference, float]:
+        """End the feed, let the workers come to the end of the input, stop them, and count.
+
+        Returns:
+            what was sent, what is wrong with the output, seconds from the last event to lag 0
+        """
+        sent = self.feed.finish()
+        total = len(sent) * len(self.inputs)
+        caught_up_s = self.wait_for(lambda: sum(self.positions().values()) >= total, "lag 0", 4 * PATIENCE_S)
+        for worker in self.running():
+            worker.process().stop()
+        difference = Difference()
+        for kind in IDENTITIES:
+            counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{kind}.out", kind))
+            proof = verify(self.settings, f"by-{kind}")
+            if proof.pending or proof.invalid or proof.fresh + proof.duplicate != len(sent):
+                raise FaultRunFailed(f"by-{kind}: {len(sent)} events were sent, the input holds {proof.as_dict()}")
+            if (counted == Difference()) != proof.ok:
+                raise FaultRunFailed(f"by-{kind}: counted {counted}, but verify says {proof.as_dict()}")
+            difference += counted
+        return sent, difference, caught_up_s
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self.feed.abandon()
+        for worker in self.running():
+            worker.process().kill()
