@@ -49,6 +49,7 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
     Raises:
         PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
         TopicError: a topic cannot be created, or the changelog is not compacted.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
     changelog = changelog_name(settings.app, name)
@@ -98,6 +99,7 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
 
     Raises:
         TopicError: Kafka refuses.
+        BrokerUnavailable: it has gone away, or did not answer.
     """
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
     try:
@@ -105,7 +107,7 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
         log.info("topic created", topic=topic, partitions=partitions)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise TopicError(f"topic {topic} cannot be created: {error.args[0].str()}") from None
+            raise _named(f"topic {topic} cannot be created", error) from None
 
 
 def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
@@ -113,6 +115,7 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
 
     Raises:
         TopicError: it cannot be read.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
     began = time.monotonic()
@@ -124,8 +127,15 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
             # A topic that was just created is not known to every broker at once.
             missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             if not missing or time.monotonic() - began > ADMIN_TIMEOUT_S:
-                raise TopicError(f"topic {topic}: its configuration cannot be read: {error.args[0].str()}") from None
+                raise _named(f"topic {topic}: its configuration cannot be read", error) from None
             time.sleep(0.1)
+
+
+def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
+    reason: KafkaError = error.args[0]
+    # librdkafka's own codes are all below 0 and are about the way to the broker.
+    away = reason.code() < 0 or reason.code() in (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT)
+    return (BrokerUnavailable if away else TopicError)(f"{what}: {reason.str()}")
 
 
 def limit_of(admin: AdminClient, topic: str) -> int:

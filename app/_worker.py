@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from app._reach import wait_until_reachable
 from app._status import StatusServer
 from app._topics import StreamTopics, prepare
 from app.settings import Settings
-from errors import StateFolderInUse
+from errors import BrokerUnavailable, StateFolderInUse
 
 log = structlog.get_logger(__name__)
 
@@ -29,10 +30,22 @@ def run(settings: Settings, bootstrap: str) -> None:
         RatchetError: it cannot start; the text says why.
     """
     with state_folder(settings.state_folder):
-        wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
-        topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+        topics = _prepared(settings, bootstrap)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, bootstrap, topics))
+
+
+def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
+    """The topics of every stream; a Kafka that goes away meanwhile is waited for as one that is not there yet."""
+    deadline = time.monotonic() + settings.kafka_timeout_s
+    while True:
+        wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
+        try:
+            return {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+        except BrokerUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("Kafka went away while the topics were prepared; trying again", reason=str(error))
 
 
 async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:

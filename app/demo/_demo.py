@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app._broker import choose_broker
+from app._part import Part
 from app._verify import Report, verify
 from app.demo._events import COLUMNS, EventFile, count, excerpt
-from app._part import Part
 from app.settings import Settings, load
 from errors import SetupError
 from spark_sink import read_totals
