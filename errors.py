@@ -18,6 +18,7 @@
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
     └── StateError                  the local state cannot be used
         ├── StateFolderInUse        another worker holds the folder
+        ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
         └── StateAhead              the local store is ahead of the changelog it stems from
 
 spark_sink/ ships alone to Spark clusters and imports nothing of the other rooms, so its errors
@@ -97,6 +98,10 @@ class StateError(RatchetError):
 
 class StateFolderInUse(StateError):
     """Another worker holds the state folder."""
+
+
+class StoreDamaged(StateError):
+    """The local store's files are not what was written to them. The changelog has everything: it is rebuilt."""
 
 
 class StateAhead(StateError):

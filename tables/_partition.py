@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from errors import StateError
+from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
 from tables._map import LastSequence, LastSequences
 from tables._sequences import Reader
@@ -74,23 +74,35 @@ class SequencePartition:
         return len(self._map)
 
     def open(self) -> None:
-        """Load the store, unless it is open already.
+        """Load the store, unless it is open already. One that is damaged is removed and begun anew.
 
         Raises:
             StateError: it cannot be used.
         """
         if self._store is not None:
             return
-        store = Store(self.path)
         try:
-            loaded = self._loaded(store)
-            position, progress = store.position, store.progress
-        except BaseException:
-            store.close()
-            raise
+            store, loaded, position, progress = self._read()
+        except StoreDamaged as error:
+            log.error(
+                "the local store is damaged; it is removed, and rebuilt from the changelog",
+                changelog=self.changelog,
+                partition=self.partition,
+                reason=str(error),
+            )
+            Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
+            store, loaded, position, progress = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self._map, self.position, self.progress, self._store = loaded, position, progress, store
         self._committed, self._saved_at = position, time.monotonic()
+
+    def _read(self) -> tuple[Store, LastSequences, int, Progress | None]:
+        store = Store(self.path)
+        try:
+            return store, self._loaded(store), store.position, store.progress
+        except BaseException:
+            store.close()
+            raise
 
     def _loaded(self, store: Store) -> LastSequences:
         loaded = LastSequences()
@@ -98,10 +110,7 @@ class SequencePartition:
             while pairs := list(islice(entries, LOAD_ENTRIES)):
                 damaged = loaded.load(pack_entries(self.changelog, self.partition, pairs))
                 if damaged >= 0:
-                    raise StateError(
-                        f"{self.path}: key {pairs[damaged][0].hex()} is not an entry that Ratchet wrote. "
-                        "Delete this folder and start again: the changelog has everything"
-                    )
+                    raise StoreDamaged(f"{self.path}: key {pairs[damaged][0].hex()} is not an entry that Ratchet wrote")
         return loaded
 
     def judge(self, batch: RecordBatch, read: Reader) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

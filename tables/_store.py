@@ -12,6 +12,9 @@ and one key of the store's own:
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import struct
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import Final, NamedTuple
 import structlog
 from rocksdict import Options, Rdict, WriteBatch
 
-from errors import StateError, StateFolderInUse
+from errors import StateError, StateFolderInUse, StoreDamaged
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +35,24 @@ _VERSION: Final = 1
 
 _LOCKED: Final = ("While lock file", "lock hold by current process")
 """RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
+
+
+_OUTSIDE: Final = tuple(
+    os.strerror(number)
+    for number in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    )
+)
+"""What is wrong with the machine and not with the files: it passes, or a person mends it, and nothing is thrown away.
+Whatever else keeps RocksDB from reading counts as damage: to rebuild from the changelog is always right."""
 
 
 class Progress(NamedTuple):
@@ -71,7 +92,8 @@ class Store:
 
         Raises:
             StateFolderInUse: another process has it open.
-            StateError: it cannot be opened.
+            StoreDamaged: its files are not what was written.
+            StateError: it cannot be opened: no room, no permission.
         """
         self.path = path
         try:
@@ -94,10 +116,9 @@ class Store:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception | str) -> StateError:
-        remedy = "Delete this folder and start again: the changelog has everything"
-        if not str(error).startswith("Corruption"):
-            remedy = f"Is the disk full, or may this user not write here? If it is neither: {remedy.lower()}"
-        return StateError(f"{self.path}: RocksDB cannot read it: {error}. {remedy}")
+        if any(words in str(error) for words in _OUTSIDE):
+            return StateError(f"{self.path}: RocksDB cannot open it: {error}. Make room, or let this user write here")
+        return StoreDamaged(f"{self.path}: RocksDB cannot read it: {error}")
 
     def _get(self, key: bytes) -> bytes | None:
         try:
@@ -125,7 +146,7 @@ class Store:
         """All identities' entries, key and value as in the changelog.
 
         Raises:
-            StateError: a file is damaged.
+            StoreDamaged: a file is not what was written.
         """
         # Not Rdict.items(): it takes a damaged block for the end, and identities would be missing without a word.
         at = self._db.iter()
@@ -139,6 +160,18 @@ class Store:
             raise self._unreadable(error) from None
         finally:
             del at  # RocksDB keeps its lock for as long as there is an iterator
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Throw away a damaged store. Call it only where this process is known to be alone with the folder.
+
+        Raises:
+            StateError: the folder cannot be removed.
+        """
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
 
     def write(self, entries: Iterable[tuple[bytes, bytes]], position: int) -> None:
         """Entries and the changelog position they stand for, in one WriteBatch.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fetched_records import Sent, fetched, named, stored
 
-from errors import StateError, StateFolderInUse
+from errors import StateError
 from tables import MAX_IDENTITY_BYTES, Identity, Progress, SequencePartition, SequenceSource, reader_for
 from tables._store import Store
 from transport import RecordBatch, read_chunk
@@ -236,17 +236,14 @@ def test_an_entry_that_is_not_ours_halts_the_partition(
     assert content(state) == ([(-1, -1)] * (len(NAMES) + 1), 0, None, None)
 
 
-def test_a_store_with_an_entry_that_is_not_ours_says_so_every_time(tmp_path: Path) -> None:
+def test_a_store_with_an_entry_that_is_not_ours_is_begun_anew(tmp_path: Path) -> None:
     store = Store(tmp_path / "0")
     store.write([(b"igood", NUMBER), (b"ishort", b"1")], 7)
     store.close()
     state = SequencePartition(tmp_path / "0", CHANGELOG, PARTITION, Identity.KEY, 1 << 20)
-    for _ in range(2):
-        with pytest.raises(StateError, match="Delete this folder and start again") as raised:
-            state.open()
-        assert not isinstance(raised.value, StateFolderInUse)
-        assert str(tmp_path / "0") in str(raised.value)
+    state.open()
     assert (len(state), state.position) == (0, 0)
+    state.close()
 
 
 def test_a_partition_that_is_not_open_takes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Deliveries reach the agent whatever the group is doing: lanes outlive its generations, and so must what they deliver."""
+"""Deliveries reach the agent whatever the group does: lanes outlive its generations, and so must what they deliver."""
 
 from __future__ import annotations
 
