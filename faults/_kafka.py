@@ -18,6 +18,44 @@ CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
 
 
 class Kafka:
+    """Any Kafka, as a site uses it. copies: replication factor of its topics."""
+
+    def __init__(self, bootstrap: str, copies: int = 1) -> None:
+        self.bootstrap, self.copies = bootstrap, copies
+
+    def bootstrap_of(self, worker: int) -> str:
+        """What a worker is told, by its number."""
+        return self.bootstrap
+
+    def admin(self) -> AdminClient:
+        """For topics; keep it for as long as its futures are waited for."""
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
+        """Committed offsets of a group; 0 where there is none.
+
+        Args:
+            group: of the workers.
+            topics: number of partitions by topic.
+
+        Returns:
+            by topic and partition; None while Kafka does not answer.
+        """
+        # Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
+        # transaction is open (KIP-447, require_stable).
+        options = {"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**options, "log_level": 0})
+        places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+        try:
+            found = consumer.committed(places, timeout=ASK_S)
+        except KafkaException:
+            return None
+        finally:
+            consumer.close()
+        return {(place.topic, place.partition): max(0, place.offset) for place in found}
+
+
+class EmbeddedKafka(Kafka):
     """Nodes that can be killed and restarted one by one; `bootstrap` leads to them past the proxies."""
 
     def __init__(self, folder: Path, nodes: int, workers: int, options: Mapping[str, str] | None = None) -> None:
@@ -57,8 +95,9 @@ class Kafka:
                 },
             )
             self.nodes.append(node)
+        super().__init__(",".join(node.bootstrap for node in self.nodes), copies=min(3, nodes))
 
-    def __enter__(self) -> Kafka:
+    def __enter__(self) -> EmbeddedKafka:
         try:
             for node in self.nodes:
                 node.start(wait=False)
@@ -82,11 +121,6 @@ class Kafka:
             for proxy in proxies:
                 proxy.close()
 
-    @property
-    def bootstrap(self) -> str:
-        """host:port,... of all nodes, straight."""
-        return ",".join(node.bootstrap for node in self.nodes)
-
     def bootstrap_of(self, worker: int) -> str:
         """host:port,... of all nodes, through the worker's own proxies."""
         return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self._proxies[worker])
@@ -95,30 +129,3 @@ class Kafka:
         """Let all of a worker's connections be so."""
         for proxy in self._proxies[worker]:
             proxy.line = line
-
-    def admin(self) -> AdminClient:
-        """For topics; keep it for as long as its futures are waited for."""
-        return AdminClient({"bootstrap.servers": self.bootstrap})
-
-    def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
-        """Committed offsets of a group; 0 where there is none.
-
-        Args:
-            group: of the workers.
-            topics: number of partitions by topic.
-
-        Returns:
-            by topic and partition; None while Kafka does not answer.
-        """
-        # Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
-        # transaction is open (KIP-447, require_stable).
-        options = {"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
-        consumer = Consumer({**options, "log_level": 0})
-        places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-        try:
-            found = consumer.committed(places, timeout=ASK_S)
-        except KafkaException:
-            return None
-        finally:
-            consumer.close()
-        return {(place.topic, place.partition): max(0, place.offset) for place in found}

@@ -13,7 +13,7 @@ from typing import Any
 
 from faults import _scenes
 from faults._count import Difference
-from faults._kafka import Kafka
+from faults._kafka import EmbeddedKafka
 from faults._site import Site
 from faults._storm import Plan, Storm
 
@@ -31,7 +31,7 @@ class Form:
 SHORT = Form(
     events=20_000,
     storm=Plan(
-        worker_kills=4,
+        worker_kills=5,
         zombies=1,
         broker_restarts=1,
         rebalances=4,
@@ -141,10 +141,10 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
 
 
 def _storm(form: Form, folder: Path, result: Result, say: Callable[[str], None]) -> None:
-    with Kafka(folder / "kafka", nodes=1, workers=3) as kafka:
+    with EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka:
         site = Site(kafka, folder / "site", workers=3, seed=result.seed)
         try:
-            storm = Storm(site, random.Random(result.seed), say)  # noqa: S311
+            storm = Storm(site, kafka, random.Random(result.seed), say)  # noqa: S311
             storm.run(form.storm, form.events)
             sent, difference, caught_up_s = site.finish()
             say(f"{len(sent)} events sent, lag 0 after {caught_up_s:.1f} s")

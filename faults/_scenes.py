@@ -20,7 +20,7 @@ from errors import FaultRunFailed
 from faults._count import Difference
 from faults._disk import SmallDisk
 from faults._events import PARTITIONS
-from faults._kafka import Kafka
+from faults._kafka import EmbeddedKafka
 from faults._site import Site
 
 STATE_DISK = 64 << 20
@@ -37,7 +37,7 @@ def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int
     Returns:
         what is wrong with the output, events sent
     """
-    with Kafka(folder / "kafka", nodes=3, workers=2) as kafka:
+    with EmbeddedKafka(folder / "kafka", nodes=3, workers=2) as kafka:
         site = Site(kafka, folder / "site", workers=2, seed=seed)
         try:
             since = site.positions()
@@ -58,7 +58,7 @@ def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int
 
 def full_disk_of_a_worker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
     """The worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
-    with Kafka(folder / "kafka", nodes=1, workers=1) as kafka, SmallDisk(folder / "disk", STATE_DISK) as disk:
+    with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka, SmallDisk(folder / "disk", STATE_DISK) as disk:
         site = Site(kafka, folder / "site", workers=1, seed=seed)
         try:
             worker = site.workers[0]
@@ -95,7 +95,7 @@ def _stands_still(site: Site) -> bool:
 def full_disk_of_the_broker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
     """Kafka ends when it cannot write its logs; when it is back with room, the workers go on by themselves."""
     with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
-        with Kafka(disk.folder, nodes=1, workers=1) as kafka:
+        with EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka:
             site = Site(kafka, folder / "site", workers=1, seed=seed)
             try:
                 node = kafka.nodes[0]
@@ -119,7 +119,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
     Returns:
         what is wrong with the output, partitions that were refused
     """
-    with Kafka(folder / "kafka", nodes=1, workers=1) as kafka:
+    with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
         site = Site(kafka, folder / "site", workers=1, seed=seed)
         try:
             worker = site.workers[0]
@@ -144,7 +144,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
             shutil.rmtree(worker.state / site.app / "by-producer")
             before = site.positions()
             worker.start()
-            healthy = {place: offset for place, offset in before.items() if place[0] == "partition.in"}
+            healthy = {place: offset for place, offset in before.items() if place[0] == f"{site.app}.partition.in"}
             site.wait_for_progress(healthy, "the stream whose changelog is whole")
             site.wait_for(
                 lambda: worker.said("created again") and worker.said("is gone"), "the refusals of the lost changelogs"

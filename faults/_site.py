@@ -16,6 +16,7 @@ from errors import FaultRunFailed
 from faults._count import Difference, compare, delivered, expected
 from faults._events import IDENTITIES, PARTITIONS, Event, Feed
 from faults._kafka import Kafka
+from transport import CRASH_AT
 
 log = structlog.get_logger(__name__)
 
@@ -44,10 +45,12 @@ class Worker:
     def is_running(self) -> bool:
         return self.part is not None and self.part.is_running
 
-    def start(self, clock_shift_s: int = 0) -> None:
+    def start(self, clock_shift_s: int = 0, crash_at: str | None = None) -> None:
         """Start the process; it says nothing about when it is ready.
 
-        clock_shift_s: how far its wall clock is ahead; below 0 behind.
+        Args:
+            clock_shift_s: how far its wall clock is ahead; below 0 behind.
+            crash_at: a point of transport._crash, POINT or POINT:N, where it kills itself.
         """
         self._seen = len(self.output())
         command = ["worker", "-c", str(self.site.config), "--state-folder", str(self.state)]
@@ -59,7 +62,10 @@ class Worker:
             self.name,
             *command,
             module=module,
-            environment={"RATCHET_BOOTSTRAP": self.site.kafka.bootstrap_of(self.number)},
+            environment={
+                "RATCHET_BOOTSTRAP": self.site.kafka.bootstrap_of(self.number),
+                **({CRASH_AT: crash_at} if crash_at else {}),
+            },
         )
 
     def process(self) -> Part:
@@ -89,7 +95,7 @@ class Worker:
 class Site:
     """Topics, settings and workers on a Kafka of its own."""
 
-    def __init__(self, kafka: Kafka, folder: Path, workers: int, seed: int, extra: str = "") -> None:
+    def __init__(self, kafka: Kafka, folder: Path, workers: int, seed: int, app: str = "faults") -> None:
         """Create the input topics and start to feed them.
 
         Args:
@@ -97,31 +103,30 @@ class Site:
             folder: of settings, state and logs.
             workers: how many there may be.
             seed: of the events.
-            extra: more lines of settings.
+            app: names the group, and begins the name of every topic.
         """
         folder.mkdir(parents=True)
         self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
-        self.app = "faults"
-        copies = 3 if len(kafka.nodes) == 3 else 1
-        self.inputs = {f"{kind}.in": PARTITIONS for kind in IDENTITIES}
+        self.app = app
+        self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in IDENTITIES}
         streams = "".join(
             f"""
 [streams.by-{kind}]
-input = "{kind}.in"
-output = "{kind}.out"
-dead_letters = "{kind}.dead"
+input = "{app}.{kind}.in"
+output = "{app}.{kind}.out"
+dead_letters = "{app}.{kind}.dead"
 identity = "{kind}"
-replication = {copies}
+replication = {kafka.copies}
 """
             for kind in IDENTITIES
         )
         head = f"""app = "{self.app}"
 commit_interval_ms = {COMMIT_INTERVAL_MS}
 session_timeout_ms = {SESSION_TIMEOUT_MS}
-{extra}"""
+"""
         self.config.write_text(head + streams, "utf-8")
         admin = kafka.admin()
-        new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=copies) for topic in self.inputs]
+        new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=kafka.copies) for topic in self.inputs]
         for made in admin.create_topics(new, operation_timeout=30).values():
             made.result(60)
         self.workers = [Worker(self, number) for number in range(workers)]
@@ -183,7 +188,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
             worker.process().stop()
         difference = Difference()
         for kind in IDENTITIES:
-            counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{kind}.out", kind))
+            counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{self.app}.{kind}.out", kind))
             proof = verify(self.settings, f"by-{kind}")
             if proof.pending or proof.invalid or proof.fresh + proof.duplicate != len(sent):
                 raise FaultRunFailed(f"by-{kind}: {len(sent)} events were sent, the input holds {proof.as_dict()}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import structlog
 
 from faults._damage import Damage
+from faults._kafka import EmbeddedKafka
 from faults._proxy import Line
 from faults._site import SESSION_TIMEOUT_MS, Site, Worker
 
@@ -47,15 +48,16 @@ class Plan:
 class Storm:
     """Two workers are at home on the site, the last one comes and goes."""
 
-    def __init__(self, site: Site, choose: random.Random, say: Callable[[str], None]) -> None:
-        """Start the workers.
+    def __init__(self, site: Site, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]) -> None:
+        """Nothing is started.
 
         Args:
             site: with at least three workers.
+            kafka: that of the site.
             choose: draws everything.
             say: is told what happens, a line a fault.
         """
-        self.site, self._choose, self._say = site, choose, say
+        self.site, self._kafka, self._choose, self._say = site, kafka, choose, say
         self.home, self.guest = site.workers[:-1], site.workers[-1]
         self.counts: Counter[str] = Counter()
         self.ready_s: list[float] = []
@@ -120,7 +122,7 @@ class Storm:
         return f"{worker.name} frozen and thawed: " + ("rejoined" if part.is_running else f"ended with {part.wait()}")
 
     def _broker_restarts(self) -> str:
-        node = self._choose.choice(self.site.kafka.nodes)
+        node = self._choose.choice(self._kafka.nodes)
         since = self.site.positions()
         hard = self._choose.random() < 0.5
         (node.kill if hard else node.stop)()
@@ -149,9 +151,9 @@ class Storm:
         worker = self._some()
         line = self._choose.choice([Line.CUT, Line.DELAYED, Line.SILENT])
         since = self.site.positions()
-        self.site.kafka.line(worker.number, line)
+        self._kafka.line(worker.number, line)
         self._pause(3 * SESSION_S, 0.5)
-        self.site.kafka.line(worker.number, Line.OPEN)
+        self._kafka.line(worker.number, Line.OPEN)
         self.site.wait_for_progress(since, f"progress after {worker.name}'s network was {line}")
         return f"{worker.name}'s network {line}"
 

@@ -6,6 +6,8 @@ transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encodi
 """
 
 from transport._cluster import Cluster
+from transport._crash import POINTS as CRASH_POINTS
+from transport._crash import VARIABLE as CRASH_AT
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
@@ -14,6 +16,8 @@ from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._security import client_options
 
 __all__ = [
+    "CRASH_AT",
+    "CRASH_POINTS",
     "Cluster",
     "Delivery",
     "EncodedBatch",

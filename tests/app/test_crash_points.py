@@ -4,58 +4,59 @@ from __future__ import annotations
 
 import itertools
 import signal
+import uuid
 from pathlib import Path
 
 import pytest
-from killing_ground import IDENTITIES, Feed, check, make_site
-from worker_process import PATIENCE_S, Site, WorkerProcess
 
-from transport._crash import POINTS
+from faults._count import Difference
+from faults._kafka import Kafka
+from faults._site import PATIENCE_S, Site
+from transport import CRASH_POINTS
 
-
-@pytest.fixture
-def site(broker: str, tmp_path: Path) -> Site:
-    return make_site(broker, tmp_path, session_timeout_ms=1500)
-
-
-def crash(worker: WorkerProcess, point: str) -> None:
-    worker.start(crash_at=point)
-    assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL, f"{point}:\n{worker.text()[-3000:]}"
+KILLED = 128 + signal.SIGKILL
+EVENTS = 20_000
 
 
-def run(site: Site, crashes: list[str]) -> None:
-    feed = Feed(site)
-    worker = WorkerProcess(site)
-    inputs = [f"{site.app}.{identity}.in" for identity in IDENTITIES]
-    feed.start()
+def run(broker: str, folder: Path, crashes: list[str]) -> None:
+    site = Site(Kafka(broker), folder / "site", workers=1, seed=len(crashes), app=f"crash-{uuid.uuid4().hex[:8]}")
+    worker = site.workers[0]
     try:
-        for point in crashes:
-            crash(worker, point)
-        sent = feed.finish()
+        for number, point in enumerate(crashes, 1):
+            worker.start(crash_at=point)
+            site.wait_for(lambda: not worker.is_running, f"the crash at {point}")
+            assert worker.part is not None
+            assert worker.part.wait() == KILLED, f"{point}:\n{worker.output()[-3000:]}"
+            site.feed.allow(EVENTS * number // len(crashes))
         worker.start()
-        everything = len(inputs) * len(sent)
-        worker.wait_for(lambda: sum(site.position(topic) for topic in inputs) >= everything, "the end of the input")
-        worker.stop()
+        sent, difference, _ = site.finish()
     finally:
-        worker.end()
-    check(site, sent)
+        site.close()
+    assert len(sent) >= EVENTS
+    assert difference == Difference()
 
 
-def test_crash_at_every_point(site: Site) -> None:
+def test_crash_at_every_point(broker: str, tmp_path: Path) -> None:
     # The third pass: by then the points of a take-over lie between lanes that run and lanes that do not.
-    run(site, [f"{point}:3" for point in POINTS])
+    run(broker, tmp_path, [f"{point}:3" for point in CRASH_POINTS])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_crash_at_every_pair_of_points(site: Site) -> None:
+def test_crash_at_every_pair_of_points(broker: str, tmp_path: Path) -> None:
     # A run that dies at one point is followed by one that dies at another: all ordered pairs, in one chain.
-    pairs = itertools.product(POINTS, POINTS)
-    run(site, [f"{point}:{1 + number % 5}" for number, pair in enumerate(pairs) for point in pair])
+    pairs = itertools.product(CRASH_POINTS, CRASH_POINTS)
+    run(broker, tmp_path, [f"{point}:{1 + number % 5}" for number, pair in enumerate(pairs) for point in pair])
 
 
-def test_unknown_point_is_refused(site: Site) -> None:
-    worker = WorkerProcess(site)
-    worker.start(crash_at="nowhere")
-    assert worker.process.wait(PATIENCE_S) == 1
-    assert "there is no such point" in worker.text()
+def test_unknown_point_is_refused(broker: str, tmp_path: Path) -> None:
+    site = Site(Kafka(broker), tmp_path / "site", workers=1, seed=1, app=f"crash-{uuid.uuid4().hex[:8]}")
+    try:
+        worker = site.workers[0]
+        worker.start(crash_at="nowhere")
+        site.wait_for(lambda: not worker.is_running, "the refusal", PATIENCE_S)
+        assert worker.part is not None
+        assert worker.part.wait() == 1
+        assert "there is no such point" in worker.output()
+    finally:
+        site.close()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faults._kafka import Kafka
+from faults._kafka import EmbeddedKafka
 from faults._proxy import Line
 from faults._site import Site
 
 
 def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path) -> None:
-    with Kafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
+    with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
         site = Site(kafka, tmp_path / "site", workers=1, seed=1)
         try:
             worker = site.workers[0]
