@@ -19,6 +19,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 COPY errors.py LICENSE ./
 COPY agents/ agents/
 COPY app/ app/
+COPY faults/ faults/
 COPY producers/ producers/
 COPY spark_sink/ spark_sink/
 COPY tables/ tables/

@@ -19,7 +19,8 @@
     └── StateError                  the local state cannot be used
         ├── StateFolderInUse        another worker holds the folder
         ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
-        └── StateAhead              the local store is ahead of the changelog it stems from
+        ├── StateAhead              the local store is ahead of the changelog it stems from
+        └── ChangelogLost           the changelog does not hold what was counted
 
 spark_sink/ ships alone to Spark clusters and imports nothing of the other rooms, so its errors
 (`SinkError`, `Fenced`) have a root of their own in spark_sink/errors.py.
@@ -106,3 +107,7 @@ class StoreDamaged(StateError):
 
 class StateAhead(StateError):
     """The local store is ahead of the changelog it stems from (topic deleted and created again?)."""
+
+
+class ChangelogLost(StateError):
+    """The changelog does not hold what was committed together with the input position: duplicates would pass."""

@@ -17,10 +17,12 @@ from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
 from tables import PRODUCER_HEADER, Identity, Sequences, SequenceSource, SequenceTable, reader_for
-from transport import Cluster, Delivery, Lane, Lanes, LaneSpec, LaneTableManager, client_options
+from transport import Cluster, Delivery, Lane, Lanes, LaneSpec, LaneTableManager, Standby, client_options
 
 REQUEST_SLACK_S = 5.0
-"""Faust wants its request time-out above the session time-out."""
+"""By which a request may take longer than a rebalance, or its answer comes to nobody: the group then waits for a member
+that is not there, and so does everybody else. A rebalance itself need not wait for longer than a session: members hear
+of it with their next heartbeat, and lanes go on through it."""
 
 
 class Stream:
@@ -57,6 +59,10 @@ class Stream:
         )
         return Lane(cluster, spec, self.sequences.partition(number), deliver)
 
+    def standby(self, cluster: Cluster, number: int) -> Standby:
+        """The standby of one partition."""
+        return Standby(cluster, self.sequences.partition(number), number)
+
 
 class Application:
     """A worker's parts. `app` is the Faust app, for timers, agents and commands of one's own."""
@@ -88,6 +94,7 @@ class Application:
         self.lanes = Lanes(
             self.app,
             {changelog: partial(stream.lane, self.cluster, settings) for changelog, stream in by_changelog.items()},
+            {changelog: partial(stream.standby, self.cluster) for changelog, stream in by_changelog.items()},
         )
         for stream in self.streams.values():
             self.app.tables.add(
@@ -148,6 +155,11 @@ class Application:
                     for (changelog, _), lane in sorted(self.lanes.running.items())
                     if changelog == stream.topics.changelog
                 ],
+                standbys=[
+                    number
+                    for changelog, number in sorted(self.lanes.standing_by)
+                    if changelog == stream.topics.changelog
+                ],
             )
             for stream in self.streams.values()
         ]
@@ -195,8 +207,10 @@ def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any]) -> A
         broker_session_timeout=session_s,
         broker_heartbeat_interval=session_s / 5,
         broker_request_timeout=session_s + REQUEST_SLACK_S,
+        broker_rebalance_timeout=session_s,
         TableManager=LaneTableManager,
         datadir=str(settings.state_folder / settings.app / "faust"),
+        table_standby_replicas=settings.num_standby_replicas,
         topic_disable_leader=True,
         topic_allow_declare=False,  # app._topics has made them
         web_enabled=False,  # Faust's own endpoints are open to everyone

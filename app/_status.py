@@ -56,7 +56,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """The table of one stream: its topics and the partitions that this worker serves."""
+    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of."""
 
     stream: str
     input: str
@@ -65,6 +65,7 @@ class TableStatus:
     changelog: str
     identity: str
     partitions: list[PartitionStatus]
+    standbys: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

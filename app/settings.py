@@ -149,6 +149,8 @@ class Settings(BaseSettings):
     """The broker aborts a transaction that is older; a crashed worker's is settled by its successor at once."""
     session_timeout_ms: int = Field(default=10_000, ge=1_000, le=300_000)
     """A worker that Kafka has not heard of for this long loses its partitions."""
+    num_standby_replicas: int = Field(default=0, ge=0, le=32)
+    """How many other workers keep a warm copy of each partition's sequences."""
     state_folder: Path = Path("ratchet-state")
     web: WebSettings = WebSettings()
     sink: SinkSettings = SinkSettings()

@@ -85,7 +85,11 @@ class Worker:
 
     def said(self, words: str) -> bool:
         """Whether it has logged this since its last start, or since `mark`."""
-        return words in self.output()[self._seen :]
+        return words in self.output_since_mark()
+
+    def output_since_mark(self) -> str:
+        """What it has logged since its last start, or since `mark`."""
+        return self.output()[self._seen :]
 
     def mark(self) -> None:
         """From here on counts what `said` asks for."""

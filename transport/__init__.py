@@ -14,6 +14,7 @@ from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus, PartitionState
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._security import client_options
+from transport._standby import Standby
 
 __all__ = [
     "CRASH_AT",
@@ -31,6 +32,7 @@ __all__ = [
     "Lanes",
     "PartitionState",
     "RecordBatch",
+    "Standby",
     "client_options",
     "crash_point",
     "entry_batch",

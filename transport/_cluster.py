@@ -41,6 +41,13 @@ SAY_AFTER_S: Final = 5.0
 """A leader change takes well under this; what takes longer is worth a line in the log, and one more every so often."""
 
 
+class Committed(NamedTuple):
+    """A group's position: the next offset to read, and the text that whoever committed it left with it."""
+
+    offset: int
+    metadata: str
+
+
 class Fetched(NamedTuple):
     """One partition's part of a fetch response.
 
@@ -194,8 +201,8 @@ class Cluster:
                 self.refresh()
                 await retry.wait(error)
 
-    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> int | None:
-        """The group's committed offset; None where there is none. Tries until it is known.
+    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
+        """What the group has committed; None where there is nothing. Tries until it is known.
 
         Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be
         missing.
@@ -206,9 +213,9 @@ class Cluster:
                 node = await self.coordinator(GROUP, group)
                 response = await self.send(node, OffsetFetchRequest(group, [(topic, [partition])]), connection)
                 raise_for(response.error_code)
-                _, offset, _, code = response.topics[0][1][0]
+                _, offset, metadata, code = response.topics[0][1][0]
                 raise_for(code)
-                return int(offset) if offset >= 0 else None
+                return Committed(int(offset), metadata or "") if offset >= 0 else None
             except kafka.KafkaError as error:
                 self.forget_coordinator(GROUP, group)
                 await retry.wait(error)

@@ -19,6 +19,7 @@ from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 from errors import Aborted
 from transport._lane import Delivery, Lane
+from transport._standby import Standby
 
 log = structlog.get_logger(__name__)
 
@@ -81,25 +82,34 @@ class LaneTableManager(TableManager):
 
 
 class Lanes:
-    """All lanes of a worker. A lane runs here while Faust's assignor gives this worker its changelog partition.
+    """All lanes and standbys of a worker.
+
+    Where Faust's assignor gives this worker a changelog partition as active, a lane runs; where as standby, the
+    changelog is followed.
 
     Lanes go on through a rebalance. One that stays here never notices; one whose partition has gone elsewhere is fenced
     by its new owner at the latest, so there is no moment at which two of them could commit.
     """
 
     def __init__(
-        self, app: Any, make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]]
+        self,
+        app: Any,
+        make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]],
+        stand_by: Mapping[str, Callable[[int], Standby]],
     ) -> None:
         """Listen to the app's assignments.
 
         Args:
             app: the Faust app
             make: for each changelog topic, what makes the lane of a partition from (partition, deliver)
+            stand_by: the same for standbys; a lane and a standby of one partition share their state
         """
-        self.app, self._make = app, make
+        self.app, self._make, self._stand_by = app, make, stand_by
         self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
         self.running: dict[tuple[str, int], Lane] = {}
+        self.standing_by: dict[tuple[str, int], Standby] = {}
         self._wanted: set[tuple[str, int]] = set()
+        self._wanted_warm: set[tuple[str, int]] = set()
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         app.on_partitions_assigned.connect(self._on_assigned)
@@ -109,8 +119,8 @@ class Lanes:
         self._spawn(self._stay_alive())
 
     async def stop(self) -> None:
-        """Commit and end every lane."""
-        self._wanted = set()
+        """Commit and end every lane, and every standby."""
+        self._wanted, self._wanted_warm = set(), set()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -118,19 +128,32 @@ class Lanes:
 
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
         # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
-        actives = app.assignor.assigned_actives()
-        self._wanted = {(tp.topic, tp.partition) for tp in actives if tp.topic in self._make}
-        log.info("partitions assigned", lanes=sorted(partition for _, partition in self._wanted))
+        self._wanted = self._ours(app.assignor.assigned_actives())
+        self._wanted_warm = self._ours(app.assignor.assigned_standbys()) - self._wanted
+        log.info(
+            "partitions assigned",
+            lanes=sorted(partition for _, partition in self._wanted),
+            standbys=sorted(partition for _, partition in self._wanted_warm),
+        )
         self._spawn(self._change())
+
+    def _ours(self, assigned: Any) -> set[tuple[str, int]]:
+        return {(tp.topic, tp.partition) for tp in assigned if tp.topic in self._make}
 
     async def _change(self) -> None:
         async with self._changing:
             gone = [self.running.pop(key) for key in sorted(self.running.keys() - self._wanted)]
-            await asyncio.gather(*(lane.stop() for lane in gone))
+            cold = [key for key in sorted(self.standing_by) if key not in self._wanted | self._wanted_warm]
+            await asyncio.gather(*(lane.stop() for lane in gone), *(self.standing_by.pop(key).stop() for key in cold))
             for changelog, partition in sorted(self._wanted - self.running.keys()):
+                if (standby := self.standing_by.pop((changelog, partition), None)) is not None:
+                    await standby.stop(close=False)
                 lane = self._make[changelog](partition, self._deliver_to(changelog))
                 self.running[changelog, partition] = lane
                 lane.start()
+            for changelog, partition in sorted(self._wanted_warm - self.running.keys() - self.standing_by.keys()):
+                follower = self.standing_by[changelog, partition] = self._stand_by[changelog](partition)
+                follower.start()
 
     def _deliver_to(self, changelog: str) -> Callable[[Delivery], Awaitable[None]]:
         channel = self.channels[changelog]

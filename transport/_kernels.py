@@ -44,6 +44,12 @@ RECORD_LEAST = 7
 RECORD_OVERHEAD = 26
 """Most bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
 
+NO_APPEND_TIME = -(2**63)
+"""In place of a batch's append time where its records carry timestamps of their own; -1 is a time that is not known."""
+
+CONTROL_KEY_LEAST = 4
+"""Fewest bytes of a control record's key: version and type, 16 bits each."""
+
 _OPTIONS = {"cache": True, "nogil": True}
 
 
@@ -135,7 +141,7 @@ def read_records(
         data: uint8[bytes], the batches' bytes
         starts, ends: int64[batches], where the records of each batch begin and end in data
         base_offsets, last_deltas, base_times, counts: int64[batches], from the batch headers
-        append_times: int64[batches], ms; -1 where records carry their own timestamps
+        append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps
         first_offset: records below it are left out (a fetch may begin in the middle of a batch)
         first_name, second_name: uint8[bytes], names of the two headers to look for; empty looks for none
         columns: int64[COLUMNS, capacity], capacity >= sum(counts)
@@ -194,7 +200,7 @@ def read_records(
                 continue
             columns[OFFSET, row] = base_offsets[batch] + offset_delta
             columns[TIMESTAMP, row] = (
-                append_times[batch] if append_times[batch] >= 0 else base_times[batch] + time_delta
+                append_times[batch] if append_times[batch] != NO_APPEND_TIME else base_times[batch] + time_delta
             )
             columns[BODY, row] = body
             columns[BODY_END, row] = end
@@ -213,6 +219,25 @@ def read_records(
         if at != batch_end:
             return row, batch
     return row, -1
+
+
+@njit(**_OPTIONS)
+def control_key(data):
+    """Where the key of a control batch's first record begins in data, uint8[bytes]; -1 where there is no sound one."""
+    end = len(data)
+    _, at = read_varint(data, 0, end)
+    if at < 0 or at >= end:
+        return -1
+    _, at = read_varint(data, at + 1, end)
+    if at < 0:
+        return -1
+    _, at = read_varint(data, at, end)
+    if at < 0:
+        return -1
+    key, length, at = _span(data, at, end)
+    if at < 0 or length < CONTROL_KEY_LEAST:
+        return -1
+    return key
 
 
 @njit(**_OPTIONS)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from aiokafka import codec
 from crc32c import crc32c
 from numpy.typing import NDArray
 
 from errors import CorruptBatch
 from transport import _kernels as kernels
+from transport._decompression import GZIP, LZ4, SNAPPY, ZSTD, decompress
 
 HEAD: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and highest timestamp, producer
@@ -27,21 +26,18 @@ CRC_FROM: Final = 21
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""
 
-OFFSET_MAX: Final = 2**63 - 1
-"""Offsets are signed 64-bit; the checksum does not cover the first of a batch."""
+OFFSET_MAX: Final = 2**63 - 2
+"""Offsets are signed 64-bit, and so is the one after the last; the checksum does not cover the first of a batch."""
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
-_CONTROL_ROOM: Final = 64
-"""bytes within which the key of a control record ends, however long its varints"""
+"""Version and type, in the key of a control record."""
 ABORT_MARKER: Final = 0
 
-DECOMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    1: codec.gzip_decode,
-    2: codec.snappy_decode,
-    3: codec.lz4_decode,
-    4: codec.zstd_decode,
-}
-CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+CODECS: Final = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+
+CHUNK_DECOMPRESSED: Final = 64 << 20
+"""bytes of decompressed records after which the rest of a chunk is left to the next fetch: 32 times of what a lane
+fetches, so that a chunk of many batches, each within its bound, does not take all the memory either."""
 
 Bytes = NDArray[np.uint8]
 Column = NDArray[np.int64]
@@ -178,7 +174,7 @@ def read_chunk(
 class _Heads:
     """Walks the batch headers of a chunk: which batches hold visible records, and where.
 
-    `rows` has one (start, end, base offset, last offset delta, base timestamp, append time or -1, count) per batch.
+    `rows` has one (start, end, base offset, last offset delta, base timestamp, append time, count) per batch.
     """
 
     def __init__(self, topic: str, partition: int, start: int, data: bytes, aborted: list[tuple[int, int]]) -> None:
@@ -187,11 +183,12 @@ class _Heads:
         self.rows: list[tuple[int, int, int, int, int, int, int]] = []
         self.next = start
         self.codec = "none"
+        self._decompressed = 0
         self._open_aborted: set[int] = set()
         self._aborted = sorted(aborted, key=lambda entry: entry[1], reverse=True)
         at = 0
         behind = -1
-        while at + kernels.HEADER_SIZE <= len(data):
+        while at + kernels.HEADER_SIZE <= len(data) and self._decompressed < CHUNK_DECOMPRESSED:
             base, length, _, magic, crc, attributes, last, base_time, top_time, producer, _, _, count = (
                 HEAD.unpack_from(data, at)
             )
@@ -208,7 +205,7 @@ class _Heads:
             behind = base + last
             if base + last >= start:
                 if not self._hidden(data, at, end, base, last, attributes, producer) and count:
-                    append_time = top_time if attributes & LOG_APPEND_TIME else -1
+                    append_time = top_time if attributes & LOG_APPEND_TIME else kernels.NO_APPEND_TIME
                     self._add(at, end, attributes & CODEC, (base, last, base_time, append_time, count))
                 self.next = base + last + 1
             at = end
@@ -240,18 +237,11 @@ class _Heads:
 
     def _control_type(self, data: bytes, at: int, end: int, base: int) -> int:
         """Type in the key of a control record: 0 abort, 1 commit; others (leader changes) concern nobody here."""
-        at += kernels.HEADER_SIZE
-        body = data[at : min(end, at + _CONTROL_ROOM)]
-        try:
-            _, p = read_varint(body, 0)
-            _, p = read_varint(body, p + 1)
-            _, p = read_varint(body, p)
-            length, p = read_varint(body, p)
-            if length < _CONTROL_KEY.size:
-                raise IndexError
-            return int(_CONTROL_KEY.unpack_from(body, p)[1])
-        except (IndexError, struct.error):
-            raise CorruptBatch(f"{self._at(base)}: unreadable transaction marker") from None
+        body = np.frombuffer(data, np.uint8)[at + kernels.HEADER_SIZE : end]
+        marker = kernels.control_key(body)
+        if marker < 0:
+            raise CorruptBatch(f"{self._at(base)}: unreadable transaction marker")
+        return int(_CONTROL_KEY.unpack_from(body, marker)[1])
 
     def _add(self, at: int, end: int, codec_id: int, rest: tuple[int, int, int, int, int]) -> None:
         base, *_, count = rest
@@ -262,16 +252,17 @@ class _Heads:
                 self.data = bytearray(self.data)
             start, end = len(self.data), len(self.data) + len(plain)
             self.data += plain
+            self._decompressed += len(plain)
         if count * kernels.RECORD_LEAST > end - start:
             raise CorruptBatch(f"{self._at(base)}: {count} records in {end - start} bytes")
         self.codec = next(name for name, number in CODECS.items() if number == codec_id)
         self.rows.append((start, end, *rest))
 
     def _decompress(self, start: int, end: int, codec_id: int, base: int) -> bytes:
-        if codec_id not in DECOMPRESS:
+        if codec_id not in CODECS.values():
             raise CorruptBatch(f"{self._at(base)}: unknown compression {codec_id}")
         try:
-            return DECOMPRESS[codec_id](bytes(memoryview(self.data)[start:end]))
+            return decompress(codec_id, bytes(memoryview(self.data)[start:end]))
         except Exception as error:
             # Each codec has its own exceptions, and all of them mean the same here.
             raise CorruptBatch(f"{self._at(base)}: cannot be decompressed: {error}") from error

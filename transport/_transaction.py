@@ -50,6 +50,9 @@ END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
 
 
+OFFSET_METADATA: Final = "ratchet 1"
+"""Left with every offset that is committed together with changelog entries. A person who moves the group's offset with
+Kafka's tools leaves none: so a position that the changelog must know of differs from one that was set on purpose."""
 IN_FLIGHT: Final = 5
 """Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
 
@@ -256,7 +259,11 @@ class TransactionalProducer:
 
     async def _send_offset(self, topic: str, partition: int, offset: int) -> None:
         request = TxnOffsetCommitRequest(
-            self.transactional_id, self.group, self._producer_id, self._epoch, [(topic, [(partition, offset, "")])]
+            self.transactional_id,
+            self.group,
+            self._producer_id,
+            self._epoch,
+            [(topic, [(partition, offset, OFFSET_METADATA)])],
         )
         try:
             node = await self.cluster.coordinator(GROUP, self.group)

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
+import aiokafka
+from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -76,3 +78,24 @@ async def until(true: Callable[[], object], what: str = "what is waited for") ->
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come about"
         await asyncio.sleep(0.01)
+
+
+def commit_by_hand(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    """Move a group's offset as a person does with Kafka's own tools, which leave no metadata."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+async def commit_with_metadata(bootstrap: str, group: str, topic: str, offset: int, metadata: str) -> None:
+    """Not by confluent-kafka 2.16, which puts a NUL behind the metadata."""
+    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        place = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([place])
+        await consumer.commit({place: OffsetAndMetadata(offset, metadata)})
+    finally:
+        await consumer.stop()

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka_side import Read, create_topic, delete_before, read_topic, until
+from kafka_side import Read, commit_by_hand, commit_with_metadata, create_topic, delete_before, read_topic, until
 from lane_site import PRODUCER, SEQUENCE, Site
 
 from app._broker import EmbeddedBroker
 from tables import LastSequence
 from transport import LaneState
+from transport._transaction import OFFSET_METADATA
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NEVER_MS = 600_000
@@ -341,6 +342,64 @@ async def test_a_changelog_that_lost_its_beginning_halts_a_lane_that_needs_it(ma
     site.produce(events(3, 4))
     await again.reach(5)
     assert site.output_values() == numbers(1, 4)
+
+
+async def test_a_changelog_that_was_lost_with_the_store_halts_the_lane_until_a_person_decides(site: Site) -> None:
+    site.produce(events(1, 2, 3))
+    first = await site.owner("first")
+    first.lane.start()
+    await first.reach(3)
+    await first.close()
+    kept, site.changelog = site.changelog, create_topic(site.bootstrap, "made-again", cleanup_policy="compact")
+    second = await site.owner("second")
+    second.lane.start()
+    await until(lambda: second.lane.status.state is LaneState.HALTED)
+    assert re.match(
+        rf"{site.changelog}, partition 0: knows what was counted below offset 0 of {site.input}, but the group "
+        rf"group-{site.input} has committed 3\. .*halted\.md",
+        second.lane.status.error or "",
+    )
+    await second.close()
+    assert site.output_values() == numbers(1, 3)
+    assert kept != site.changelog
+    commit_by_hand(site.bootstrap, f"group-{site.input}", site.input, 3)  # accepts what is lost
+    third = await site.owner("third")
+    third.lane.start()
+    site.produce(events(3, 4))
+    await third.reach(5)
+    assert site.output_values() == [*numbers(1, 3), *numbers(3, 4)]
+
+
+async def test_a_position_that_a_person_has_set_is_taken_and_what_was_counted_stays_counted(site: Site) -> None:
+    site.produce(events(1, 2, 3))
+    first = await site.owner()
+    first.lane.start()
+    await first.reach(3)
+    await first.close()
+    commit_by_hand(site.bootstrap, f"group-{site.input}", site.input, 1)
+    second = await site.owner()
+    second.lane.start()
+    site.produce(events(4))
+    await second.reach(4)
+    assert site.output_values() == numbers(1, 4)
+    assert second.sequences.partition(0).progress == (4, 4, 2, 0)
+
+
+async def test_an_older_offset_of_our_own_is_not_believed(site: Site) -> None:
+    # As Kafka answers for a moment after an unclean restart.
+    site.produce([*events(1, 2), Read(None, b"no sequence", (), NOW_MS), *events(3)])
+    first = await site.owner()
+    first.lane.start()
+    await first.reach(4)
+    await first.close()
+    await commit_with_metadata(site.bootstrap, f"group-{site.input}", site.input, 1, OFFSET_METADATA)
+    second = await site.owner()
+    second.lane.start()
+    site.produce(events(4))
+    await second.reach(5)
+    assert site.output_values() == numbers(1, 4)
+    assert second.sequences.partition(0).progress == (5, 4, 0, 1)
+    assert len(read_topic(site.bootstrap, site.dead)) == 1
 
 
 async def test_a_record_too_large_for_the_output_halts_the_lane_and_is_named(site: Site) -> None:

@@ -15,7 +15,11 @@ from transport import Lanes
 @pytest.fixture
 async def lanes() -> Lanes:
     app = faust.App("lane-channel", broker="kafka://127.0.0.1:1", autodiscover=False, web_enabled=False)
-    return Lanes(app, {"changelog": lambda number, deliver: pytest.fail("no lane is wanted")})
+    return Lanes(
+        app,
+        {"changelog": lambda number, deliver: pytest.fail("no lane is wanted")},
+        {"changelog": lambda number: pytest.fail("no standby is wanted")},
+    )
 
 
 async def test_a_delivery_passes_while_the_group_rebalances(lanes: Lanes) -> None:

@@ -1,0 +1,85 @@
+"""A standby: a warm copy of a partition that another worker serves, for the day that worker is gone.
+
+It follows the changelog into the same state that a lane would use, committed entries only, and writes nothing to
+Kafka. When the partition becomes this worker's, the lane starts on the state as it is and replays only what the standby
+had not yet fetched (docs/decisions/0005-standby.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+
+from errors import RatchetError
+from transport._changelog import Changelog
+from transport._cluster import Cluster
+from transport._lane import PartitionState
+
+log = structlog.get_logger(__name__)
+
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_MOST_S: Final = 30.0
+"""A standby is in nobody's way: it has more patience than a lane."""
+
+
+class Standby:
+    """Follows one changelog partition until it is stopped."""
+
+    def __init__(self, cluster: Cluster, state: PartitionState, partition: int) -> None:
+        self.state, self.partition = state, partition
+        self.log = log.bind(changelog=state.changelog, partition=partition)
+        self._changelog = Changelog(cluster, state, partition, ("standby", state.changelog, partition))
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"standby {self.state.changelog}-{self.partition}")
+
+    async def stop(self, *, close: bool = True) -> None:
+        """End. close: False leaves the state open and warm, for the lane that comes next."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+        if close:
+            self.state.close()
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_FIRST_S
+        while not self._stopping.is_set():
+            try:
+                await self._follow()
+                return
+            except RatchetError as error:
+                self.log.warning("standby starts again", reason=str(error))
+            except Exception:
+                self.log.exception("standby failed")
+            self.state.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MOST_S)
+
+    async def _follow(self) -> None:
+        await asyncio.to_thread(self.state.open)
+        if not await self._or_stopped(self._changelog.restore()):
+            return
+        self.log.info("standby follows", changelog_offset=self.state.position)
+        while await self._or_stopped(self._changelog.follow()):
+            pass
+
+    async def _or_stopped(self, work: Coroutine[Any, Any, int]) -> bool:
+        """Whether the work was done; False: the stop came first, between two batches."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+            return task.done() and not stop.done()
+        finally:
+            task.cancel()
+            stop.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
