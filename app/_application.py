@@ -12,6 +12,7 @@ import faust
 from yarl import URL
 
 from agents import deduplicate
+from app._growth import watch
 from app._status import IdentityStatus, PartitionStatus, TableStatus
 from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
@@ -121,10 +122,18 @@ class Application:
         await self.app.start()
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return when asked to, or when Faust has stopped by itself; whatever it crashed of is raised."""
-        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped())]
+        """Return when asked to, or when Faust has stopped by itself; whatever it crashed of is raised.
+
+        Raises:
+            PartitionsDiffer: an input was given more partitions.
+        """
+        inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
+        growth = asyncio.create_task(watch(self.cluster, inputs))
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), growth]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if growth.done():
+                growth.result()
         finally:
             for wait in waits:
                 wait.cancel()

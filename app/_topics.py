@@ -70,7 +70,7 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
             raise PartitionsDiffer(
                 f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. "
                 "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
-                "many, or let Ratchet create them"
+                "many, or let Ratchet create them. For an input that was given more, see docs/guide/partitions.md"
             )
     if "compact" not in config_of(admin, changelog)["cleanup.policy"]:
         raise TopicError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -19,7 +19,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from errors import BrokerUnavailable, PositionLost, TopicMissing
+from errors import BrokerUnavailable, PositionLost
 
 log = structlog.get_logger(__name__)
 
@@ -155,18 +155,17 @@ class Cluster:
             raise kafka.LeaderNotAvailableError(f"{topic}, partition {partition} has no leader")
         return int(node)
 
-    async def partitions(self, topic: str) -> int:
-        """Number of partitions, asked anew.
+    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partitions of each topic, asked anew, with one request for all; 0 where there is no such topic.
 
-        Raises:
-            TopicMissing: there is no such topic.
+        While Kafka does not answer, these are the counts it gave last.
         """
-        await self.client.add_topic(topic)
-        await self.client.force_metadata_update()
-        found = self.client.cluster.partitions_for_topic(topic)
-        if not found:
-            raise TopicMissing(f"topic {topic} does not exist")
-        return len(found)
+        client = self.client
+        asked = list(topics)
+        for topic in asked:
+            client.add_topic(topic)
+        await client.force_metadata_update()
+        return {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in asked}
 
     async def coordinator(self, kind: int, key: str) -> int:
         """The broker that coordinates a group or a transactional id; remembered until `forget_coordinator`."""
