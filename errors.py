@@ -13,6 +13,7 @@
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── PositionLost            the committed offset is outside what the topic still holds
     │   ├── RecordTooLarge          a record does not fit the topic it has to go to
+    │   ├── RecordRefused           Kafka does not take a record into the topic it has to go to
     │   └── TransactionError
     │       ├── Fenced              another owner of the partition has taken over
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
@@ -79,6 +80,10 @@ class PositionLost(TransportError):
 
 class RecordTooLarge(TransportError):
     """A record does not fit the topic it has to go to."""
+
+
+class RecordRefused(TransportError):
+    """Kafka does not take a record into the topic it has to go to, and will not at the next try either."""
 
 
 class TransactionError(TransportError):

@@ -41,6 +41,13 @@ SAY_AFTER_S: Final = 5.0
 """A leader change takes well under this; what takes longer is worth a line in the log, and one more every so often."""
 
 
+class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
+    """A record is not what the topic demands: a compacted one takes none without a key. aiokafka 0.14 lacks it."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+
+
 class Committed(NamedTuple):
     """A group's position: the next offset to read, and the text that whoever committed it left with it."""
 
@@ -263,5 +270,7 @@ def raise_for(code: int, where: str = "") -> None:
     """Raise aiokafka's exception for a Kafka error code other than 0. where: topic and partition, for its text."""
     if code == PRODUCER_FENCED:
         raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
+    if code == InvalidRecord.errno:
+        raise InvalidRecord(where)
     if code:
         raise kafka.for_code(code)(where or f"error code {code}")

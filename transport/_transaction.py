@@ -32,8 +32,8 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from errors import Aborted, Fenced, RecordTooLarge, TransactionError
-from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionError
+from transport._cluster import GROUP, TRANSACTION, Cluster, InvalidRecord, Retry, raise_for
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
 
@@ -46,6 +46,15 @@ FENCED: Final = (
     kafka.InvalidTxnState,
 )
 TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+REFUSED: Final = (
+    InvalidRecord,
+    kafka.InvalidTimestampError,
+    kafka.InvalidTopicError,
+    kafka.PolicyViolationError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.UnsupportedForMessageFormatError,
+)
+"""What is wrong with the record or the topic, and stays so however often it is tried."""
 END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
 
@@ -193,7 +202,7 @@ class TransactionalProducer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _guard(self, awaitable: Any) -> Any:
-        """Turn what goes wrong into Fenced, RecordTooLarge or Aborted, and remember that this transaction is over."""
+        """Turn what goes wrong into an error of ours, and remember that this transaction is over."""
         try:
             return await awaitable
         except FENCED as error:
@@ -206,6 +215,13 @@ class TransactionalProducer:
             self.state = State.FAILED
             raise RecordTooLarge(
                 f"{self.transactional_id}: {error!r}. Raise max.message.bytes of the topic written to"
+            ) from None
+        except REFUSED as error:
+            self.state = State.FAILED
+            raise RecordRefused(
+                f"{self.transactional_id}: Kafka refuses what is written: {error!r}. Look at that topic's "
+                "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
+                "message.timestamp.before.max.ms, and at this user's right to write"
             ) from None
         except kafka.KafkaError as error:
             self.state = State.FAILED

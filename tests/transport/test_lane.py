@@ -413,6 +413,26 @@ async def test_a_record_too_large_for_the_output_halts_the_lane_and_is_named(sit
     assert site.output_values() == []
 
 
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"message_timestamp_before_max_ms": 1_000}, "InvalidTimestamp"),
+        ({"cleanup_policy": "compact"}, "InvalidRecord"),
+    ],
+)
+async def test_a_record_that_the_output_never_takes_halts_the_lane_and_says_where(
+    site: Site, limits: dict[str, Any], reason: str
+) -> None:
+    site.output = create_topic(site.bootstrap, "narrow", **limits)
+    site.produce([Read(None, b"old", events(1)[0].headers, NOW_MS - 60_000)])
+    owner = await site.owner()
+    owner.lane.start()
+    await until(lambda: owner.lane.status.state is LaneState.HALTED)
+    assert "Kafka refuses what is written" in (owner.lane.status.error or "")
+    assert reason in (owner.lane.status.error or "")
+    assert f"{site.output}, partition 0" in (owner.lane.status.error or "")
+
+
 async def test_an_offset_that_kafka_has_forgotten_is_in_the_changelog(site: Site) -> None:
     site.produce(events(1, 2, 3))
     first = await site.owner()
