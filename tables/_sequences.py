@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -157,9 +158,13 @@ def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
         record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
         try:
             found = extract(record)
-        except Exception as error:
-            # Whatever the user's code raises, this record is dead-lettered and the partition moves on.
-            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=repr(error))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Whatever the user's code raises, sys.exit() included, this record is dead-lettered and the partition moves
+            # on. Even printing the error may run the user's code.
+            reason = "".join(traceback.format_exception_only(error)).strip()
+            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
             return "extractor-failed"
         if found is None:
             return "sequence-missing"
@@ -167,6 +172,6 @@ def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
             reason = f"returned a {type(found).__name__}"
             log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
             return "extractor-failed"
-        return found
+        return int.__int__(found)  # a subclass may compare as it likes
 
     return read

@@ -113,12 +113,10 @@ def _zstd_ceiling(data: bytes) -> int:
     return total
 
 
-_Decode = Callable[[bytes], bytes]
-_DecodeInto = Callable[[bytes, "np.ndarray[tuple[int], np.dtype[np.uint8]]"], int]
-
-_CODECS: Final[dict[int, tuple[Callable[[bytes], int], _Decode, _DecodeInto | None]]] = {
+_CODECS: Final[dict[int, tuple[Callable[[bytes], int], Callable[[bytes], bytes], Callable[..., int] | None]]] = {
     GZIP: (_gzip_ceiling, codec.gzip_decode, cramjam.gzip.decompress_into),
     SNAPPY: (_snappy_ceiling, codec.snappy_decode, None),
     LZ4: (_lz4_ceiling, codec.lz4_decode, cramjam.lz4.decompress_into),
     ZSTD: (_zstd_ceiling, codec.zstd_decode, cramjam.zstd.decompress_into),
 }
+"""Most bytes that some compressed ones can hold; decompression; decompression into a buffer, for what may not fit."""

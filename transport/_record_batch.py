@@ -237,11 +237,11 @@ class _Heads:
 
     def _control_type(self, data: bytes, at: int, end: int, base: int) -> int:
         """Type in the key of a control record: 0 abort, 1 commit; others (leader changes) concern nobody here."""
-        body = np.frombuffer(data, np.uint8)[at + kernels.HEADER_SIZE : end]
-        marker = kernels.control_key(body)
+        at += kernels.HEADER_SIZE
+        marker = kernels.control_key(np.frombuffer(data, np.uint8)[at:end])
         if marker < 0:
             raise CorruptBatch(f"{self._at(base)}: unreadable transaction marker")
-        return int(_CONTROL_KEY.unpack_from(body, marker)[1])
+        return int(_CONTROL_KEY.unpack_from(data, at + marker)[1])
 
     def _add(self, at: int, end: int, codec_id: int, rest: tuple[int, int, int, int, int]) -> None:
         base, *_, count = rest

@@ -19,6 +19,11 @@ Headers = list[tuple[str, bytes | None]]
 
 _DECIMAL = re.compile(rb"-?[0-9]+", re.ASCII)
 
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+"""An escape in a JSON string; the group is a half of a surrogate pair without the other, which is no character."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
@@ -95,8 +100,11 @@ def _field(value: bytes | None, path: list[str]) -> int | None:
         return None
     try:
         # Bytes that are not UTF-8 elsewhere in the value do not matter: they pass through as they are.
-        found: Any = json.loads(value.decode("utf-8", "surrogateescape"), parse_constant=_no_constant)
+        text = value.decode("utf-8", "surrogateescape")
+        found: Any = json.loads(text, parse_int=_integer, parse_constant=_no_constant)
     except (ValueError, RecursionError):
+        return None
+    if "\\u" in text and any(escape[1] for escape in _ESCAPE.finditer(text)):
         return None
     for part in path:
         if not isinstance(found, dict) or part not in found:
@@ -107,6 +115,11 @@ def _field(value: bytes | None, path: list[str]) -> int | None:
     return found if type(found) is int else None
 
 
+def _integer(text: str) -> int | None:
+    """None where it is too long to be a sequence: Python refuses to convert it, and elsewhere it does not matter."""
+    return _decimal(text.encode())
+
+
 def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
@@ -114,9 +127,11 @@ def _no_constant(text: str) -> None:
 def _called(function: Callable[[RecordView], object], record: RecordView) -> int | None:
     try:
         found = function(record)
-    except Exception:  # whatever a user's function raises, the record has no sequence
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever a user's function raises, sys.exit() included, the record has no sequence
         return None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    return int.__int__(found) if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _imported(name: str) -> Callable[[RecordView], object]:

@@ -33,6 +33,7 @@ FIELDS: list[tuple[str, bytes | None, int | str]] = [
     ("n", b'{"n": "' + b"9" * 1_000_000 + b'"}', "sequence-out-of-range"),
     ("n", b'{"n": "' + b"0" * 1_000_000 + b'7"}', 7),
     ("n", b'{"n": 1, "big": ' + b"9" * 1_000 + b"}", 1),
+    ("n", b'{"n": 1, "big": [' + b"9" * 10_000 + b", -" + b"9" * 10_000 + b"]}", 1),
     ("n", b'{"n": 5.0}', "sequence-not-a-number"),
     ("n", b'{"n": 1e3}', "sequence-not-a-number"),
     ("n", b'{"n": 1E400}', "sequence-not-a-number"),
@@ -73,6 +74,12 @@ FIELDS: list[tuple[str, bytes | None, int | str]] = [
     ("inner", b'{"inner": 3}', 3),
     ("n", b'{"x": "\xff", "n": 4}', 4),
     ("n", b'{"\xff": 1, "n": 4}', 4),
+    ("n", b'{"x": "\\ud83d\\ude00 \\\\ud800", "n": 4}', 4),
+    ("n", b'{"x": "\\ud800", "n": 4}', "value-not-json"),
+    ("n", b'{"x": "\\\\\\ud800", "n": 4}', "value-not-json"),
+    ("n", b'{"x": "\\uD800\\u0041", "n": 4}', "value-not-json"),
+    ("n", b'{"n": 4, "x": {"\\udc00": 1}}', "value-not-json"),
+    ("a.n", b'{"a": {"n": 4}, "\\ud83d\\ud83d\\ude00": 1}', "value-not-json"),
     ("n", b"", "value-not-json"),
     ("n", b"{", "value-not-json"),
     ("n", b'{"n": 5', "value-not-json"),
@@ -192,7 +199,12 @@ def test_header_and_verify_agree_on_whatever_comes(sent: list[bytes | None]) -> 
 
 EXTRACTORS = """
 class Number(int):
-    pass
+    def __lt__(self, other): raise ValueError("compared")
+    __gt__ = __le__ = __ge__ = __lt__
+
+class Unprintable(Exception):
+    def __repr__(self): raise ValueError("printed")
+    __str__ = __repr__
 
 not_a_function = 5
 
@@ -217,6 +229,11 @@ def enormous(record): return 10**5000
 def largest(record): return 2**63 - 1
 def raising(record): raise ValueError("no sequence in it")
 def recursive(record): return recursive(record)
+def unprintable(record): raise Unprintable
+def exiting(record): raise SystemExit(0)
+def cancelling(record):
+    import asyncio
+    raise asyncio.CancelledError
 """
 
 
@@ -246,6 +263,9 @@ def extractors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("text", "extractor-failed"),
         ("raising", "extractor-failed"),
         ("recursive", "extractor-failed"),
+        ("unprintable", "extractor-failed"),
+        ("exiting", "extractor-failed"),
+        ("cancelling", "extractor-failed"),
     ],
 )
 def test_what_a_users_function_returns(extractors: str, function: str, meaning: int | str) -> None:

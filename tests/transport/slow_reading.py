@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -121,7 +122,12 @@ def unsnappy(data: bytes) -> bytes:
     return plain
 
 
-def read_slowly(start: int, data: bytes, aborted: list[tuple[int, int]]) -> Reading:
+def read_slowly(
+    start: int,
+    data: bytes,
+    aborted: list[tuple[int, int]],
+    decompress: Callable[[int, bytes], bytes] = decompress,
+) -> Reading:
     """What a committed reader sees of a fetched chunk from offset start on, and where it goes on."""
     records: list[SlowRecord] = []
     going_on = start
@@ -148,7 +154,7 @@ def read_slowly(start: int, data: bytes, aborted: list[tuple[int, int]]) -> Read
         batch.take(6)  # epoch and sequence of the producer
         count = batch.integer(4)
         last = base + last_delta
-        if base < 0 or last >= 1 << 63 or not 0 <= count <= last_delta + 1 or last_delta < 0:
+        if base < 0 or last + 1 >= 1 << 63 or not 0 <= count <= last_delta + 1 or last_delta < 0:
             raise Unreadable("offsets and count")
         if behind is not None and base <= behind:
             raise Unreadable("goes backwards")

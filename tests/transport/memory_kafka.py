@@ -1,0 +1,264 @@
+"""Kafka in memory, as far as a lane needs it: partition logs, one consumer group, transactions with epochs.
+
+Only the broker is replaced by it; stricter than Kafka where the two could differ, so that nothing passes here that
+would fail there. A `Link` is a worker's connection to it, in the place of `transport.Cluster`; requests can be lost on
+it before or after they are carried out, the worker behind it can stand still, and it can be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.record.default_records import DefaultRecordBatch
+from known_batches import HEAD, marker
+
+from transport._cluster import EARLIEST, Committed, Fetched
+
+INVALID_EPOCH, INVALID_STATE, CONCURRENT, OUT_OF_ORDER = 47, 48, 51, 45
+ABORT, COMMIT = 0, 1
+BATCHES_PER_FETCH = 3
+"""Few, so that a backlog takes several fetches and several transactions."""
+
+
+class PowerOff(BaseException):
+    """The worker's process is gone: nothing that it does from here on happens."""
+
+
+class Record(NamedTuple):
+    """As a reader sees it, without its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass
+class Appended:
+    """A batch in a log. committed: None while its transaction is open."""
+
+    offset: int
+    count: int
+    data: bytes
+    records: list[Record]
+    producer: int
+    committed: bool | None
+
+
+class Log:
+    """One partition."""
+
+    def __init__(self) -> None:
+        self.batches: list[Appended] = []
+        self.end = 0
+        self.aborted: list[tuple[int, int, int]] = []
+        """(producer, first offset, offset of the marker)"""
+
+    def append(self, data: bytes, producer: int = -1) -> int:
+        """Returns the offset of the first record."""
+        fields = HEAD.unpack_from(data)
+        placed = struct.pack(">q", self.end) + data[8:]
+        decoded = DefaultRecordBatch(bytearray(placed))
+        assert decoded.validate_crc()
+        records = [Record(r.key, r.value, tuple(r.headers)) for r in decoded]
+        committed = True if producer < 0 else None
+        self.batches.append(Appended(self.end, fields[6] + 1, placed, records, producer, committed))
+        self.end += fields[6] + 1
+        return self.batches[-1].offset
+
+    def settle(self, producer: int, kind: int) -> None:
+        """Write the marker that ends a producer's open transaction here."""
+        mine = [batch for batch in self.batches if batch.producer == producer and batch.committed is None]
+        for batch in mine:
+            batch.committed = kind == COMMIT
+        if mine and kind == ABORT:
+            self.aborted.append((producer, mine[0].offset, self.end))
+        self.batches.append(Appended(self.end, 1, marker(self.end, producer, kind), [], -1, True))
+        self.end += 1
+
+    @property
+    def stable_end(self) -> int:
+        return next((batch.offset for batch in self.batches if batch.committed is None), self.end)
+
+    def committed(self) -> list[Record]:
+        """What a reader of committed data sees."""
+        stable = self.stable_end
+        return [r for batch in self.batches if batch.committed and batch.offset < stable for r in batch.records]
+
+    def fetch(self, position: int) -> Fetched:
+        stable = self.stable_end
+        found = [b for b in self.batches if b.offset + b.count > position and b.offset < stable][:BATCHES_PER_FETCH]
+        if not found:
+            return Fetched(b"", [], stable)
+        last = found[-1].offset + found[-1].count
+        aborted = [(who, first) for who, first, end in self.aborted if first < last and end >= found[0].offset]
+        return Fetched(b"".join(batch.data for batch in found), aborted, stable)
+
+
+@dataclass
+class Transaction:
+    """A transactional id. state: empty, open, committed or aborted."""
+
+    producer: int
+    epoch: int = -1
+    state: str = "empty"
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    takes_offsets: bool = False
+    offsets: dict[tuple[str, str, int], Committed] = field(default_factory=dict)
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+class MemoryKafka:
+    """Carries out requests, one at a time."""
+
+    def __init__(self) -> None:
+        self.logs: defaultdict[tuple[str, int], Log] = defaultdict(Log)
+        self.offsets: dict[tuple[str, str, int], Committed] = {}
+        self.transactions: dict[str, Transaction] = {}
+
+    def carry_out(self, request: Any) -> Any:
+        return getattr(self, type(request).__name__)(**{name[1:]: value for name, value in vars(request).items()})
+
+    def _open(self, transactional_id: str, producer_id: int, producer_epoch: int) -> tuple[Transaction, int]:
+        transaction = self.transactions[transactional_id]
+        assert producer_id == transaction.producer
+        return transaction, 0 if producer_epoch == transaction.epoch else INVALID_EPOCH
+
+    def _end(self, transaction: Transaction, kind: int) -> None:
+        for place in sorted(transaction.partitions):
+            self.logs[place].settle(transaction.producer, kind)
+        if kind == COMMIT:
+            self.offsets.update(transaction.offsets)
+        transaction.partitions, transaction.offsets, transaction.takes_offsets = set(), {}, False
+        transaction.state = "committed" if kind == COMMIT else "aborted"
+
+    def InitProducerIdRequest(self, transactional_id: str, **_: Any) -> Any:
+        transaction = self.transactions.setdefault(transactional_id, Transaction(1_000 + len(self.transactions)))
+        transaction.epoch += 1
+        was_open = transaction.state == "open"
+        if was_open:
+            self._end(transaction, ABORT)
+        else:
+            transaction.state = "empty"
+        transaction.sequences.clear()
+        return SimpleNamespace(
+            error_code=CONCURRENT if was_open else 0,
+            producer_id=transaction.producer,
+            producer_epoch=transaction.epoch,
+        )
+
+    def AddPartitionsToTxnRequest(self, topics: Any, **who: Any) -> Any:
+        transaction, code = self._open(**who)
+        if not code:
+            transaction.state = "open"
+            transaction.partitions.update((topic, number) for topic, numbers in topics for number in numbers)
+        return SimpleNamespace(errors=[(topic, [(number, code) for number in numbers]) for topic, numbers in topics])
+
+    def AddOffsetsToTxnRequest(self, group_id: str, **who: Any) -> Any:
+        transaction, code = self._open(**who)
+        if not code:
+            transaction.state, transaction.takes_offsets = "open", True
+        return SimpleNamespace(error_code=code)
+
+    def ProduceRequest(self, transactional_id: str, topics: Any, **_: Any) -> Any:
+        ((topic, ((number, data),)),) = topics
+        fields = HEAD.unpack_from(data)
+        producer, epoch, base, count = fields[9], fields[10], fields[11], fields[12]
+        transaction, code = self._open(transactional_id, producer, epoch)
+        place, offset = (topic, number), -1
+        if not code and (transaction.state != "open" or place not in transaction.partitions):
+            code = INVALID_STATE
+        if not code and base != transaction.sequences.get(place, 0):
+            code = OUT_OF_ORDER
+        if not code:
+            transaction.sequences[place] = base + count
+            offset = self.logs[place].append(data, producer)
+        return SimpleNamespace(topics=[(topic, [(number, code, offset)])])
+
+    def TxnOffsetCommitRequest(self, group_id: str, topics: Any, **who: Any) -> Any:
+        transaction, code = self._open(**who)
+        if not code and not transaction.takes_offsets:
+            code = INVALID_STATE
+        ((topic, ((number, offset, metadata),)),) = topics
+        if not code:
+            transaction.offsets[group_id, topic, number] = Committed(offset, metadata)
+        return SimpleNamespace(errors=[(topic, [(number, code)])])
+
+    def EndTxnRequest(self, transaction_result: bool, **who: Any) -> Any:
+        transaction, code = self._open(**who)
+        wanted = "committed" if transaction_result else "aborted"
+        if not code and transaction.state == "open":
+            self._end(transaction, COMMIT if transaction_result else ABORT)
+        elif not code and transaction.state != wanted:  # else asked again: the first answer was lost
+            code = INVALID_STATE
+        return SimpleNamespace(error_code=code)
+
+
+class Link:
+    """A worker's connection, in the place of `transport.Cluster`."""
+
+    request_timeout_ms = 1_000
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self.kafka = kafka
+        self.dead = False
+        self.awake = asyncio.Event()
+        self.awake.set()
+        self.lose: tuple[int, bool] | None = None
+        """(requests until then, whether that one is carried out before its answer is lost)"""
+
+    async def _alive(self) -> None:
+        await asyncio.sleep(0)
+        if not self.dead:
+            await self.awake.wait()
+        if self.dead:
+            raise PowerOff
+
+    async def send(self, node: int, request: Any, connection: Hashable) -> Any:
+        await self._alive()
+        lost, carried_out = False, True
+        if self.lose is not None:
+            left, carried_out = self.lose
+            lost, self.lose = left == 0, (left - 1, carried_out) if left else None
+        answer = self.kafka.carry_out(request) if carried_out or not lost else None
+        await self._alive()
+        if lost:
+            raise KafkaConnectionError("lost on the way")
+        return answer
+
+    async def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def coordinator(self, kind: int, key: str) -> int:
+        return 1
+
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        pass
+
+    def refresh(self) -> None:
+        pass
+
+    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
+        await self._alive()
+        return 0 if which == EARLIEST else self.kafka.logs[topic, partition].stable_end
+
+    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
+        await self._alive()
+        return self.kafka.offsets.get((group, topic, partition))
+
+    async def fetch(
+        self, topic: str, partition: int, position: int, connection: Hashable, *, max_bytes: int, max_wait_ms: int
+    ) -> Fetched:
+        await self._alive()
+        fetched = self.kafka.logs[topic, partition].fetch(position)
+        if not fetched.data:
+            await asyncio.sleep(max_wait_ms / 1000)
+            await self._alive()
+            fetched = self.kafka.logs[topic, partition].fetch(position)
+        return fetched

@@ -1,0 +1,125 @@
+"""A worker as the model of the commit path has it: the real lane, tables and store, and only Kafka in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from memory_kafka import Link, MemoryKafka, PowerOff
+
+from agents import deduplicate
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, Sequences, SequenceSource, reader_for
+from transport import Delivery, Lane, LaneSpec
+
+INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
+SPEC = LaneSpec(
+    topic=INPUT,
+    partition=0,
+    output=OUTPUT,
+    dead_letters=DEAD,
+    group=GROUP,
+    transactional_id="id",
+    first_header=SEQUENCE_HEADER.encode(),
+    second_header=PRODUCER_HEADER.encode(),
+    commit_interval_ms=50,
+)
+READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
+CURRENT: contextvars.ContextVar[Worker] = contextvars.ContextVar("worker")
+"""Whose task is running: every task that a worker starts inherits it."""
+
+T = TypeVar("T")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer when there is nothing else to do, and that has no threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def crash_point(point: str) -> None:
+    """In the place of `transport.crash_point`."""
+    if (worker := CURRENT.get(None)) is not None:
+        worker.comes_to(point)
+
+
+class Worker:
+    """One worker process on the one partition of the model."""
+
+    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity) -> None:
+        self.link = Link(kafka)
+        self.folder = folder
+        self.remains = folder.with_suffix(".remains")
+        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000)
+        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.lane = Lane(self.link, SPEC, self.sequences.partition(0), self.deliveries.put)  # type: ignore[arg-type]
+        self.crash_at: tuple[str, int] | None = None
+
+    async def start(self) -> None:
+        CURRENT.set(self)
+        self.agent = asyncio.create_task(deduplicate(self.sequences)(self._each()))
+        self.lane.start()
+
+    async def _each(self) -> AsyncIterator[Delivery]:
+        while True:
+            yield await self.deliveries.get()
+
+    def comes_to(self, point: str) -> None:
+        if self.crash_at is not None and self.crash_at[0] == point:
+            self.crash_at = (point, self.crash_at[1] - 1)
+            if self.crash_at[1] <= 0:
+                self.power_off()
+                raise PowerOff
+
+    def power_off(self) -> None:
+        """The process is gone now; the files of its store are as they are."""
+        if not self.link.dead:
+            self.link.dead = True
+            self.link.awake.set()
+            if self.folder.exists():
+                shutil.copytree(self.folder, self.remains)
+
+    async def stop(self) -> None:
+        """As asked by a person."""
+        self.link.awake.set()
+        await self.lane.stop()
+        self.agent.cancel()
+        await asyncio.gather(self.agent, return_exceptions=True)
+
+    async def clear_away(self) -> None:
+        """After `power_off`: end what is left of its tasks, and put its files back as they were at that moment."""
+        self.lane._stopping.set()
+        assert self.lane._task is not None
+        await asyncio.gather(self.lane._task, return_exceptions=True)
+        self.agent.cancel()
+        await asyncio.gather(self.agent, return_exceptions=True)
+        self.crash_at = None
+        self.sequences.partition(0).close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.remains.exists():
+            self.remains.rename(self.folder)
+
+
+def run(loop: VirtualLoop, work: Coroutine[Any, Any, T]) -> T:
+    return loop.run_until_complete(work)

@@ -1,0 +1,307 @@
+"""A model of the whole commit path: whatever happens in whatever order, what is committed is what the oracle says.
+
+Real are the lane, the transactional producer, the tables, RocksDB and the deduplicating agent; Kafka is in memory
+(memory_kafka.py). Hypothesis draws what arrives, what fails and who dies, and after every step the committed output,
+dead letters, position, changelog and totals must be those of ten obvious lines.
+
+A failure prints the steps that lead to it, shortened, and a `@reproduce_failure` line; the whole run is repeated with
+`./ratchet test tests/transport/test_commit_path.py --hypothesis-seed=N`, whose N stands above it. 20,000 runs:
+`./ratchet test -m long tests/transport/test_commit_path.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from known_batches import Source, encode
+from memory_kafka import ABORT, MemoryKafka, Record
+from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
+
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from tables._store import PROGRESS, Progress, Store
+from transport import CRASH_POINTS, LaneState
+from transport._transaction import OFFSET_METADATA
+
+FOREIGN = 77
+"""A transactional producer that writes to the input and is none of ours."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
+STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
+"""Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
+
+
+class Sent(NamedTuple):
+    """A record of the input, and what it means by the rule. sequence, identity: None where it has none that counts."""
+
+    record: Record
+    identity: bytes | None
+    sequence: int | None
+
+
+class Expected:
+    """The oracle."""
+
+    def __init__(self, sent: list[Sent | None]) -> None:
+        self.last: dict[bytes, int] = {}
+        self.fresh: list[Record] = []
+        self.invalid: list[Record] = []
+        self.duplicates = 0
+        for each in filter(None, sent):  # None: an offset without a record that counts
+            if each.identity is None or each.sequence is None:
+                self.invalid.append(each.record)
+            elif each.sequence > self.last.get(each.identity, -1):
+                self.last[each.identity] = each.sequence
+                self.fresh.append(each.record)
+            else:
+                self.duplicates += 1
+
+
+names = st.sampled_from([b"a", b"b", b"c"])
+sequences = st.one_of(
+    st.integers(0, 12).map(lambda n: (n.to_bytes(8, "big"), n)),
+    st.integers(0, 12).map(lambda n: (b"%d" % n, n)),
+    st.sampled_from([(None, None), (b"", None), (b"-1", None), (b"many", None), (b"9" * 30, None)]),
+)
+
+
+@st.composite
+def sent(draw: st.DrawFn, kind: Identity) -> Sent:
+    name: bytes | None = draw(names)
+    if draw(st.integers(0, 14)) == 0:
+        name = draw(st.sampled_from([None, b"x" * 1025]))
+    header, sequence = draw(sequences)
+    headers = [(SEQUENCE_HEADER, header)] if header is not None else []
+    if kind is Identity.PRODUCER and name is not None:
+        headers.append((PRODUCER_HEADER, name))
+    key = name if kind is Identity.KEY else None
+    identity = b"" if kind is Identity.PARTITION else name
+    if identity is not None and len(identity) > 1024:
+        identity = None
+    value = draw(st.binary(max_size=6))
+    return Sent(Record(key, value, tuple(headers)), identity, sequence)
+
+
+class CommitPath(RuleBasedStateMachine):
+    """Two workers and one partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        self.kafka = MemoryKafka()
+        self.sent: list[Sent | None] = []
+        self.workers: list[Worker | None] = [None, None]
+        self.kind = Identity.PRODUCER
+
+    @initialize(kind=st.sampled_from(list(Identity)), every_commit=st.booleans())
+    def begin(self, kind: Identity, every_commit: bool) -> None:
+        self.kind = kind
+        self.patch = pytest.MonkeyPatch()
+        for module in ("transport._lane", "transport._transaction", "tables._partition"):
+            self.patch.setattr(f"{module}.crash_point", crash_point)
+        self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
+
+    # What arrives.
+
+    @rule(data=st.data(), count=st.integers(1, 8), compression=st.sampled_from(["none", "none", "lz4", "zstd"]))
+    def append(self, data: st.DataObject, count: int, compression: str) -> None:
+        batch = [data.draw(sent(self.kind)) for _ in range(count)]
+        self._append(batch, compression)
+        self.sent += batch
+
+    @rule(data=st.data(), again=st.integers(1, 20))
+    def append_again(self, data: st.DataObject, again: int) -> None:
+        tail = [each for each in self.sent if each is not None][-again:]
+        if tail:
+            self._append(tail, "none")
+            self.sent += tail
+
+    @rule(data=st.data())
+    def append_aborted(self, data: st.DataObject) -> None:
+        self._append([data.draw(sent(self.kind))], "none", FOREIGN)
+        self.kafka.logs[INPUT, 0].settle(FOREIGN, ABORT)
+        self.sent += [None, None]
+
+    def _append(self, batch: list[Sent], compression: str, producer: int = -1) -> None:
+        sources = [Source(each.record.key, each.record.value, each.record.headers) for each in batch]
+        attributes = 0x10 if producer >= 0 else 0
+        log = self.kafka.logs[INPUT, 0]
+        log.append(encode(sources, 0, compression, producer, attributes), producer)
+        if producer < 0:
+            self.sent += [None] * (log.end - len(batch) - len(self.sent))
+
+    # What runs.
+
+    slots = st.integers(0, 1)
+
+    @rule(slot=slots)
+    def start(self, slot: int) -> None:
+        """Where the other one runs already, that is a rebalance which it has not heard of."""
+        if self.workers[slot] is None:
+            self.workers[slot] = worker = Worker(self.kafka, self.folder / str(slot), self.kind)
+            run(self.loop, worker.start())
+
+    @rule(seconds=STEP_S)
+    def go_on(self, seconds: float) -> None:
+        run(self.loop, asyncio.sleep(seconds))
+        self._bury()
+
+    @rule(slot=slots)
+    def stop(self, slot: int) -> None:
+        if (worker := self.workers[slot]) is not None:
+            run(self.loop, asyncio.wait_for(worker.stop(), 1_000))
+            self._bury()
+            self.workers[slot] = None
+
+    @rule(slot=slots)
+    def freeze(self, slot: int) -> None:
+        if (worker := self.workers[slot]) is not None:
+            worker.link.awake.clear()
+
+    @rule(slot=slots)
+    def thaw(self, slot: int) -> None:
+        if (worker := self.workers[slot]) is not None:
+            worker.link.awake.set()
+
+    # What fails.
+
+    @rule(slot=slots, point=st.sampled_from(CRASH_POINTS), times=st.integers(1, 3), seconds=STEP_S)
+    def crash_at(self, slot: int, point: str, times: int, seconds: float) -> None:
+        if (worker := self.workers[slot]) is not None:
+            worker.crash_at = (point, times)
+            self.go_on(seconds)
+
+    @rule(slot=slots)
+    def crash_now(self, slot: int) -> None:
+        if (worker := self.workers[slot]) is not None:
+            worker.power_off()
+            self._bury()
+
+    @rule(slot=slots, requests=st.integers(0, 12), carried_out=st.booleans(), seconds=STEP_S)
+    def lose_a_request(self, slot: int, requests: int, carried_out: bool, seconds: float) -> None:
+        if (worker := self.workers[slot]) is not None:
+            worker.link.lose = (requests, carried_out)
+            self.go_on(seconds)
+
+    def _bury(self) -> None:
+        for slot, worker in enumerate(self.workers):
+            if worker is not None and worker.link.dead:
+                run(self.loop, worker.clear_away())
+                self.workers[slot] = None
+
+    # What happens to stores while their worker is away.
+
+    @rule(slot=slots)
+    def lose_the_store(self, slot: int) -> None:
+        if self.workers[slot] is None:
+            shutil.rmtree(self.folder / str(slot), ignore_errors=True)
+
+    @rule(slot=slots)
+    def keep_a_copy(self, slot: int) -> None:
+        store, copy = self.folder / str(slot), self.folder / f"{slot}.copy"
+        if self.workers[slot] is None and store.exists():
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(store, copy)
+
+    @rule(slot=slots, other=slots)
+    def put_back_a_copy(self, slot: int, other: int) -> None:
+        """An older one, or the other worker's."""
+        store, copy = self.folder / str(slot), self.folder / f"{other}.copy"
+        if self.workers[slot] is None and copy.exists():
+            shutil.rmtree(store, ignore_errors=True)
+            shutil.copytree(copy, store)
+
+    @precondition(lambda self: self.workers == [None, None])
+    @rule(slot=slots)
+    def start_on_a_store_that_is_ahead(self, slot: int) -> None:
+        path = self.folder / str(slot)
+        store = Store(path / "0")
+        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5)
+        store.close()
+        before = self.committed_offset
+        self.start(slot)
+        run(self.loop, asyncio.sleep(5))
+        worker = self.workers[slot]
+        assert worker is not None
+        assert worker.lane.status.state is LaneState.HALTED
+        assert "but the changelog ends at" in (worker.lane.status.error or "")
+        self.stop(slot)
+        assert self.committed_offset == before
+        shutil.rmtree(path)
+
+    # What must hold.
+
+    @property
+    def committed_offset(self) -> int:
+        committed = self.kafka.offsets.get((GROUP, INPUT, 0))
+        assert committed is None or committed.metadata == OFFSET_METADATA
+        return committed.offset if committed else 0
+
+    @invariant()
+    def committed_is_what_the_oracle_says(self) -> None:
+        offset = self.committed_offset
+        expected = Expected(self.sent[:offset])
+        assert self.kafka.logs[OUTPUT, 0].committed() == expected.fresh
+        letters = self.kafka.logs[DEAD, 0].committed()
+        assert [Record(r.key, r.value, r.headers[: len(r.headers) - 4]) for r in letters] == expected.invalid
+        changelog = {r.key: r.value for r in self.kafka.logs[CHANGELOG, 0].committed()}
+        progress = changelog.pop(PROGRESS, None)
+        assert changelog == {b"i" + name: last.to_bytes(8, "big") for name, last in expected.last.items()}
+        if offset:
+            assert progress is not None
+            counted = (len(expected.fresh), expected.duplicates, len(expected.invalid))
+            assert Progress.unpack(progress) == (offset, *counted)
+
+    def teardown(self) -> None:
+        try:
+            for worker in self.workers:
+                if worker is not None:
+                    worker.crash_at = worker.link.lose = None
+                    run(self.loop, asyncio.wait_for(worker.stop(), 1_000))
+            self.workers = [Worker(self.kafka, self.folder / "last", self.kind), None]
+            assert self.workers[0] is not None
+            run(self.loop, self.workers[0].start())
+            run(self.loop, asyncio.sleep(100))
+            run(self.loop, self.workers[0].stop())
+            assert self.committed_offset == self.kafka.logs[INPUT, 0].end
+            self.committed_is_what_the_oracle_says()
+        finally:
+            self.patch.undo()
+            self.loop.run_until_complete(asyncio.sleep(0))
+            asyncio.set_event_loop(None)
+            self.loop.close()
+            shutil.rmtree(self.folder)
+
+
+CHECKS = {
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "stateful_step_count": 40,
+    "print_blob": True,
+    "phases": (Phase.explicit, Phase.generate, Phase.shrink),
+}
+
+
+def test_the_commit_path() -> None:
+    run_state_machine_as_test(CommitPath, settings=settings(max_examples=200, **CHECKS))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_the_commit_path_at_length() -> None:
+    run_state_machine_as_test(CommitPath, settings=settings(max_examples=20_000, **CHECKS))
