@@ -175,7 +175,13 @@ class Lane:
         self.status = LaneStatus()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._deliver = deliver
-        self._producer = TransactionalProducer(cluster, spec.transactional_id, spec.group, spec.transaction_timeout_ms)
+        self._producer = TransactionalProducer(
+            cluster,
+            spec.transactional_id,
+            spec.group,
+            spec.transaction_timeout_ms,
+            [(topic, spec.partition) for topic in (spec.output, spec.dead_letters, state.changelog)],
+        )
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
         self._changelog = Changelog(cluster, state, spec.partition, self._fetching)
         self._position = 0

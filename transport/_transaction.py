@@ -4,7 +4,7 @@ Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not g
 
     initialise ─▶ begin ─▶ produce* ─▶ commit ─▶ begin ...
         ▲           └────────┴───────────┘
-        └── after any failure: the broker then settles whatever was open, and the epoch rises
+        └── after any failure: whatever was open is settled, and the epoch rises
 
 Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again.
 That costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
@@ -18,6 +18,7 @@ take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionEr
 from transport._cluster import GROUP, TRANSACTION, Cluster, InvalidRecord, Retry, raise_for
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
+from transport._settlement import Place, Unsettled, describe, find_unsettled, left_open
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +64,8 @@ END_FOR_S: Final = 60.0
 OFFSET_METADATA: Final = "ratchet 1"
 """Left with every offset that is committed together with changelog entries. A person who moves the group's offset with
 Kafka's tools leaves none: so a position that the changelog must know of differs from one that was set on purpose."""
+MARKERS_S: Final = 0.005
+"""A few times of what the markers of a transaction take while all is well."""
 IN_FLIGHT: Final = 5
 """Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
 
@@ -81,13 +85,27 @@ class TransactionalProducer:
     Not for concurrent use, except that produced batches are under way at once.
     """
 
-    def __init__(self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int) -> None:
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int, partitions: Iterable[Place]
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            cluster: connected.
+            transactional_id: one per input partition.
+            group: whose offsets are committed.
+            timeout_ms: after which the coordinator aborts an open transaction.
+            partitions: all that this id ever writes to; looked at for what an earlier owner has left open.
+        """
         self.cluster, self.transactional_id, self.group, self.timeout_ms = cluster, transactional_id, group, timeout_ms
+        self.partitions = list(partitions)
         self.state = State.NEW
         self._connection = ("transaction", transactional_id)
         self._producer_id, self._epoch = -1, -1
         self._sequences: dict[tuple[str, int], int] = {}
-        self._members: set[tuple[str, int]] = set()
+        self._members: set[Place] = set()
+        self._written: set[Place] = set()
+        """Where the last transaction has left records."""
         self._joining: asyncio.Task[None] | None = None
         self._sent: list[asyncio.Task[int]] = []
 
@@ -96,11 +114,14 @@ class TransactionalProducer:
 
         Raises:
             TransactionError: the coordinator refuses this id.
+            Fenced: another owner has taken over meanwhile.
         """
         await self._drop()
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
         retry = Retry("initialise transactional id", id=self.transactional_id)
         while True:
+            # Before the id is taken over, which makes the coordinator forget how its last transaction ended.
+            unsettled = await self._unsettled()
             try:
                 response = await self._ask_coordinator(request)
                 raise_for(response.error_code)
@@ -120,14 +141,50 @@ class TransactionalProducer:
                 await retry.wait(error)
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
+        self._written.clear()
+        while unsettled is not None:
+            await self._guard(self._settle(unsettled))
+            unsettled = await self._unsettled()
         self.state = State.READY
+
+    async def _unsettled(self) -> Unsettled | None:
+        retry = Retry("ask for the last transaction", id=self.transactional_id)
+        retry.pause_s = MARKERS_S
+        while True:
+            try:
+                return await find_unsettled(self.cluster, self.transactional_id, self.partitions, self._connection)
+            except kafka.TransactionalIdAuthorizationFailed as error:
+                raise TransactionError(
+                    f"{self.transactional_id}: this user may not ask for it: {error!r}. Check the id's ACLs"
+                ) from None
+            except kafka.KafkaError as error:
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                await retry.wait(error)
+
+    async def _settle(self, unsettled: Unsettled) -> None:
+        """End what an earlier owner's transaction has left open as that one ended, by an empty one that ends so."""
+        log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(unsettled))
+        if unsettled.producer_id != self._producer_id:
+            raise TransactionError(
+                f"{self.transactional_id}: a transaction of producer id {unsettled.producer_id} was left open in "
+                f"{unsettled.open}, and Kafka has given out another one. End it with kafka-transactions.sh abort"
+            )
+        retry = Retry("complete a transaction that Kafka left open", id=self.transactional_id)
+        while True:
+            try:
+                await self._join(unsettled.open, with_offsets=True)
+                return await self._end(commit=unsettled.committed)
+            except FENCED:
+                raise
+            except kafka.KafkaError as error:
+                await retry.wait(error)
 
     def begin(self, partitions: list[tuple[str, int]]) -> None:
         """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
         self._expect(State.READY)
         self.state = State.OPEN
         self._members = set(partitions)
-        self._joining = asyncio.create_task(self._join(partitions, with_offsets=True))
+        self._joining = asyncio.create_task(self._open(partitions))
 
     async def add(self, topic: str, partition: int) -> None:
         """Take one more partition into the open transaction, before the first batch for it."""
@@ -148,6 +205,7 @@ class TransactionalProducer:
         self._sequences[topic, partition] = (base + batch.count) & 0x7FFFFFFF
         data = batch.seal(self._producer_id, self._epoch, base)
         leader = await self._guard(self.cluster.leader(topic, partition))
+        self._written.add((topic, partition))
         task = asyncio.create_task(self._produce(leader, topic, partition, data))
         self._sent.append(task)
         # Batches of one partition have to leave in order: let this one reach its socket before the next is built.
@@ -232,6 +290,16 @@ class TransactionalProducer:
         if self._joining is not None:
             joining, self._joining = self._joining, None
             await self._guard(joining)
+
+    async def _open(self, partitions: list[Place]) -> None:
+        # Or this one's end would be the end of both, whichever it is.
+        if await left_open(self.cluster, self._producer_id, self._written, self._connection):
+            unsettled = await self._unsettled()
+            if unsettled is not None:
+                self.state = State.FAILED
+                raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
+        self._written.clear()
+        await self._join(partitions, with_offsets=True)
 
     async def _join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
         topics: dict[str, list[int]] = {}

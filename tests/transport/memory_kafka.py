@@ -21,7 +21,7 @@ from known_batches import HEAD, marker
 
 from transport._cluster import EARLIEST, Committed, Fetched
 
-INVALID_EPOCH, INVALID_STATE, CONCURRENT, OUT_OF_ORDER = 47, 48, 51, 45
+INVALID_EPOCH, INVALID_STATE, CONCURRENT, OUT_OF_ORDER, NOT_LEADER, NO_SUCH_ID = 47, 48, 51, 45, 6, 105
 ABORT, COMMIT = 0, 1
 BATCHES_PER_FETCH = 3
 """Few, so that a backlog takes several fetches and several transactions."""
@@ -121,6 +121,8 @@ class MemoryKafka:
         self.logs: defaultdict[tuple[str, int], Log] = defaultdict(Log)
         self.offsets: dict[tuple[str, str, int], Committed] = {}
         self.transactions: dict[str, Transaction] = {}
+        self.without_leader: set[tuple[str, int]] = set()
+        """Partitions that nobody leads; a transaction ends without them, as Kafka 4.3 does it."""
 
     def carry_out(self, request: Any) -> Any:
         return getattr(self, type(request).__name__)(**{name[1:]: value for name, value in vars(request).items()})
@@ -131,7 +133,7 @@ class MemoryKafka:
         return transaction, 0 if producer_epoch == transaction.epoch else INVALID_EPOCH
 
     def _end(self, transaction: Transaction, kind: int) -> None:
-        for place in sorted(transaction.partitions):
+        for place in sorted(transaction.partitions - self.without_leader):
             self.logs[place].settle(transaction.producer, kind)
         if kind == COMMIT:
             self.offsets.update(transaction.offsets)
@@ -172,6 +174,8 @@ class MemoryKafka:
         producer, epoch, base, count = fields[9], fields[10], fields[11], fields[12]
         transaction, code = self._open(transactional_id, producer, epoch)
         place, offset = (topic, number), -1
+        if place in self.without_leader:
+            code = NOT_LEADER
         if not code and (transaction.state != "open" or place not in transaction.partitions):
             code = INVALID_STATE
         if not code and base != transaction.sequences.get(place, 0):
@@ -189,6 +193,23 @@ class MemoryKafka:
         if not code:
             transaction.offsets[group_id, topic, number] = Committed(offset, metadata)
         return SimpleNamespace(errors=[(topic, [(number, code)])])
+
+    def DescribeTransactionsRequest(self, transactional_id: str) -> Any:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            return SimpleNamespace(transactions=[(NO_SUCH_ID, transactional_id, "", 0, 0, -1, -1)])
+        state = {"empty": "Empty", "open": "Ongoing", "committed": "CompleteCommit", "aborted": "CompleteAbort"}
+        told = (0, transactional_id, state[transaction.state], 0, 0, transaction.producer, transaction.epoch)
+        return SimpleNamespace(transactions=[told])
+
+    def DescribeProducersRequest(self, places: list[tuple[str, int]]) -> Any:
+        answers = []
+        for topic, number in places:
+            code = NOT_LEADER if (topic, number) in self.without_leader else 0
+            log = self.logs[topic, number]
+            starts = {batch.producer: batch.offset for batch in reversed(log.batches) if batch.committed is None}
+            answers.append((topic, [(number, code, None, [(who, 0, 0, 0, 0, at) for who, at in starts.items()])]))
+        return SimpleNamespace(topics=answers)
 
     def EndTxnRequest(self, transaction_result: bool, **who: Any) -> Any:
         transaction, code = self._open(**who)
@@ -244,8 +265,14 @@ class Link:
     def refresh(self) -> None:
         pass
 
-    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
+    async def _led(self, topic: str, partition: int) -> None:
         await self._alive()
+        while (topic, partition) in self.kafka.without_leader:
+            await asyncio.sleep(0.05)
+            await self._alive()
+
+    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
+        await self._led(topic, partition)
         return 0 if which == EARLIEST else self.kafka.logs[topic, partition].stable_end
 
     async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
@@ -255,10 +282,10 @@ class Link:
     async def fetch(
         self, topic: str, partition: int, position: int, connection: Hashable, *, max_bytes: int, max_wait_ms: int
     ) -> Fetched:
-        await self._alive()
+        await self._led(topic, partition)
         fetched = self.kafka.logs[topic, partition].fetch(position)
         if not fetched.data:
             await asyncio.sleep(max_wait_ms / 1000)
-            await self._alive()
+            await self._led(topic, partition)
             fetched = self.kafka.logs[topic, partition].fetch(position)
         return fetched

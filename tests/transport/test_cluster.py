@@ -96,7 +96,7 @@ async def test_no_committed_offset_is_none(cluster: Cluster, new_topic: NewTopic
 
 async def test_the_coordinator_is_remembered_until_it_is_forgotten(cluster: Cluster) -> None:
     # On a new broker the coordinator comes with its topic, a moment after it is first asked for.
-    await TransactionalProducer(cluster, "some-id", "group", 10_000).initialise()
+    await TransactionalProducer(cluster, "some-id", "group", 10_000, []).initialise()
     node = await cluster.coordinator(TRANSACTION, "some-id")
     cluster._coordinators[TRANSACTION, "some-id"] = 4_711
     assert await cluster.coordinator(TRANSACTION, "some-id") == 4_711

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from known_batches import Source, encode
-from memory_kafka import ABORT, MemoryKafka, Record
+from memory_kafka import ABORT, MemoryKafka, PowerOff, Record
 from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
@@ -39,6 +40,8 @@ from transport._transaction import OFFSET_METADATA
 
 FOREIGN = 77
 """A transactional producer that writes to the input and is none of ours."""
+SLOTS = (0, 1)
+PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
 STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
 """Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
@@ -107,6 +110,7 @@ class CommitPath(RuleBasedStateMachine):
         self.sent: list[Sent | None] = []
         self.workers: list[Worker | None] = [None, None]
         self.kind = Identity.PRODUCER
+        self.was_ahead = False
 
     @initialize(kind=st.sampled_from(list(Identity)), every_commit=st.booleans())
     def begin(self, kind: Identity, every_commit: bool) -> None:
@@ -115,88 +119,135 @@ class CommitPath(RuleBasedStateMachine):
         for module in ("transport._lane", "transport._transaction", "tables._partition"):
             self.patch.setattr(f"{module}.crash_point", crash_point)
         self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
+        self.start(slot=0)
 
     # What arrives.
 
-    @rule(data=st.data(), count=st.integers(1, 8), compression=st.sampled_from(["none", "none", "lz4", "zstd"]))
-    def append(self, data: st.DataObject, count: int, compression: str) -> None:
-        batch = [data.draw(sent(self.kind)) for _ in range(count)]
-        self._append(batch, compression)
-        self.sent += batch
+    @rule(data=st.data(), seconds=STEP_S)
+    def append(self, data: st.DataObject, seconds: float) -> None:
+        self._arrive(data)
+        self.go_on(seconds)
 
-    @rule(data=st.data(), again=st.integers(1, 20))
-    def append_again(self, data: st.DataObject, again: int) -> None:
+    @rule(again=st.integers(1, 20), seconds=STEP_S)
+    def append_again(self, again: int, seconds: float) -> None:
         tail = [each for each in self.sent if each is not None][-again:]
         if tail:
             self._append(tail, "none")
-            self.sent += tail
+        self.go_on(seconds)
 
-    @rule(data=st.data())
-    def append_aborted(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), seconds=STEP_S)
+    def append_aborted(self, data: st.DataObject, seconds: float) -> None:
         self._append([data.draw(sent(self.kind))], "none", FOREIGN)
         self.kafka.logs[INPUT, 0].settle(FOREIGN, ABORT)
-        self.sent += [None, None]
+        self.sent += [None] * 2
+        self.go_on(seconds)
+
+    def _arrive(self, data: st.DataObject) -> None:
+        batch = data.draw(st.lists(sent(self.kind), min_size=1, max_size=8))
+        self._append(batch, data.draw(st.sampled_from(["none", "none", "lz4", "zstd"])))
 
     def _append(self, batch: list[Sent], compression: str, producer: int = -1) -> None:
         sources = [Source(each.record.key, each.record.value, each.record.headers) for each in batch]
         attributes = 0x10 if producer >= 0 else 0
-        log = self.kafka.logs[INPUT, 0]
-        log.append(encode(sources, 0, compression, producer, attributes), producer)
+        self.kafka.logs[INPUT, 0].append(encode(sources, 0, compression, producer, attributes), producer)
         if producer < 0:
-            self.sent += [None] * (log.end - len(batch) - len(self.sent))
+            self.sent += batch
 
     # What runs.
 
-    slots = st.integers(0, 1)
+    def _running(self) -> list[int]:
+        return [slot for slot in SLOTS if self.workers[slot] is not None]
 
-    @rule(slot=slots)
+    def _worker(self, data: st.DataObject) -> Worker:
+        worker = self.workers[data.draw(st.sampled_from(self._running()))]
+        assert worker is not None
+        return worker
+
+    @precondition(lambda self: None in self.workers)
+    @rule(slot=st.sampled_from(SLOTS))
     def start(self, slot: int) -> None:
         """Where the other one runs already, that is a rebalance which it has not heard of."""
         if self.workers[slot] is None:
             self.workers[slot] = worker = Worker(self.kafka, self.folder / str(slot), self.kind)
             run(self.loop, worker.start())
+            self._bury()
 
     @rule(seconds=STEP_S)
     def go_on(self, seconds: float) -> None:
         run(self.loop, asyncio.sleep(seconds))
         self._bury()
 
-    @rule(slot=slots)
-    def stop(self, slot: int) -> None:
-        if (worker := self.workers[slot]) is not None:
+    @precondition(_running)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self._running()))
+        if not self.kafka.without_leader:
+            self._stop(slot)
+
+    def _stop(self, slot: int) -> None:
+        worker = self.workers[slot]
+        assert worker is not None
+        with suppress(PowerOff):  # `crash_at` may be met on the way
             run(self.loop, asyncio.wait_for(worker.stop(), 1_000))
-            self._bury()
-            self.workers[slot] = None
+        self._bury()
+        self.workers[slot] = None
 
-    @rule(slot=slots)
-    def freeze(self, slot: int) -> None:
-        if (worker := self.workers[slot]) is not None:
-            worker.link.awake.clear()
+    @precondition(_running)
+    @rule(data=st.data(), seconds=STEP_S, thaw=st.booleans())
+    def freeze(self, data: st.DataObject, seconds: float, thaw: bool) -> None:
+        self._worker(data).link.awake.clear()
+        self.append(data, seconds)
+        if thaw:
+            self.thaw(seconds)
 
-    @rule(slot=slots)
-    def thaw(self, slot: int) -> None:
-        if (worker := self.workers[slot]) is not None:
+    @precondition(lambda self: any(worker and not worker.link.awake.is_set() for worker in self.workers))
+    @rule(seconds=STEP_S)
+    def thaw(self, seconds: float) -> None:
+        for worker in filter(None, self.workers):
             worker.link.awake.set()
+        self.go_on(seconds)
 
-    # What fails.
+    # What fails, while there is something to do.
 
-    @rule(slot=slots, point=st.sampled_from(CRASH_POINTS), times=st.integers(1, 3), seconds=STEP_S)
-    def crash_at(self, slot: int, point: str, times: int, seconds: float) -> None:
-        if (worker := self.workers[slot]) is not None:
-            worker.crash_at = (point, times)
-            self.go_on(seconds)
+    @precondition(_running)
+    @rule(data=st.data(), point=st.sampled_from(CRASH_POINTS), times=st.integers(1, 3), seconds=STEP_S)
+    def crash_at(self, data: st.DataObject, point: str, times: int, seconds: float) -> None:
+        self._worker(data).crash_at = (point, times)
+        self.append(data, seconds)
+        self._start_again(data)
 
-    @rule(slot=slots)
-    def crash_now(self, slot: int) -> None:
-        if (worker := self.workers[slot]) is not None:
-            worker.power_off()
-            self._bury()
+    @precondition(_running)
+    @rule(data=st.data())
+    def crash_now(self, data: st.DataObject) -> None:
+        self._worker(data).power_off()
+        self._bury()
+        self._start_again(data)
 
-    @rule(slot=slots, requests=st.integers(0, 12), carried_out=st.booleans(), seconds=STEP_S)
-    def lose_a_request(self, slot: int, requests: int, carried_out: bool, seconds: float) -> None:
-        if (worker := self.workers[slot]) is not None:
-            worker.link.lose = (requests, carried_out)
-            self.go_on(seconds)
+    def _start_again(self, data: st.DataObject) -> None:
+        for slot in SLOTS:
+            if self.workers[slot] is None and data.draw(st.booleans()):
+                self.start(slot)
+
+    @precondition(_running)
+    @rule(data=st.data(), requests=st.integers(0, 9), carried_out=st.booleans(), seconds=STEP_S)
+    def lose_a_request(self, data: st.DataObject, requests: int, carried_out: bool, seconds: float) -> None:
+        self._worker(data).link.lose = (requests, carried_out)
+        self.append(data, seconds)
+
+    @rule(data=st.data(), places=st.sets(st.sampled_from(PLACES), min_size=1), seconds=STEP_S, longer=STEP_S)
+    def lose_leaders(self, data: st.DataObject, places: set[tuple[str, int]], seconds: float, longer: float) -> None:
+        """In the middle of what is being done about a batch."""
+        self.append(data, seconds)
+        self.kafka.without_leader |= places
+        self.go_on(longer)
+        if data.draw(st.booleans()):
+            self.leaders_return(seconds)
+
+    @precondition(lambda self: self.kafka.without_leader)
+    @rule(seconds=STEP_S)
+    def leaders_return(self, seconds: float) -> None:
+        self.kafka.without_leader.clear()
+        self.go_on(seconds)
 
     def _bury(self) -> None:
         for slot, worker in enumerate(self.workers):
@@ -206,45 +257,47 @@ class CommitPath(RuleBasedStateMachine):
 
     # What happens to stores while their worker is away.
 
-    @rule(slot=slots)
-    def lose_the_store(self, slot: int) -> None:
-        if self.workers[slot] is None:
-            shutil.rmtree(self.folder / str(slot), ignore_errors=True)
-
-    @rule(slot=slots)
-    def keep_a_copy(self, slot: int) -> None:
-        store, copy = self.folder / str(slot), self.folder / f"{slot}.copy"
-        if self.workers[slot] is None and store.exists():
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(store, copy)
-
-    @rule(slot=slots, other=slots)
-    def put_back_a_copy(self, slot: int, other: int) -> None:
-        """An older one, or the other worker's."""
-        store, copy = self.folder / str(slot), self.folder / f"{other}.copy"
-        if self.workers[slot] is None and copy.exists():
+    @precondition(lambda self: None in self.workers)
+    @rule(what=st.sampled_from(["lose", "keep a copy", "put back a copy", "put back another's copy"]))
+    def meddle_with_the_store(self, what: str) -> None:
+        slot = self.workers.index(None)
+        store, copies = self.folder / str(slot), [self.folder / f"{number}.copy" for number in SLOTS]
+        if what == "keep a copy" and store.exists():
+            shutil.rmtree(copies[slot], ignore_errors=True)
+            shutil.copytree(store, copies[slot])
+        elif what == "lose":
+            shutil.rmtree(store, ignore_errors=True)
+        elif (copy := copies[slot if what == "put back a copy" else 1 - slot]).exists():
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(copy, store)
 
-    @precondition(lambda self: self.workers == [None, None])
-    @rule(slot=slots)
-    def start_on_a_store_that_is_ahead(self, slot: int) -> None:
-        path = self.folder / str(slot)
+    @precondition(
+        lambda self: self.workers == [None, None] and not self.kafka.without_leader and not self.was_ahead
+    )
+    @rule()
+    def start_on_a_store_that_is_ahead(self) -> None:
+        self.was_ahead = True
+        path = self.folder / "0"
         store = Store(path / "0")
         store.write([], self.kafka.logs[CHANGELOG, 0].end + 5)
         store.close()
-        before = self.committed_offset
-        self.start(slot)
+        self.start(slot=0)
         run(self.loop, asyncio.sleep(5))
-        worker = self.workers[slot]
+        worker = self.workers[0]
         assert worker is not None
         assert worker.lane.status.state is LaneState.HALTED
         assert "but the changelog ends at" in (worker.lane.status.error or "")
-        self.stop(slot)
-        assert self.committed_offset == before
+        self._stop(0)
         shutil.rmtree(path)
 
     # What must hold.
+
+    @property
+    def _left_open(self) -> bool:
+        """Whether Kafka calls a transaction complete that it has not ended everywhere."""
+        ids = self.kafka.transactions.values()
+        logs = [self.kafka.logs[place] for place in PLACES]
+        return all(each.state != "open" for each in ids) and any(log.stable_end != log.end for log in logs)
 
     @property
     def committed_offset(self) -> int:
@@ -252,6 +305,7 @@ class CommitPath(RuleBasedStateMachine):
         assert committed is None or committed.metadata == OFFSET_METADATA
         return committed.offset if committed else 0
 
+    @precondition(lambda self: not self._left_open)
     @invariant()
     def committed_is_what_the_oracle_says(self) -> None:
         offset = self.committed_offset
@@ -269,10 +323,12 @@ class CommitPath(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            for worker in self.workers:
-                if worker is not None:
-                    worker.crash_at = worker.link.lose = None
-                    run(self.loop, asyncio.wait_for(worker.stop(), 1_000))
+            self.kafka.without_leader.clear()
+            self._bury()
+            for worker in filter(None, self.workers):
+                worker.crash_at = worker.link.lose = None
+            for slot in self._running():
+                self._stop(slot)
             self.workers = [Worker(self.kafka, self.folder / "last", self.kind), None]
             assert self.workers[0] is not None
             run(self.loop, self.workers[0].start())

@@ -46,7 +46,7 @@ def make_topic(cluster: Cluster, new_topic: NewTopic) -> MakeTopic:
 
 @pytest.fixture
 async def producer(cluster: Cluster, group: str) -> AsyncIterator[TransactionalProducer]:
-    producer = TransactionalProducer(cluster, f"{group}-0", group, 30_000)
+    producer = TransactionalProducer(cluster, f"{group}-0", group, 30_000, [])
     await producer.initialise()
     yield producer
     await producer.abort()
@@ -142,7 +142,7 @@ async def test_a_second_owner_fences_the_first_at_every_step(
     producer: TransactionalProducer, cluster: Cluster, broker: str, make_topic: MakeTopic, group: str, step: str
 ) -> None:
     topic = await make_topic(1)
-    second = TransactionalProducer(cluster, producer.transactional_id, group, 30_000)
+    second = TransactionalProducer(cluster, producer.transactional_id, group, 30_000, [])
 
     async def zombie() -> None:
         if step == "begin":
@@ -217,7 +217,7 @@ async def test_a_connection_that_is_cut_aborts_and_the_next_try_goes_through(
 
 async def test_steps_out_of_order_are_refused(cluster: Cluster, make_topic: MakeTopic, group: str) -> None:
     topic = await make_topic(1)
-    producer = TransactionalProducer(cluster, f"{group}-0", group, 30_000)
+    producer = TransactionalProducer(cluster, f"{group}-0", group, 30_000, [])
     with pytest.raises(Aborted, match="is new, not ready"):
         producer.begin([(topic, 0)])
     await producer.initialise()
@@ -231,7 +231,7 @@ async def test_steps_out_of_order_are_refused(cluster: Cluster, make_topic: Make
 
 
 async def test_a_timeout_that_the_broker_does_not_allow_is_refused(cluster: Cluster, group: str) -> None:
-    producer = TransactionalProducer(cluster, f"{group}-0", group, 2_000_000_000)
+    producer = TransactionalProducer(cluster, f"{group}-0", group, 2_000_000_000, [])
     with pytest.raises(TransactionError, match=re.escape("transaction.max.timeout.ms")):
         await producer.initialise()
 
@@ -243,7 +243,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_by_the_coordinator(
     await cluster.start(30)
     topic = create_topic(own_broker.bootstrap, "timed-out")
     await cluster.offset(topic, 0, LATEST, "here")
-    producer = TransactionalProducer(cluster, f"{group}-0", group, 500)
+    producer = TransactionalProducer(cluster, f"{group}-0", group, 500, [])
     await producer.initialise()
     producer.begin([(topic, 0)])
     await (await producer.produce(topic, 0, batch_of(b"late")))
