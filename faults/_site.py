@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,8 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
     def finish(self) -> tuple[list[Event], Difference, float]:
         """End the feed, let the workers come to the end of the input, stop them, and count.
 
+        What verify finds wrong with a stream is left in by-<kind>.findings.json beside the logs.
+
         Returns:
             what was sent, what is wrong with the output, seconds from the last event to lag 0
         """
@@ -198,6 +201,8 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
                 raise FaultRunFailed(f"by-{kind}: {len(sent)} events were sent, the input holds {proof.as_dict()}")
             if (counted == Difference()) != proof.ok:
                 raise FaultRunFailed(f"by-{kind}: counted {counted}, but verify says {proof.as_dict()}")
+            if not proof.ok:
+                (self.folder / f"by-{kind}.findings.json").write_text(json.dumps(proof.as_dict(), indent=2))
             difference += counted
         return sent, difference, caught_up_s
 

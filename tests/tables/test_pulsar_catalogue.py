@@ -1,5 +1,7 @@
 """What Pulsar's own tests say of PIP-6 (MessageDuplicationTest, ClientDeduplicationTest), said of a partition here.
 
+The rows are those of docs/reference/pulsar.md, which also names the tests that are elsewhere.
+
 Pulsar answers a publisher, so a sequence that is in flight is `Unknown` and published again. Here the records wait in
 the input topic: within the open transaction such a record is dropped, and comes again if the transaction fails.
 """
@@ -25,7 +27,8 @@ class OnePartition:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.changelog = b""
+        self.changelog: list[tuple[int, bytes]] = []
+        """Each commit's part: its first offset, and its bytes."""
         self.end = 0
         self.input = 0
         self.open()
@@ -33,6 +36,18 @@ class OnePartition:
     def open(self) -> None:
         self.state = SequencePartition(self.folder, "changelog", 0, Identity.PRODUCER, 1 << 20)
         self.state.open()
+
+    def crash(self) -> None:
+        """What is only in memory is gone; the store is as it is. Nothing is restored yet."""
+        self.state._release()
+        self.open()
+
+    def restore(self, commits: int | None = None) -> None:
+        """Replay the changelog from where the store stands: so many commits of it, or all."""
+        missing = [part for part in self.changelog if part[0] >= self.state.position]
+        for offset, data in missing[:commits]:
+            assert offset == self.state.position
+            self.state.apply(read_chunk("changelog", 0, offset, data, []))
 
     def judge(self, records: list[Sent]) -> list[str]:
         batch = fetched(records, self.input)
@@ -43,7 +58,7 @@ class OnePartition:
         """Commit; returns what that added to the changelog."""
         encoded = self.state.changes(self.input)
         added = stored(encoded, self.end)
-        self.changelog += added
+        self.changelog.append((self.end, added))
         batch = read_chunk("changelog", 0, self.end, added, [])
         self.end = batch.next
         self.state.committed(self.end)
@@ -127,6 +142,40 @@ def test_row_8_a_failed_write_falls_back_for_every_name(one: OnePartition) -> No
     assert one.state.progress[1:] == (5, 1, 0)  # the failed transaction is in no total
 
 
+@pytest.mark.parametrize(("every_s", "snapshot"), [(0.0, 1), (3_600.0, 0)])
+def test_row_14_snapshots_are_taken_by_time_at_the_last_position(
+    one: OnePartition, monkeypatch: pytest.MonkeyPatch, every_s: float, snapshot: int
+) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", every_s)
+    one.judge(named(b"a", 1))
+    one.commit()
+    one.judge(named(b"a", 2))  # pushed, in no snapshot
+    assert one.state.position == one.end * snapshot
+    one.crash()
+    assert (one.state.position, one.state.last(b"a").persisted) == ((one.end, 1) if snapshot else (0, -1))
+    one.restore()
+    assert one.state.last(b"a") == (1, 1)
+
+
+def test_row_16_a_recovery_that_is_cut_short_goes_on_where_it_was(
+    one: OnePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 3_600.0)
+    for sequence in range(5):
+        one.judge(named(b"a", sequence) + named(b"%d" % sequence, sequence))
+        one.commit()
+    one.crash()
+    reached = []
+    while one.state.position < one.end:
+        one.restore(commits=2)
+        reached.append(one.state.position)
+        one.crash()
+    assert reached == sorted(set(reached))
+    assert len(reached) == 3
+    assert one.state.last(b"a") == (4, 4)
+    assert one.state.input_position == one.input
+
+
 def test_row_17_a_name_goes_on_after_a_restart(one: OnePartition) -> None:
     assert one.state.last(b"a") == (-1, -1)
     one.judge(named(b"a", *range(10)))
@@ -137,9 +186,69 @@ def test_row_17_a_name_goes_on_after_a_restart(one: OnePartition) -> None:
     assert one.judge(named(b"a", 9, 10)) == ["duplicate", "fresh"]
 
 
+def test_row_18_resends_are_invisible_before_and_after_a_crash(
+    one: OnePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 3_600.0)
+    one.judge(named(b"a", *range(10)))
+    one.commit()
+    assert set(one.judge(named(b"a", *range(10)))) == {"duplicate"}
+    one.crash()
+    one.restore()
+    assert one.judge(named(b"a", *range(11))) == ["duplicate"] * 10 + ["fresh"]
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_row_19_gaps_do_not_make_room_for_what_is_lower(one: OnePartition, committed: bool) -> None:
     one.judge(named(b"a", 2, 3, 5))
     if committed:
         one.commit()
     assert one.judge(named(b"a", 2, 4, 6)) == ["duplicate", "duplicate", "fresh"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_row_20_the_same_one_record_at_a_time(one: OnePartition, committed: bool) -> None:
+    answers = []
+    for sequence in (2, 3, 5, 2, 4, 6):
+        answers += one.judge(named(b"a", sequence))
+        if committed:
+            one.commit()
+    assert answers == ["fresh", "fresh", "fresh", "duplicate", "duplicate", "fresh"]
+
+
+def test_row_22_what_a_publisher_gave_up_is_a_gap_and_cannot_come_later(one: OnePartition) -> None:
+    answers = one.judge(named(b"a", *range(10)))
+    one.commit()
+    # 10 to 19 failed, and so did their retries: they are not in the input.
+    answers += one.judge(named(b"a", *range(20, 30)))
+    assert answers == ["fresh"] * 20
+    assert one.judge(named(b"a", *range(10, 20))) == ["duplicate"] * 10
+
+
+def test_row_25_a_resend_to_another_partition_is_not_known_there(one: OnePartition, tmp_path: Path) -> None:
+    one.judge(named(b"a", 1))
+    other = OnePartition(tmp_path / "1")
+    assert other.judge(named(b"a", 1)) == ["fresh"]
+    other.state.close()
+
+
+@pytest.mark.parametrize("window", range(1, 11))
+def test_row_26_a_mirror_that_repeats_windows_adds_nothing(one: OnePartition, window: int) -> None:
+    sequences = list(range(40))
+    starts = range(0, len(sequences), window)
+    twice = [sequence for start in starts for sequence in sequences[start : start + window] * 2]
+    answers: list[str] = []
+    for start in range(0, len(twice), 7):  # a mirror's batches and commits do not know of the windows
+        answers += one.judge(named(b"a", *twice[start : start + 7]))
+        one.commit()
+    fresh = [sequence for sequence, answer in zip(twice, answers, strict=True) if answer == "fresh"]
+    assert fresh == sequences
+
+
+def test_row_27_a_duplicate_counts_with_its_original_or_not_at_all(one: OnePartition) -> None:
+    assert one.judge(named(b"a", 1, 1)) == ["fresh", "duplicate"]
+    one.state.rollback()  # the original was not durable
+    assert one.judge(named(b"a", 1, 1)) == ["fresh", "duplicate"]
+    one.commit()
+    assert one.state.progress is not None
+    assert one.state.progress[1:] == (1, 1, 0)

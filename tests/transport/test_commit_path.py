@@ -271,9 +271,7 @@ class CommitPath(RuleBasedStateMachine):
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(copy, store)
 
-    @precondition(
-        lambda self: self.workers == [None, None] and not self.kafka.without_leader and not self.was_ahead
-    )
+    @precondition(lambda self: self.workers == [None, None] and not self.kafka.without_leader and not self.was_ahead)
     @rule()
     def start_on_a_store_that_is_ahead(self) -> None:
         self.was_ahead = True
