@@ -290,6 +290,11 @@ class CommitPath(RuleBasedStateMachine):
 
     # What must hold.
 
+    @invariant()
+    def nobody_halts(self) -> None:
+        for worker in filter(None, self.workers):
+            assert worker.lane.status.state is not LaneState.HALTED, worker.lane.status.error
+
     @property
     def _left_open(self) -> bool:
         """Whether Kafka calls a transaction complete that it has not ended everywhere."""

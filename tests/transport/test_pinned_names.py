@@ -17,6 +17,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.consumer import AIOKafkaConsumer
 from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -28,6 +29,7 @@ from aiokafka.protocol.transaction import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
+from aiokafka.protocol.types import CompactArray, CompactString, TaggedFields
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.channels import Channel
 from faust.stores.base import Store
@@ -42,7 +44,8 @@ from mode.utils.queues import FlowControlEvent, ThrowableQueue
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction.py"
-LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_record_batch.py"
+LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_decompression.py"
+SETTLEMENT = "transport/_settlement.py"
 APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
@@ -68,6 +71,11 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (READING, aiokafka.codec, "snappy_decode", ["payload"]),
     (READING, aiokafka.codec, "lz4_decode", ["payload"]),
     (READING, aiokafka.codec, "zstd_decode", ["payload"]),
+    (SETTLEMENT, RequestStruct, "build_request_header", ["correlation_id", "client_id"]),
+    (SETTLEMENT, RequestStruct, "parse_response_header", ["read_buffer"]),
+    (SETTLEMENT, CompactArray, "decode", ["data"]),
+    (SETTLEMENT, CompactString, "decode", ["data"]),
+    (SETTLEMENT, TaggedFields, "decode", ["data"]),
     (LANES, SubscriptionState, "fetch_context", []),
     (LANES, PartitionAssignor, "assigned_actives", []),
     (LANES, PartitionAssignor, "assigned_standbys", []),
