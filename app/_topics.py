@@ -48,7 +48,7 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
 
     Raises:
         PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
-        TopicError: a topic cannot be created, or the changelog is not compacted.
+        TopicError: a topic cannot be created, or the changelog is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
@@ -72,10 +72,11 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
                 "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
                 "many, or let Ratchet create them. For an input that was given more, see docs/guide/partitions.md"
             )
-    if "compact" not in config_of(admin, changelog)["cleanup.policy"]:
+    policy = config_of(admin, changelog)["cleanup.policy"]
+    if policy != "compact":
         raise TopicError(
-            f"{changelog}: cleanup.policy is not compact, so retention would delete last sequences and duplicates "
-            "would pass. Set cleanup.policy=compact on the topic"
+            f"{changelog}: cleanup.policy is {policy}, so retention would delete the last sequences of identities that "
+            "were quiet for long, and their duplicates would pass. Set cleanup.policy=compact on the topic"
         )
     limits = (limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog))
     return StreamTopics(changelog, partitions, *limits)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from worker_process import Site, WorkerProcess, read_all
 
@@ -55,16 +56,19 @@ def test_topics_with_other_partition_counts_are_refused(
     assert f"input {source} has 3 partitions, {output} has 2" in done.stderr
 
 
-def test_changelog_that_is_not_compacted_is_refused(broker: str, tmp_path: Path, new_topic: Callable[..., str]) -> None:
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_changelog_that_retention_deletes_from_is_refused(broker: str, tmp_path: Path, policy: str) -> None:
     place = site(tmp_path, broker)
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker})
     changelog = f"{place.app}-events-changelog"
-    admin.create_topics([NewTopic(changelog, num_partitions=4, replication_factor=1)])[changelog].result(30)
+    topic = NewTopic(changelog, num_partitions=4, replication_factor=1, config={"cleanup.policy": policy})
+    admin.create_topics([topic])[changelog].result(30)
     done = place.command("worker")
     assert done.returncode == 2
-    assert f"{changelog}: cleanup.policy is not compact" in done.stderr
+    said = done.stderr.split(f"{changelog}: cleanup.policy is ")[1]
+    assert set(said[: said.index(", so")].split(",")) == set(policy.split(","))
 
 
 def test_extractor_that_cannot_be_imported_is_refused(broker: str, tmp_path: Path) -> None:
