@@ -66,6 +66,10 @@ class FaultRunFailed(RatchetError):
     """A site under injected faults did not come back by itself, or what came of it cannot be counted."""
 
 
+class BenchFailed(RatchetError):
+    """A subject of a bench cannot be built, does not start, or does not come to the end of its input."""
+
+
 class TransportError(RatchetError):
     """A partition cannot go on as it is."""
 

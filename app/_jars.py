@@ -132,17 +132,17 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
     return [folder / name for name in sorted(locked)]
 
 
-def read_lock(name: str) -> dict[str, str]:
-    """SHA-256 by file name of one set, from `app/jars.lock`."""
+def read_lock(name: str, file: Path = LOCK_FILE) -> dict[str, str]:
+    """SHA-256 by file name of one set, from a lock file."""
     locked = {}
-    for line in LOCK_FILE.read_text("ascii").splitlines():
+    for line in file.read_text("ascii").splitlines():
         if line and not line.startswith("#"):
             digest, path = line.split()
             jar_set, _, jar = path.partition("/")
             if jar_set == name:
                 locked[jar] = digest
     if not locked:
-        raise SetupError(f"{LOCK_FILE} lists no jars of the set {name!r}: this installation of Ratchet is incomplete")
+        raise SetupError(f"{file} lists no jars of the set {name!r}: this installation of Ratchet is incomplete")
     return locked
 
 
@@ -247,7 +247,8 @@ def _ivy_module(jars: JarSet) -> str:
     return ElementTree.tostring(module, "unicode", xml_declaration=True)
 
 
-def _lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
+def lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
+    """The lines of a lock file for one set, fetched anew."""
     with tempfile.TemporaryDirectory(prefix="ratchet-lock-") as scratch:
         target = Path(scratch, "jars")
         with fetch_display(f"Fetching the {jars.name} jars", 50, console) as display:
@@ -260,7 +261,7 @@ def _write_lock() -> None:
     console = Console(stderr=True)
     print("# SHA-256 of every jar that Ratchet runs. Written by `python -m app._jars`; do not edit.")
     for jars in (KAFKA, spark_set()):
-        print(*_lock_lines(jars, console), sep="\n")
+        print(*lock_lines(jars, console), sep="\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from app.cli.bench import bench
 from app.cli.broker import broker
 from app.cli.demo import demo
 from app.cli.faults import faults
@@ -28,6 +29,7 @@ cli = typer.Typer(
 
 for command in (demo, broker, worker, web, publish, sink, tables, verify, faults, setup):
     cli.command()(command)
+cli.add_typer(bench, name="bench")
 
 
 def main() -> None:

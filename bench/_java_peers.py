@@ -1,0 +1,63 @@
+"""The subjects in Java: their jars, and their classes compiled by the JDK.
+
+After raising a version: `python -m bench._java_peers > jars.lock.new && mv jars.lock.new bench/jars.lock`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from app._jars import KAFKA_VERSION, JarSet, cache_folder, lock_lines, read_lock, resolve
+from app._java import find_java
+from errors import BenchFailed
+
+LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
+PEERS: Final = Path(__file__).with_name("peers")
+KAFKA_STREAMS: Final = JarSet("kafka-streams", (f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",))
+HEAP: Final = ("-Xms1g", "-Xmx4g")
+"""bytes: enough for a cache that holds a million keys, and no garbage collection for want of room."""
+
+
+def kafka_streams() -> list[str]:
+    """The command of Kafka Streams, but for its argument."""
+    return _command("KafkaStreamsPeer", KAFKA_STREAMS)
+
+
+def _command(name: str, jars: JarSet) -> list[str]:
+    class_path = [str(path) for path in resolve(jars, lock=read_lock(jars.name, LOCK_FILE))]
+    classes = _compiled(name, class_path)
+    return [str(find_java()), *HEAP, "-cp", ":".join([str(classes), *class_path]), name]
+
+
+def _compiled(name: str, class_path: list[str]) -> Path:
+    source = PEERS / f"{name}.java"
+    digest = hashlib.sha256(source.read_bytes() + "".join(class_path).encode()).hexdigest()[:12]
+    folder = cache_folder() / f"bench-{name}-{digest}"
+    if folder.is_dir():
+        return folder
+    javac = shutil.which("javac") or str(find_java().with_name("javac"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        target = Path(scratch) / "classes"
+        command = [javac, "-Xlint:all", "-Werror", "-cp", ":".join(class_path), "-d", str(target), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError as error:
+            raise BenchFailed(f"{name} cannot be compiled: {error}. A JDK is needed for the peers in Java") from None
+        if done.returncode:
+            raise BenchFailed(f"{name} cannot be compiled:\n{done.stdout}{done.stderr}")
+        target.rename(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    print("# SHA-256 of every jar of the bench's peers. Written by `python -m bench._java_peers`; do not edit.")
+    for one in (KAFKA_STREAMS,):
+        print(*lock_lines(one, Console(stderr=True)), sep="\n")

@@ -1,0 +1,33 @@
+"""The worker with an agent that judges nothing: what deduplication itself costs is the difference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import numpy as np
+
+from app import _application
+from app.cli import main
+from bench._subjects import Task, worker_settings
+from tables import Sequences
+from transport import Delivery
+
+
+def forward_all(_: Sequences) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
+    """In the place of `agents.deduplicate`."""
+
+    async def agent(deliveries: AsyncIterator[Delivery]) -> None:
+        async for delivery in deliveries:
+            async with delivery as batch:
+                delivery.forward(np.ones(batch.count, np.bool_))
+
+    return agent
+
+
+if __name__ == "__main__":
+    setattr(_application, "deduplicate", forward_all)  # noqa: B010 - it is not meant to be replaced
+    task = Task(**json.loads(sys.argv[1]))
+    sys.argv[1:] = ["worker", "--config", str(worker_settings(task))]
+    main()
