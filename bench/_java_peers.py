@@ -21,6 +21,18 @@ from errors import BenchFailed
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 PEERS: Final = Path(__file__).with_name("peers")
 KAFKA_STREAMS: Final = JarSet("kafka-streams", (f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",))
+FLINK_VERSION: Final = "2.0.2"
+FLINK: Final = JarSet(
+    "flink",
+    (
+        f"org.apache.flink:flink-clients:{FLINK_VERSION}",
+        f"org.apache.flink:flink-connector-base:{FLINK_VERSION}",
+        "org.apache.flink:flink-connector-kafka:4.0.1-2.0",
+        f"org.apache.flink:flink-statebackend-rocksdb:{FLINK_VERSION}",
+    ),
+    # Flink brings the same classes in a newer version under another name.
+    ("org.lz4:*",),
+)
 HEAP: Final = ("-Xms1g", "-Xmx4g")
 """bytes: enough for a cache that holds a million keys, and no garbage collection for want of room."""
 
@@ -28,6 +40,11 @@ HEAP: Final = ("-Xms1g", "-Xmx4g")
 def kafka_streams() -> list[str]:
     """The command of Kafka Streams, but for its argument."""
     return _command("KafkaStreamsPeer", KAFKA_STREAMS)
+
+
+def flink() -> list[str]:
+    """The command of Flink, but for its argument."""
+    return _command("FlinkPeer", FLINK)
 
 
 def _command(name: str, jars: JarSet) -> list[str]:
@@ -59,5 +76,5 @@ def _compiled(name: str, class_path: list[str]) -> Path:
 
 if __name__ == "__main__":
     print("# SHA-256 of every jar of the bench's peers. Written by `python -m bench._java_peers`; do not edit.")
-    for one in (KAFKA_STREAMS,):
+    for one in (KAFKA_STREAMS, FLINK):
         print(*lock_lines(one, Console(stderr=True)), sep="\n")
