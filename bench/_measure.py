@@ -214,7 +214,7 @@ def measure(
         finally:
             progress.close()
     verified = is_right(bootstrap, output, truth) if chosen.exact else None
-    _forget(admin, [output, f"{output}.dead", f"{group}-events-changelog"])
+    _forget(admin, run)
     millions = records / 1_000_000
     rate = round(records / seconds)
     return Measured(
@@ -228,10 +228,9 @@ def measure(
     )
 
 
-def _forget(admin: AdminClient, topics: list[str]) -> None:
-    """Make room; a topic that the subject had no use for is not there."""
-    known = admin.list_topics(timeout=30).topics
-    for done in admin.delete_topics([topic for topic in topics if topic in known] or topics[:1]).values():
+def _forget(admin: AdminClient, run: str) -> None:
+    """Make room: the output and what a subject has made besides, such as a changelog."""
+    for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
         done.exception(30)
 
 

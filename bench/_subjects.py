@@ -113,6 +113,15 @@ def _java(build: str, **options: Any) -> Callable[[Task], list[str]]:
     return command
 
 
+def _other_python(build: str) -> Callable[[Task], list[str]]:
+    def command(task: Task) -> list[str]:
+        from bench import _python_peers
+
+        return [*getattr(_python_peers, build)(), task.as_json()]
+
+    return command
+
+
 LANE: Final = "lane runs"
 SUBJECTS: Final[dict[str, Subject]] = {
     "ratchet": Subject("Ratchet, by key", _worker("key", "ratchet-sequence"), LANE),
@@ -123,6 +132,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "kafka-streams-default": Subject("Kafka Streams exactly_once_v2, defaults", _java("kafka_streams", tuned=False)),
     "flink": Subject("Flink exactly-once, state on the heap", _java("flink", rocksdb=False), counted=False),
     "flink-rocksdb": Subject("Flink exactly-once, state in RocksDB", _java("flink", rocksdb=True), counted=False),
+    "quix": Subject("Quix Streams exactly-once, one process", _other_python("quix")),
     "loop": Subject("confluent-kafka loop, dict, transactions, state lost at a restart", _module("loop")),
     "loop-changelog": Subject("the same with a changelog", _module("loop", changelog=True)),
     "floor": Subject("raw batches in transactions, not looked at", _module("floor"), exact=False),
