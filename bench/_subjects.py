@@ -134,6 +134,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "flink-rocksdb": Subject("Flink exactly-once, state in RocksDB", _java("flink", rocksdb=True), counted=False),
     "quix": Subject("Quix Streams exactly-once, one process", _other_python("quix")),
     "faust": Subject("Faust at-least-once, table in memory, one process", _module("faust_agent"), exact=False),
+    "spark": Subject("Spark dropDuplicates, at-least-once", _module("spark"), exact=False, counted=False),
     "loop": Subject("confluent-kafka loop, dict, transactions, state lost at a restart", _module("loop")),
     "loop-changelog": Subject("the same with a changelog", _module("loop", changelog=True)),
     "floor": Subject("raw batches in transactions, not looked at", _module("floor"), exact=False),
