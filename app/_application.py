@@ -94,6 +94,7 @@ class Application:
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
             self.app,
+            {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
             {changelog: partial(stream.lane, self.cluster, settings) for changelog, stream in by_changelog.items()},
             {changelog: partial(stream.standby, self.cluster) for changelog, stream in by_changelog.items()},
         )

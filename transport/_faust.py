@@ -27,11 +27,27 @@ ALIVE_EVERY_S: Final = 1.0
 """How often the group is told that this worker polls. aiokafka leaves the group when its own fetcher has been idle for
 max_poll_interval, and it always is: the lanes fetch. A blocked event loop stops telling, and that is the point."""
 
+ASK_AGAIN_S: Final = 1.0
+"""After an assignment without some of the partitions: by then Kafka's answers about topics are complete again."""
+
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
 
 QUEUE: Final = 64
 """Deliveries that may wait for the agent; each lane has at most one under way, so this only bounds a mistake."""
+
+
+def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
+    """Partitions that anybody was given. distribution: by worker and topic, as Faust's leader tells it to all."""
+    return {
+        (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
+    }
+
+
+async def _rejoin(client: Any, coordinator: Any) -> None:
+    """In the thread of Faust's consumer: look at the topics anew, then join the group once more."""
+    await client.force_metadata_update()
+    coordinator.request_rejoin()
 
 
 class LaneChannel(Channel):
@@ -94,6 +110,7 @@ class Lanes:
     def __init__(
         self,
         app: Any,
+        partitions: Mapping[str, int],
         make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]],
         stand_by: Mapping[str, Callable[[int], Standby]],
     ) -> None:
@@ -101,10 +118,12 @@ class Lanes:
 
         Args:
             app: the Faust app
+            partitions: how many each changelog topic has
             make: for each changelog topic, what makes the lane of a partition from (partition, deliver)
             stand_by: the same for standbys; a lane and a standby of one partition share their state
         """
         self.app, self._make, self._stand_by = app, make, stand_by
+        self._all = {(changelog, number) for changelog, count in partitions.items() for number in range(count)}
         self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
         self.running: dict[tuple[str, int], Lane] = {}
         self.standing_by: dict[tuple[str, int], Standby] = {}
@@ -128,7 +147,9 @@ class Lanes:
 
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
         # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
-        self._wanted = self._ours(app.assignor.assigned_actives())
+        forgotten = self._all - _distributed(app.assignor.changelog_distribution)
+        # What nobody else was given goes on where it is.
+        self._wanted = self._ours(app.assignor.assigned_actives()) | self.running.keys() & forgotten
         self._wanted_warm = self._ours(app.assignor.assigned_standbys()) - self._wanted
         log.info(
             "partitions assigned",
@@ -136,6 +157,18 @@ class Lanes:
             standbys=sorted(partition for _, partition in self._wanted_warm),
         )
         self._spawn(self._change())
+        if forgotten:
+            self._spawn(self._ask_for_another_assignment(forgotten))
+
+    async def _ask_for_another_assignment(self, forgotten: set[tuple[str, int]]) -> None:
+        """For a moment after its return Kafka lists no topics. Faust assigns without those, for good if nobody asks."""
+        names = sorted(f"{changelog}-{number}" for changelog, number in forgotten)
+        log.warning("partitions were given to nobody; asking for another assignment", partitions=names)
+        await asyncio.sleep(ASK_AGAIN_S)
+        thread = self.app.consumer._thread  # noqa: SLF001
+        if (consumer := thread._consumer) is not None:  # noqa: SLF001
+            again = _rejoin(consumer._client, consumer._coordinator)  # noqa: SLF001
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(again, thread.thread_loop))
 
     def _ours(self, assigned: Any) -> set[tuple[str, int]]:
         return {(tp.topic, tp.partition) for tp in assigned if tp.topic in self._make}

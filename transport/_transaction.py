@@ -119,9 +119,11 @@ class TransactionalProducer:
         await self._drop()
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
         retry = Retry("initialise transactional id", id=self.transactional_id)
+        unsettled: Unsettled | None = None
         while True:
-            # Before the id is taken over, which makes the coordinator forget how its last transaction ended.
-            unsettled = await self._unsettled()
+            # Before the id is taken over, which makes the coordinator forget how its last transaction ended. It may
+            # have been, where only the answer was lost: then what was known before that counts.
+            unsettled = await self._unsettled() or unsettled
             try:
                 response = await self._ask_coordinator(request)
                 raise_for(response.error_code)

@@ -48,6 +48,51 @@ def compare(
     _compared(subjects, records, keys, commit_ms, compression, duplicates, rounds, json=json, runs_only=False)
 
 
+@bench.command()
+def latency(
+    subjects: Annotated[list[str], typer.Argument(help="In turn.")],
+    rate: Annotated[int, typer.Option(help="Records a second.")] = 10_000,
+    seconds: Annotated[float, typer.Option(help="Of each run, after the warm-up.")] = 30.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds before anything counts.")] = 15.0,
+    commit_ms: CommitMs = 100,
+    rounds: Rounds = 3,
+) -> None:
+    """How long records are on their way at a steady rate; one line of JSON a run, milliseconds."""
+    from bench._compare import stage
+    from bench._latency import latency as measured
+    from bench._load import Load
+
+    with stage(Load(records=1, keys=1)) as here:
+        for _ in range(rounds):
+            for subject in subjects:
+                one = measured(subject, here.broker.bootstrap, rate, seconds, warm_up, commit_ms)
+                print(json_text.dumps(one.as_dict()), flush=True)
+
+
+@bench.command()
+def recovery(
+    subjects: Annotated[list[str], typer.Argument(help="In turn.")],
+    keys: Keys = 1_000_000,
+    records: Records = 2_000_000,
+    commit_ms: CommitMs = 100,
+    lost: Annotated[bool, typer.Option(help="Remove the local state while the subject is away.")] = False,
+    away: Annotated[float, typer.Option(help="Seconds between the kill and the new start.")] = 15.0,
+    rounds: Rounds = 1,
+) -> None:
+    """Seconds from a new start after `kill -9` to the first new output; one line of JSON a run."""
+    from bench._compare import stage
+    from bench._load import Load
+    from bench._recovery import recovery as measured
+
+    load = Load(records, keys)
+    with stage(load) as here:
+        for _ in range(rounds):
+            for subject in subjects:
+                place = here.broker.bootstrap
+                one = measured(subject, place, here.topic, load, commit_ms, lost=lost, away_s=away)
+                print(json_text.dumps(one.as_dict()), flush=True)
+
+
 def _compared(
     subjects: list[str],
     records: int,

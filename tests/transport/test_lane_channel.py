@@ -17,6 +17,7 @@ async def lanes() -> Lanes:
     app = faust.App("lane-channel", broker="kafka://127.0.0.1:1", autodiscover=False, web_enabled=False)
     return Lanes(
         app,
+        {"changelog": 1},
         {"changelog": lambda number, deliver: pytest.fail("no lane is wanted")},
         {"changelog": lambda number: pytest.fail("no standby is wanted")},
     )

@@ -16,6 +16,7 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.consumer import AIOKafkaConsumer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.commit import OffsetFetchRequest
@@ -39,6 +40,7 @@ from faust.tables.recovery import Recovery
 from faust.tables.table import Table
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from mode import Service
+from mode.threads import ServiceThread
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
@@ -79,6 +81,7 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (LANES, SubscriptionState, "fetch_context", []),
     (LANES, PartitionAssignor, "assigned_actives", []),
     (LANES, PartitionAssignor, "assigned_standbys", []),
+    (LANES, GroupCoordinator, "request_rejoin", []),
     (LANES, Channel, "__init__", ["app", "maxsize"]),
     (LANES, Channel, "put", ["value"]),
     (LANES, Recovery, "__init__", ["app", "tables"]),
@@ -249,6 +252,16 @@ def test_lane_recovery_replaces_that_of_the_table_manager(app: faust.App) -> Non
     source = inspect.getsource(TableManager) + inspect.getsource(Recovery)
     assert "self.add_active(" in source, sentence
     assert "self.add_standby(" in source, sentence
+
+
+def test_everybody_is_told_the_whole_assignment() -> None:
+    sentence = f"Faust's leader does not tell the whole assignment any more; see Lanes._on_assigned in {LANES}"
+    assert isinstance(PartitionAssignor.changelog_distribution, property), sentence
+    source = inspect.getsource(PartitionAssignor)
+    assert "self.changelog_distribution = metadata.changelog_distribution" in source, sentence
+    assert "self._client = " in inspect.getsource(AIOKafkaConsumer), sentence
+    assert "self._coordinator = GroupCoordinator(" in inspect.getsource(AIOKafkaConsumer), sentence
+    assert "self.thread_loop = " in inspect.getsource(ServiceThread), sentence
 
 
 async def test_the_way_to_the_fetch_context(app: faust.App) -> None:
