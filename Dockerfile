@@ -19,6 +19,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 COPY errors.py LICENSE ./
 COPY agents/ agents/
 COPY app/ app/
+COPY bench/ bench/
 COPY faults/ faults/
 COPY producers/ producers/
 COPY spark_sink/ spark_sink/

@@ -25,6 +25,7 @@ RESENT_EVERY: Final = 1_000
 """fresh records between two re-sends of what came last"""
 READ_WITHIN_S: Final = 300.0
 FLUSH_S: Final = 300.0
+AT_A_TIME: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
             while end and consumer.position([place])[0].offset < end:
                 if time.monotonic() > deadline:
                     raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {end}")
-                for message in consumer.consume(50_000, 0.5):
+                for message in consumer.consume(AT_A_TIME, 0.1):
                     found[int(message.key()[5:])].append(int(message.value()[SEQUENCE_AT]))
     finally:
         consumer.close()

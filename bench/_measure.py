@@ -73,11 +73,12 @@ class Running:
         self._reader.start()
 
     def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            self._last.append(line.rstrip())
-            if self.first_at is None and self._started in line:
-                self.first_at = time.monotonic()
-                self._has_started.set()
+        with lines:
+            for line in lines:
+                self._last.append(line.rstrip())
+                if self.first_at is None and self._started in line:
+                    self.first_at = time.monotonic()
+                    self._has_started.set()
         self._has_started.set()
 
     def wait_until_started(self) -> float:
@@ -107,13 +108,15 @@ class Running:
         try:
             self.process.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self.process.kill()
+            self.process.wait()
         self._reader.join()
 
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()
         self.process.wait()
+        self._reader.join()
 
 
 class Progress:

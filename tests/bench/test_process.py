@@ -1,0 +1,54 @@
+"""CPU time and memory are those of a process and of all that it has started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bench._process import cpu_seconds, peak_bytes, tree
+
+BUSY_S = 0.3
+WASTE = 200 << 20
+CHILD = f"""
+import sys, time
+waste = bytearray({WASTE})
+began = time.process_time()
+while time.process_time() - began < {BUSY_S}:
+    pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+PARENT = f"import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', {CHILD!r}]); c.wait()"
+
+
+@pytest.fixture
+def parent() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", PARENT]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+    yield process
+    process.communicate()
+
+
+def test_what_a_child_does_is_its_parents(parent: subprocess.Popen[str]) -> None:
+    assert len(tree(parent.pid)) == 2
+    assert cpu_seconds(parent.pid) >= BUSY_S
+    assert peak_bytes(parent.pid) >= WASTE
+
+
+def test_a_process_that_is_gone_has_used_nothing() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert (cpu_seconds(gone.pid), peak_bytes(gone.pid)) == (0, 0)
+
+
+def test_one_that_waits_uses_nothing() -> None:
+    before = cpu_seconds(os.getpid())
+    time.sleep(0.2)
+    assert cpu_seconds(os.getpid()) - before < 0.2
