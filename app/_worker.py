@@ -8,12 +8,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
 
 from app._application import Application
+from app._compile import compile_kernels
 from app._reach import wait_until_reachable
 from app._status import StatusServer
 from app._topics import StreamTopics, prepare
@@ -29,8 +31,11 @@ def run(settings: Settings, bootstrap: str) -> None:
     Raises:
         RatchetError: it cannot start; the text says why.
     """
-    with state_folder(settings.state_folder):
+    with state_folder(settings.state_folder), ThreadPoolExecutor(1) as beside:
+        # While Kafka is asked, so that the first batch does not wait for it.
+        kernels = beside.submit(compile_kernels)
         topics = _prepared(settings, bootstrap)
+        kernels.result()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, bootstrap, topics))
 
