@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from memory_kafka import Link, MemoryKafka, PowerOff
+from rocksdict import Checkpoint
 
 from agents import deduplicate
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, Sequences, SequenceSource, reader_for
@@ -27,6 +28,7 @@ SPEC = LaneSpec(
     second_header=PRODUCER_HEADER.encode(),
     commit_interval_ms=50,
 )
+CONFIG = "rocksdict-config.json"
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
 CURRENT: contextvars.ContextVar[Worker] = contextvars.ContextVar("worker")
 """Whose task is running: every task that a worker starts inherits it."""
@@ -97,7 +99,14 @@ class Worker:
         if not self.link.dead:
             self.link.dead = True
             self.link.awake.set()
-            if self.folder.exists():
+            store = self.sequences.partition(0)._store
+            if store is not None:
+                # All at once, as a process ends; RocksDB removes files behind one's back while they are copied.
+                self.remains.mkdir()
+                path = self.remains / store.path.name
+                Checkpoint(store._db).create_checkpoint(str(path))
+                shutil.copy(store.path / CONFIG, path)
+            elif self.folder.exists():
                 shutil.copytree(self.folder, self.remains)
 
     async def stop(self) -> None:
