@@ -27,6 +27,10 @@ ID_NOT_FOUND: Final = 105
 """TRANSACTIONAL_ID_NOT_FOUND: nobody has used it yet, or not for transactional.id.expiration.ms."""
 COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 NO_TRANSACTION: Final = -1
+ORPHANED: Final = (
+    "Kafka has left a transaction open, and its owner died before it could end it: nobody knows how it was meant to "
+    "end. See docs/reference/halted.md"
+)
 
 Place = tuple[str, int]
 """topic, partition"""
@@ -135,6 +139,10 @@ class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: i
         return request_struct_class([(topic, [partition], {}) for topic, partition in self._places], {})
 
 
+class Orphaned(kafka.KafkaError):  # type: ignore[misc]
+    """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way."""
+
+
 class Unsettled(NamedTuple):
     """A transaction that is over, and the partitions that do not know it."""
 
@@ -153,6 +161,7 @@ async def find_unsettled(
 
     Raises:
         TransactionError: this user may not ask, or Kafka is too old to be asked.
+        Orphaned: records are open, and the coordinator does not know any more how they were to end.
         aiokafka.errors.KafkaError: the coordinator does not answer, or is about to end a transaction.
     """
     try:
@@ -160,21 +169,25 @@ async def find_unsettled(
         response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
     except kafka.IncompatibleBrokerVersion as error:
         raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
-    code, _, state, _, _, producer_id, *_ = response.transactions[0]
-    if code != ID_NOT_FOUND:
-        raise_for(code, transactional_id)
+    code, _, state, _, _, producer_id, epoch, *_ = response.transactions[0]
+    if code == ID_NOT_FOUND:
+        return None
+    raise_for(code, transactional_id)
     if state.startswith("Prepare"):
         raise kafka.ConcurrentTransactions  # the markers are being written
-    if state not in COMPLETE:
-        return None
     left = await left_open(cluster, producer_id, partitions, connection)
-    return Unsettled(producer_id, COMPLETE[state], left) if left else None
+    if state in COMPLETE:
+        return Unsettled(producer_id, COMPLETE[state], list(left)) if left else None
+    # What an open transaction has written itself is the coordinator's business; what is older is not.
+    if orphans := [place for place, epoch_there in left.items() if epoch_there < epoch]:
+        raise Orphaned(f"{transactional_id}: open in {orphans}, and its state is {state}")
+    return None
 
 
 async def left_open(
     cluster: Cluster, producer_id: int, partitions: Iterable[Place], connection: Hashable
-) -> list[Place]:
-    """Those of the partitions in which a producer has an open transaction. Tries until their leaders have answered.
+) -> dict[Place, int]:
+    """Where a producer has an open transaction, and with which epoch. Tries until all leaders have answered.
 
     Raises:
         TransactionError: this user may not ask.
@@ -186,14 +199,15 @@ async def left_open(
             by_leader: dict[int, list[Place]] = {}
             for place in places:
                 by_leader.setdefault(await cluster.leader(*place), []).append(place)
-            left = []
+            left: dict[Place, int] = {}
             for leader, led in by_leader.items():
                 response = await cluster.send(leader, DescribeProducersRequest(led), connection)
                 for topic, answers, *_ in response.topics:
                     for partition, code, _, producers, *_ in answers:
                         raise_for(code, f"{topic}, partition {partition}")
-                        if any(one[0] == producer_id and one[5] != NO_TRANSACTION for one in producers):
-                            left.append((topic, partition))
+                        for one, epoch, _, _, _, transaction_start, *_ in producers:
+                            if one == producer_id and transaction_start != NO_TRANSACTION:
+                                left[topic, partition] = epoch
             return left
         except kafka.TopicAuthorizationFailedError as error:
             raise TransactionError(

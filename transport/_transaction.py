@@ -37,7 +37,7 @@ from errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionEr
 from transport._cluster import GROUP, TRANSACTION, Cluster, InvalidRecord, Retry, raise_for
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
-from transport._settlement import Place, Unsettled, describe, find_unsettled, left_open
+from transport._settlement import ORPHANED, Orphaned, Place, Unsettled, describe, find_unsettled, left_open
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +57,7 @@ REFUSED: Final = (
     kafka.UnsupportedForMessageFormatError,
 )
 """What is wrong with the record or the topic, and stays so however often it is tried."""
+REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
 END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
 
@@ -71,8 +72,6 @@ IN_FLIGHT: Final = 5
 
 
 class State(StrEnum):
-    """Where a transactional producer stands."""
-
     NEW = "new"
     READY = "ready"
     OPEN = "open"
@@ -95,7 +94,7 @@ class TransactionalProducer:
             transactional_id: one per input partition.
             group: whose offsets are committed.
             timeout_ms: after which the coordinator aborts an open transaction.
-            partitions: all that this id ever writes to; looked at for what an earlier owner has left open.
+            partitions: all that this id writes to.
         """
         self.cluster, self.transactional_id, self.group, self.timeout_ms = cluster, transactional_id, group, timeout_ms
         self.partitions = list(partitions)
@@ -104,6 +103,8 @@ class TransactionalProducer:
         self._producer_id, self._epoch = -1, -1
         self._sequences: dict[tuple[str, int], int] = {}
         self._members: set[Place] = set()
+        self._owed: Unsettled | None = None
+        """What is left open and to be ended by this producer: known to nobody else once the id is taken over."""
         self._written: set[Place] = set()
         """Where the last transaction has left records."""
         self._joining: asyncio.Task[None] | None = None
@@ -117,22 +118,28 @@ class TransactionalProducer:
             Fenced: another owner has taken over meanwhile.
         """
         await self._drop()
+        work = asyncio.ensure_future(self._initialise())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if self._owed is not None:
+                await asyncio.wait({work}, timeout=END_FOR_S)  # nobody else knows how it is to end
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+
+    async def _initialise(self) -> None:
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
         retry = Retry("initialise transactional id", id=self.transactional_id)
-        unsettled: Unsettled | None = None
         while True:
             # Before the id is taken over, which makes the coordinator forget how its last transaction ended. It may
             # have been, where only the answer was lost: then what was known before that counts.
-            unsettled = await self._unsettled() or unsettled
+            self._owed = await self._unsettled() or self._owed
             try:
                 response = await self._ask_coordinator(request)
                 raise_for(response.error_code)
                 break
-            except (
-                kafka.ProducerFenced,
-                kafka.TransactionalIdAuthorizationFailed,
-                kafka.InvalidTransactionTimeout,
-            ) as error:
+            except REFUSED_ID as error:
                 raise TransactionError(
                     f"{self.transactional_id}: the coordinator refuses this transactional id: {error!r}. "
                     "Check the ACLs of the transactional id and the broker's transaction.max.timeout.ms"
@@ -144,14 +151,16 @@ class TransactionalProducer:
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
         self._written.clear()
-        while unsettled is not None:
-            await self._guard(self._settle(unsettled))
-            unsettled = await self._unsettled()
+        while self._owed is not None:
+            await self._guard(self._settle(self._owed))
+            self._owed = None  # the coordinator knows now
+            self._owed = await self._unsettled()
         self.state = State.READY
 
     async def _unsettled(self) -> Unsettled | None:
         retry = Retry("ask for the last transaction", id=self.transactional_id)
         retry.pause_s = MARKERS_S
+        began = asyncio.get_running_loop().time()
         while True:
             try:
                 return await find_unsettled(self.cluster, self.transactional_id, self.partitions, self._connection)
@@ -159,6 +168,12 @@ class TransactionalProducer:
                 raise TransactionError(
                     f"{self.transactional_id}: this user may not ask for it: {error!r}. Check the id's ACLs"
                 ) from None
+            except Orphaned as error:
+                if self._owed is not None:
+                    return None  # by ourselves: the answer to the last request was lost
+                if asyncio.get_running_loop().time() - began > END_FOR_S:
+                    raise TransactionError(f"{error}. {ORPHANED}") from None
+                await retry.wait(error)
             except kafka.KafkaError as error:
                 self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 await retry.wait(error)

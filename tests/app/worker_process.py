@@ -45,7 +45,7 @@ class Site:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_")}
-        return {**kept, "PYTHONPATH": str(ROOT)}
+        return {**kept, "PYTHONPATH": f"{ROOT}:{self.folder}"}
 
     def position(self, topic: str) -> int:
         """Sum of the committed offsets.

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 1_200
 """A run that takes so long has hung. It takes about four minutes."""
 
 
+@pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_fault_once_and_every_event_exactly_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "app", "faults", "--short", "--json", "--folder", str(folder)]

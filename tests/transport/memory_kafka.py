@@ -49,6 +49,7 @@ class Appended:
     records: list[Record]
     producer: int
     committed: bool | None
+    epoch: int = -1
 
 
 class Log:
@@ -68,7 +69,7 @@ class Log:
         assert decoded.validate_crc()
         records = [Record(r.key, r.value, tuple(r.headers)) for r in decoded]
         committed = True if producer < 0 else None
-        self.batches.append(Appended(self.end, fields[6] + 1, placed, records, producer, committed))
+        self.batches.append(Appended(self.end, fields[6] + 1, placed, records, producer, committed, fields[10]))
         self.end += fields[6] + 1
         return self.batches[-1].offset
 
@@ -207,8 +208,9 @@ class MemoryKafka:
         for topic, number in places:
             code = NOT_LEADER if (topic, number) in self.without_leader else 0
             log = self.logs[topic, number]
-            starts = {batch.producer: batch.offset for batch in reversed(log.batches) if batch.committed is None}
-            answers.append((topic, [(number, code, None, [(who, 0, 0, 0, 0, at) for who, at in starts.items()])]))
+            starts = {b.producer: (b.epoch, b.offset) for b in reversed(log.batches) if b.committed is None}
+            producers = [(who, epoch, 0, 0, 0, at) for who, (epoch, at) in starts.items()]
+            answers.append((topic, [(number, code, None, producers)]))
         return SimpleNamespace(topics=answers)
 
     def EndTxnRequest(self, transaction_result: bool, **who: Any) -> Any:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 from kafka_side import read_topic, values
 from test_transaction import batch_of
 
+from errors import TransactionError
 from faults._kafka import EmbeddedKafka
 from transport import Cluster, client_options
 from transport._cluster import GROUP, LATEST, TRANSACTION
@@ -124,3 +125,28 @@ async def test_what_is_open_in_the_usual_way_is_left_to_the_coordinator(
     await producer.commit("changelog", 0, 9)
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"e"]
     assert "left open" not in "".join(capfd.readouterr())
+
+
+async def test_what_nobody_knows_how_to_end_is_refused(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last of these tests: what it leaves open hides all that comes after.
+    producer = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    await producer.initialise()
+    producer.begin([("out", 0)])
+    await producer.produce("out", 0, batch_of(b"x"))
+    await producer.delivered()
+    kafka.nodes[NODE - 1].stop()
+    try:
+        wait_until_leaderless(kafka, "out")
+        await producer.commit("changelog", 0, 7)
+    finally:
+        kafka.nodes[NODE - 1].start()
+    await cluster.offset("out", 0, LATEST, "here")
+    # An owner that takes over the id, and dies before it has ended what was open.
+    await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
+
+    monkeypatch.setattr("transport._transaction.END_FOR_S", 0.5)
+    with pytest.raises(TransactionError, match=r"open in \[\('out', 0\)\], and its state is Empty.*nobody knows how"):
+        await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
+    assert open_records(kafka, "out") == 1
