@@ -29,13 +29,13 @@ of it with their next heartbeat, and lanes go on through it."""
 class Stream:
     """One stream at work: its settings, its topics as found, its table."""
 
-    def __init__(self, name: str, settings: StreamSettings, topics: StreamTopics, folder: Path) -> None:
+    def __init__(self, name: str, settings: StreamSettings, topics: StreamTopics, folder: Path, memory: int) -> None:
         self.name, self.settings, self.topics = name, settings, topics
         source = SequenceSource.parse(settings.sequence)
         self.first_header = source.name.encode() if source.kind == "header" else b""
         self.second_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
         self.sequences = Sequences(
-            folder / name, topics.changelog, settings.identity, reader_for(source), topics.changelog_limit
+            folder / name, topics.changelog, settings.identity, reader_for(source), topics.changelog_limit, memory
         )
 
     def lane(
@@ -90,7 +90,10 @@ class Application:
         self.cluster = Cluster(options)
         self.app = _faust_app(settings, bootstrap, options)
         folder = settings.state_folder / settings.app
-        self.streams = {name: Stream(name, stream, topics[name], folder) for name, stream in settings.streams.items()}
+        memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
+        self.streams = {
+            name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
+        }
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
             self.app,

@@ -152,6 +152,9 @@ class Settings(BaseSettings):
     num_standby_replicas: int = Field(default=0, ge=0, le=32)
     """How many other workers keep a warm copy of each partition's sequences."""
     state_folder: Path = Path("ratchet-state")
+    state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
+    """Memory that a worker's last sequences may take, in MiB, shared by its streams and partitions. What does not fit
+    is looked up in the local store: the same results, more slowly."""
     web: WebSettings = WebSettings()
     sink: SinkSettings = SinkSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"

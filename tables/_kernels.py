@@ -170,6 +170,47 @@ def find(
 
 
 @njit(cache=True, nogil=True)
+def absent(
+    data: U8,
+    columns: I64,
+    row: int,
+    skip: int,
+    longest: int,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    arena: U8,
+    found: I64,
+) -> int:
+    """Records whose identity has no slot.
+
+    Args:
+        data, columns: a record batch
+        row: of the identity's start, its length is in the next; -1 for the empty identity, BY_PARTITION
+        skip: bytes before the identity
+        longest: bytes of the longest identity there can be; -1 in front of it is none
+        seed, hashes, starts, lengths, arena: the map
+        found: int64[records], filled here from the start with the records' indices
+
+    Returns:
+        how many
+    """
+    count = 0
+    for i in range(columns.shape[1]):
+        start, length = np.int64(0), np.int64(0)
+        if row >= 0:
+            start, length = columns[row, i] + skip, columns[row + 1, i] - skip
+        if length < 0 or length > longest:
+            continue
+        slot, _ = find(data, start, length, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            found[count] = i
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def _insert(
     data: U8,
     start: int,

@@ -16,6 +16,10 @@ from transport import _kernels as records
 FIRST_SLOTS: Final = 1 << 12
 """Slots of an empty map, 29 bytes each; a power of two, as the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
+COLUMN: Final = {kernels.BY_KEY: records.KEY, kernels.BY_PRODUCER: records.SECOND}
+"""Where a batch has the start of the identity; its length is in the column behind it."""
+NEAR: Final = 1 / 8
+"""So much of what is used may be added by one transaction: beyond it the map has to grow, whatever its bound is."""
 ENTRY_OVERHEAD: Final = 40
 """Most bytes a changelog record takes besides the identity."""
 
@@ -55,10 +59,18 @@ class LastSequences:
         """Identities that the open transaction has moved."""
         return int(self._sizes[kernels.CHANGED])
 
-    def get(self, identity: bytes) -> LastSequence:
-        """Last sequence of an identity, persisted and pushed."""
+    def holds(self, identity: bytes) -> bool:
+        """Whether it has a slot."""
+        return self._slot(identity) >= 0
+
+    def _slot(self, identity: bytes) -> int:
         data = np.frombuffer(identity, np.uint8)
         slot, _ = kernels.find(data, 0, len(data), self._seed, self._hashes, self._starts, self._lengths, self._arena)
+        return int(slot)
+
+    def get(self, identity: bytes) -> LastSequence:
+        """Last sequence of an identity, persisted and pushed."""
+        slot = self._slot(identity)
         if slot < 0:
             return LastSequence(-1, -1)
         pushed, change = int(self._pushed[slot]), int(self._changed[slot])
@@ -73,8 +85,7 @@ class LastSequences:
             uint8[batch.count] of FRESH, DUPLICATE, INVALID
         """
         verdicts = np.empty(batch.count, np.uint8)
-        column = {kernels.BY_KEY: records.KEY_LENGTH, kernels.BY_PRODUCER: records.SECOND_LENGTH}.get(by)
-        spans = np.clip(batch.columns[column], 0, longest).sum() if column is not None else 0
+        spans = np.clip(batch.columns[COLUMN[by] + 1], 0, longest).sum() if by in COLUMN else 0
         self._reserve(batch.count, int(spans))
         kernels.judge(
             batch.data,
@@ -96,6 +107,37 @@ class LastSequences:
             self._sizes,
         )
         return verdicts
+
+    @property
+    def size(self) -> int:
+        """Bytes that its arrays take."""
+        slots = (self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved)
+        return sum(array.nbytes for array in (*slots, self._arena, self._slots, self._undo))
+
+    def outgrows(self, room: int) -> bool:
+        """Whether it takes more than so many bytes, or would while it moves into twice as many slots, which is near."""
+        full = self._sizes[kernels.USED] * 3 * (1 + NEAR) > len(self._hashes) * 2
+        return self.size > room or bool(full and self.size * 3 > room)
+
+    def absent(self, batch: RecordBatch, by: int, longest: int) -> list[bytes]:
+        """Identities of a batch that have no slot, each once."""
+        return self._absent(batch, COLUMN.get(by, -1), 0, longest)
+
+    def absent_entries(self, batch: RecordBatch) -> list[bytes]:
+        """Identities of a batch of changelog entries that have no slot, each once."""
+        return self._absent(batch, records.KEY, 1, len(batch.data))
+
+    def _absent(self, batch: RecordBatch, row: int, skip: int, longest: int) -> list[bytes]:
+        found = np.empty(batch.count, np.int64)
+        known = self._seed, self._hashes, self._starts, self._lengths, self._arena
+        count = kernels.absent(batch.data, batch.columns, row, skip, longest, *known, found)
+        if row < 0:
+            return [b""][:count]
+        columns = batch.columns[:, found[:count]]
+        data = batch.data.data
+        ends = columns[row] + columns[row + 1]
+        spans = zip((columns[row] + skip).tolist(), ends.tolist(), strict=True)
+        return list({bytes(data[start:end]): None for start, end in spans})
 
     def load(self, batch: RecordBatch) -> int:
         """Take over committed changelog entries; returns the index of the first that is none, or -1."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,8 @@ second's worth takes a fraction of one. Writing it at every commit cost a third 
 (docs/decisions/0004-snapshots.md)."""
 LOAD_ENTRIES: Final = 50_000
 """Entries taken from the store into the map at a time."""
+RESIDENT_BYTES: Final = 100
+"""What an identity may take in the map: at worst three slots of 29 bytes, and a few bytes of its own."""
 
 
 class SequencePartition:
@@ -41,9 +44,20 @@ class SequencePartition:
 
     Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is
     committed.
+
+    The map holds what fits in `room`. When it has outgrown that, everything is saved and the map begun anew; from then
+    on an identity without a slot is looked up in the store before it is judged.
     """
 
-    def __init__(self, path: Path, changelog: str, partition: int, identity: Identity, limit: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        changelog: str,
+        partition: int,
+        identity: Identity,
+        limit: int,
+        room: Callable[[], int] = lambda: sys.maxsize,
+    ) -> None:
         """Nothing is read yet.
 
         Args:
@@ -52,12 +66,15 @@ class SequencePartition:
             partition: number of the input and changelog partition
             identity: whose sequences these are
             limit: bytes, max.message.bytes of the changelog
+            room: bytes that the map may take, asked after each commit
         """
         self.path, self.changelog, self.partition = path, changelog, partition
-        self.identity, self.limit = identity, limit
+        self.identity, self.limit, self.room = identity, limit, room
         self.position = 0
         self.progress: Progress | None = None
         self._map = LastSequences()
+        self._beyond = 0
+        """Identities that are in the store and not in the map."""
         self._store: Store | None = None
         self._judged = np.zeros(3, np.int64)
         self._pending = Progress(0, 0, 0, 0)
@@ -69,20 +86,28 @@ class SequencePartition:
         """Next input offset as of `position`; None where nothing was ever committed."""
         return self.progress.next if self.progress else None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its store is loaded."""
+        return self._store is not None
+
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
-        return len(self._map)
+        return len(self._map) + self._beyond
 
     def open(self) -> None:
-        """Load the store, unless it is open already. One that is damaged is removed and begun anew.
+        """Load the store; where it is open already, save what is persisted, so that the replay begins behind it.
+
+        One that is damaged is removed and begun anew.
 
         Raises:
             StateError: it cannot be used.
         """
         if self._store is not None:
+            self._save()
             return
         try:
-            store, loaded, position, progress = self._read()
+            store, loaded, beyond, position, progress = self._read()
         except StoreDamaged as error:
             log.error(
                 "the local store is damaged; it is removed, and rebuilt from the changelog",
@@ -91,15 +116,18 @@ class SequencePartition:
                 reason=str(error),
             )
             Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
-            store, loaded, position, progress = self._read()
+            store, loaded, beyond, position, progress = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
-        self._map, self.position, self.progress, self._store = loaded, position, progress, store
+        self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
         self._committed, self._saved_at = position, time.monotonic()
 
-    def _read(self) -> tuple[Store, LastSequences, int, Progress | None]:
+    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None]:
         store = Store(self.path)
         try:
-            return store, self._loaded(store), store.position, store.progress
+            position, identities = store.stands_for
+            if identities * RESIDENT_BYTES > self.room():
+                return store, LastSequences(), identities, position, store.progress
+            return store, self._loaded(store), 0, position, store.progress
         except BaseException:
             store.close()
             raise
@@ -108,9 +136,7 @@ class SequencePartition:
         loaded = LastSequences()
         with closing(store.entries()) as entries:
             while pairs := list(islice(entries, LOAD_ENTRIES)):
-                damaged = loaded.load(pack_entries(self.changelog, self.partition, pairs))
-                if damaged >= 0:
-                    raise StoreDamaged(f"{self.path}: key {pairs[damaged][0].hex()} is not an entry that Ratchet wrote")
+                self._take(loaded, pairs)
         return loaded
 
     def judge(self, batch: RecordBatch, read: Reader) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -119,13 +145,38 @@ class SequencePartition:
         Returns:
             (verdicts uint8[batch.count] of FRESH, DUPLICATE, INVALID; reasons uint8[batch.count], 0 unless invalid)
         """
+        if self._beyond:
+            self._look_up(self._map.absent(batch, _BY[self.identity], MAX_IDENTITY_BYTES))
         sequences, reasons = read(batch)
         verdicts = self._map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
         self._judged += np.bincount(verdicts, minlength=3)
         return verdicts, reasons
 
+    def _look_up(self, identities: list[bytes]) -> None:
+        """Take into the map what the store has of these."""
+        if self._store is None:
+            raise self._not_open()
+        try:
+            found = self._store.find(identities)
+            if found:
+                self._take(self._map, found)
+        except StoreDamaged:
+            self._release()
+            Store.remove(self.path)  # the next `open` begins anew
+            raise
+        self._beyond -= len(found)
+
+    def _take(self, into: LastSequences, entries: list[tuple[bytes, bytes]]) -> None:
+        damaged = into.load(pack_entries(self.changelog, self.partition, entries))
+        if damaged >= 0:
+            raise StoreDamaged(f"{self.path}: key {entries[damaged][0].hex()} is not an entry that Ratchet wrote")
+
     def last(self, identity: bytes) -> LastSequence:
-        """Last sequence of an identity; -1 is none."""
+        """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens."""
+        if self._beyond and self._store is not None and not self._map.holds(identity):
+            for _, value in self._store.find([identity]):
+                sequence = int.from_bytes(value, "big")
+                return LastSequence(sequence, sequence)
         return self._map.get(identity)
 
     def changes(self, next_offset: int) -> list[EncodedBatch]:
@@ -142,13 +193,21 @@ class SequencePartition:
         self._map.settle()
         self._committed, self.progress = changelog_next, self._pending
         self._judged[:] = 0
-        if time.monotonic() - self._saved_at >= SNAPSHOT_EVERY_S:
+        outgrown = self._map.outgrows(self.room())
+        if outgrown or time.monotonic() - self._saved_at >= SNAPSHOT_EVERY_S:
             self._save()
+        if outgrown:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Begin the map anew; everything in it is in the store."""
+        self._beyond += len(self._map)
+        self._map = LastSequences()
 
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
         if self._committed > self.position and self.progress is not None:
-            self._write([*self._map.unsaved_entries(), (PROGRESS, self.progress.pack())], self._committed)
+            self._write(chain(self._map.unsaved_entries(), [(PROGRESS, self.progress.pack())]), self._committed)
             self._map.saved()
             self.position = self._committed
             crash_point("saved")
@@ -165,6 +224,8 @@ class SequencePartition:
         Raises:
             StateError: an entry that Ratchet did not write.
         """
+        if self._beyond:
+            self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
         damaged = self._map.load(batch)
         if damaged >= 0:
             raise StateError(
@@ -182,20 +243,24 @@ class SequencePartition:
                     raise StateError(f"{self._where(batch, i)}: {error}") from None
         self._write(entries, batch.next)
         self.position, self.progress = batch.next, progress
-        # What was persisted here before is ahead of this until the replay has passed it; no snapshot is due in between.
         self._committed = batch.next
+        if self._map.outgrows(self.room()):
+            self._forget()
 
     def _where(self, batch: RecordBatch, index: int) -> str:
         return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"
 
     def _write(self, entries: Iterable[tuple[bytes, bytes]], position: int) -> None:
         if self._store is None:
-            raise StateError(f"{self.path}: the store is not open")
+            raise self._not_open()
         try:
-            self._store.write(entries, position)
+            self._store.write(entries, position, len(self))
         except StateError:
             self._release()  # the next `open` is a fresh start
             raise
+
+    def _not_open(self) -> StateError:
+        return StateError(f"{self.path}: the store is not open")
 
     def close(self) -> None:
         """Save what is persisted and release the store; `open` loads it again. What is pushed is rolled back first."""

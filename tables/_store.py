@@ -7,7 +7,8 @@ Keys and values are those of the changelog, byte for byte:
 
 and one key of the store's own:
 
-    b"c"              8-byte big-endian changelog offset: the store stands for everything below it
+    b"c"              8-byte big-endian changelog offset: the store stands for everything below it; and how many
+                      identities that is, 8 bytes too
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
-from rocksdict import Options, Rdict, WriteBatch
+from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
 from errors import StateError, StateFolderInUse, StoreDamaged
 
@@ -29,9 +30,15 @@ log = structlog.get_logger(__name__)
 
 PROGRESS: Final = b"p"
 _CHANGELOG: Final = b"c"
-_OFFSET: Final = struct.Struct(">q")
+_STANDS_FOR: Final = struct.Struct(">qq")
 _PROGRESS: Final = struct.Struct(">Bqqqq")
 _VERSION: Final = 1
+
+BLOOM_BITS: Final = 10
+"""Per identity: one in a hundred that are not there is looked for on disk (RocksDB's wiki, Bloom filters)."""
+WRITE_BUFFER: Final = 16 << 20
+"""bytes. A worker has a store for each of its partitions, and RocksDB fills two buffers of each: 64 MiB, its default,
+would be more than the sequences themselves."""
 
 _LOCKED: Final = ("While lock file", "lock hold by current process")
 """RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
@@ -106,7 +113,7 @@ class Store:
             # It writes CURRENT before any of these, so a process killed while it made the database leaves none.
             raise self._unreadable("Corruption: the file CURRENT is missing")
         try:
-            self._db = Rdict(str(path), Options(raw_mode=True))
+            self._db = Rdict(str(path), _options())
         except Exception as error:
             # rocksdict raises plain Exception for everything.
             if any(words in str(error) for words in _LOCKED):
@@ -128,10 +135,31 @@ class Store:
         return value
 
     @property
-    def position(self) -> int:
-        """The store stands for every changelog offset below this."""
+    def stands_for(self) -> tuple[int, int]:
+        """(changelog offset below which the store has everything, how many identities that is).
+
+        Raises:
+            StoreDamaged: that entry is not one of ours.
+        """
         value = self._get(_CHANGELOG)
-        return _OFFSET.unpack(value)[0] if value else 0
+        if value is None:
+            return 0, 0
+        if len(value) != _STANDS_FOR.size:
+            raise StoreDamaged(f"{self.path}: its changelog position has {len(value)} bytes")
+        return _STANDS_FOR.unpack(value)
+
+    def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """Entries of those identities that are there, key and value as in the changelog.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
+        keys = [b"i" + identity for identity in identities]
+        try:
+            values = self._db.get(keys)
+        except Exception as error:
+            raise self._unreadable(error) from None
+        return [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
 
     @property
     def progress(self) -> Progress | None:
@@ -173,8 +201,8 @@ class Store:
         except OSError as error:
             raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
 
-    def write(self, entries: Iterable[tuple[bytes, bytes]], position: int) -> None:
-        """Entries and the changelog position they stand for, in one WriteBatch.
+    def write(self, entries: Iterable[tuple[bytes, bytes]], position: int, identities: int) -> None:
+        """Entries, the changelog position they stand for, and how many identities that is, in one WriteBatch.
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
@@ -182,7 +210,7 @@ class Store:
         batch = WriteBatch(raw_mode=True)
         for key, value in entries:
             batch.put(key, value)
-        batch.put(_CHANGELOG, _OFFSET.pack(position))
+        batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         try:
             self._db.write(batch)
         except Exception as error:
@@ -197,3 +225,11 @@ class Store:
             log.warning("store closed with an error", path=str(self.path), reason=str(error))
         finally:
             del self._db
+
+
+def _options() -> Options:
+    options, blocks = Options(raw_mode=True), BlockBasedOptions()
+    blocks.set_bloom_filter(BLOOM_BITS, block_based=False)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_size(WRITE_BUFFER)
+    return options

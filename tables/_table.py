@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from transport import RecordBatch
 class Sequences:
     """The partitions of one stream that this worker owns."""
 
-    def __init__(self, folder: Path, changelog: str, identity: Identity, read: Reader, limit: int) -> None:
+    def __init__(
+        self, folder: Path, changelog: str, identity: Identity, read: Reader, limit: int, memory: int = sys.maxsize
+    ) -> None:
         """No partition is opened yet.
 
         Args:
@@ -31,16 +34,23 @@ class Sequences:
             identity: whose sequences these are
             read: reads the sequences of a batch
             limit: bytes, max.message.bytes of the changelog
+            memory: bytes that the maps of all partitions may take together
         """
         self.folder, self.changelog, self.identity, self.read, self.limit = folder, changelog, identity, read, limit
+        self.memory = memory
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
         """The partition of that number."""
         if number not in self.partitions:
             path = self.folder / str(number)
-            self.partitions[number] = SequencePartition(path, self.changelog, number, self.identity, self.limit)
+            named = self.changelog, number, self.identity, self.limit
+            self.partitions[number] = SequencePartition(path, *named, self._room)
         return self.partitions[number]
+
+    def _room(self) -> int:
+        """Each open partition's share."""
+        return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
 
     def judge(self, batch: RecordBatch) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Verdicts and reasons for a batch, see `SequencePartition.judge`."""

@@ -23,7 +23,7 @@ def state(tmp_path: Path) -> Path:
     """A state folder with a store of one entry."""
     state = tmp_path / "worker-state"
     store = Store(state / "app" / "stream" / "0")
-    store.write([(b"ia", bytes(8))], 1)
+    store.write([(b"ia", bytes(8))], 1, 1)
     store.close()
     return state
 
@@ -39,7 +39,7 @@ def test_every_way_changes_the_store(state: Path, tmp_path: Path, way: str, monk
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "copies" / "worker-state", state)
     store = Store(state / "app" / "stream" / "0")
-    store.write([(b"ib", bytes(8))], 2)
+    store.write([(b"ib", bytes(8))], 2, 1)
     store.close()
     monkeypatch.setattr("faults._damage.WAYS", (way,))
     before = contents(state)

@@ -35,8 +35,10 @@ class Changelog:
         return read_chunk(CHANGELOG, PARTITION, position, self.data, [])
 
 
-def partition(folder: Path, identity: Identity = Identity.KEY, limit: int = 1 << 20) -> SequencePartition:
-    state = SequencePartition(folder, CHANGELOG, PARTITION, identity, limit)
+def partition(
+    folder: Path, identity: Identity = Identity.KEY, limit: int = 1 << 20, room: int = sys.maxsize
+) -> SequencePartition:
+    state = SequencePartition(folder, CHANGELOG, PARTITION, identity, limit, lambda: room)
     state.open()
     return state
 
@@ -53,16 +55,22 @@ def content(state: SequencePartition) -> tuple[object, ...]:
     return [state.last(name) for name in [*NAMES, b"nobody"]], len(state), state.progress, state.input_position
 
 
+@pytest.fixture(params=[pytest.param(sys.maxsize, id="all in memory"), pytest.param(0, id="nothing kept in memory")])
+def room(request: pytest.FixtureRequest) -> int:
+    room: int = request.param
+    return room
+
+
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[SequencePartition]:
-    opened = partition(tmp_path / "first")
+def state(tmp_path: Path, room: int) -> Iterator[SequencePartition]:
+    opened = partition(tmp_path / "first", room=room)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[SequencePartition]:
-    opened = partition(tmp_path / "other")
+def other(tmp_path: Path, room: int) -> Iterator[SequencePartition]:
+    opened = partition(tmp_path / "other", room=room)
     yield opened
     opened.close()
 
@@ -238,7 +246,7 @@ def test_an_entry_that_is_not_ours_halts_the_partition(
 
 def test_a_store_with_an_entry_that_is_not_ours_is_begun_anew(tmp_path: Path) -> None:
     store = Store(tmp_path / "0")
-    store.write([(b"igood", NUMBER), (b"ishort", b"1")], 7)
+    store.write([(b"igood", NUMBER), (b"ishort", b"1")], 7, 2)
     store.close()
     state = SequencePartition(tmp_path / "0", CHANGELOG, PARTITION, Identity.KEY, 1 << 20)
     state.open()

@@ -69,11 +69,11 @@ def crash_point(point: str) -> None:
 class Worker:
     """One worker process on the one partition of the model."""
 
-    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity) -> None:
+    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity, memory: int) -> None:
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
-        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000)
+        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.lane = Lane(self.link, SPEC, self.sequences.partition(0), self.deliveries.put)  # type: ignore[arg-type]
         self.crash_at: tuple[str, int] | None = None

@@ -112,9 +112,9 @@ class CommitPath(RuleBasedStateMachine):
         self.kind = Identity.PRODUCER
         self.was_ahead = False
 
-    @initialize(kind=st.sampled_from(list(Identity)), every_commit=st.booleans())
-    def begin(self, kind: Identity, every_commit: bool) -> None:
-        self.kind = kind
+    @initialize(kind=st.sampled_from(list(Identity)), every_commit=st.booleans(), memory=st.sampled_from([0, 1 << 40]))
+    def begin(self, kind: Identity, every_commit: bool, memory: int) -> None:
+        self.kind, self.memory = kind, memory
         self.patch = pytest.MonkeyPatch()
         for module in ("transport._lane", "transport._transaction", "tables._partition"):
             self.patch.setattr(f"{module}.crash_point", crash_point)
@@ -168,18 +168,23 @@ class CommitPath(RuleBasedStateMachine):
     def start(self, slot: int) -> None:
         """Where the other one runs already, that is a rebalance which it has not heard of."""
         if self.workers[slot] is None:
-            self.workers[slot] = worker = Worker(self.kafka, self.folder / str(slot), self.kind)
+            self.workers[slot] = worker = Worker(self.kafka, self.folder / str(slot), self.kind, self.memory)
             run(self.loop, worker.start())
             self._bury()
 
     @rule(seconds=STEP_S)
     def go_on(self, seconds: float) -> None:
         run(self.loop, asyncio.sleep(seconds))
-        # No step ends between taking over an id and ending what Kafka has left open: a worker that dies there takes
-        # with it how that was to end, and the partition halts (docs/decisions/0006-settlement.md).
+        self._let_settle()
+        self._bury()
+
+    def _let_settle(self) -> None:
+        """Nobody dies between taking over an id and ending what Kafka has left open.
+
+        Who does takes with it how that was to end, and the partition halts (docs/decisions/0006-settlement.md).
+        """
         while any(worker and worker.lane._producer._owed for worker in self.workers):
             run(self.loop, asyncio.sleep(0.05))
-        self._bury()
 
     @precondition(_running)
     @rule(data=st.data())
@@ -223,6 +228,7 @@ class CommitPath(RuleBasedStateMachine):
     @precondition(_running)
     @rule(data=st.data())
     def crash_now(self, data: st.DataObject) -> None:
+        self._let_settle()
         self._worker(data).power_off()
         self._bury()
         self._start_again(data)
@@ -281,7 +287,7 @@ class CommitPath(RuleBasedStateMachine):
         self.was_ahead = True
         path = self.folder / "0"
         store = Store(path / "0")
-        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5)
+        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5, store.stands_for[1])
         store.close()
         self.start(slot=0)
         run(self.loop, asyncio.sleep(5))
@@ -336,7 +342,7 @@ class CommitPath(RuleBasedStateMachine):
                 worker.crash_at = worker.link.lose = None
             for slot in self._running():
                 self._stop(slot)
-            self.workers = [Worker(self.kafka, self.folder / "last", self.kind), None]
+            self.workers = [Worker(self.kafka, self.folder / "last", self.kind, self.memory), None]
             assert self.workers[0] is not None
             run(self.loop, self.workers[0].start())
             run(self.loop, asyncio.sleep(100))
