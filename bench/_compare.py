@@ -100,7 +100,10 @@ class Comparison:
 def compare(
     subjects: list[str], load: Load, commit_ms: int, rounds: int, say: Callable[[Measured], None]
 ) -> Comparison:
-    """Run subjects in turn, `rounds` times.
+    """Run subjects in turn, `rounds` times, after one run of the first that does not count.
+
+    That one is for the broker: until it has compiled what it runs and has its files in memory, whoever comes first
+    waits for it.
 
     Args:
         subjects: names; the first one is compared with each of the others.
@@ -117,6 +120,7 @@ def compare(
         raise BenchFailed(f"no subject {', '.join(unknown)}. There are: {', '.join(SUBJECTS)}")
     comparison = Comparison({name: [] for name in subjects})
     with stage(load) as here:
+        here.run(subjects[0], commit_ms)
         for _ in range(rounds):
             for name in subjects:
                 run = here.run(name, commit_ms)

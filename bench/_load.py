@@ -21,6 +21,8 @@ HEAD: Final = b'{"sequence": %010d, "user": %010d, "filler": "'
 SEQUENCE_AT: Final = slice(13, 23)
 """Where a value has its sequence: fixed, so that a count of millions need not parse JSON."""
 RECENT: Final = 1_000
+STRIDE: Final = 2_654_435_761
+"""A prime (Knuth's, for hashing): multiples of it modulo any lesser number of keys are all the keys, in no order."""
 RESENT_EVERY: Final = 1_000
 """fresh records between two re-sends of what came last"""
 READ_WITHIN_S: Final = 300.0
@@ -37,7 +39,8 @@ class Load:
 
     Attributes:
         records: in all, a fifth of them duplicates
-        keys: identities; each is in one partition
+        keys: identities; each is in one partition. Fresh records choose theirs at random; where there are no more fresh
+            records than keys, they take one key after the other, in no order, or a third would never come
         compression: none, gzip, snappy, lz4 or zstd
         duplicates: spread (every fifth record is one of the last thousand again) or resent (after every thousand fresh
             ones the last 250 again, as a retrying producer does)
@@ -85,7 +88,8 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * VALUE_BYTES))
     last: list[int] = [0] * load.keys
     recent: list[tuple[int, int, int]] = []
-    sent = 0
+    in_turn = load.keys >= load.records * 4 // 5
+    sent = fresh_sent = 0
 
     def send(user: int, sequence: int, order: int) -> None:
         nonlocal sent
@@ -105,7 +109,8 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
         if load.duplicates == "spread" and sent % 5 == 4:
             send(*choose.choice(recent[-RECENT:]))
             continue
-        user = choose.randrange(load.keys)
+        user = fresh_sent * STRIDE % load.keys if in_turn else choose.randrange(load.keys)
+        fresh_sent += 1
         last[user] += 1
         fresh = (user, last[user], sent)
         recent.append(fresh)

@@ -125,6 +125,7 @@ def _other_python(build: str) -> Callable[[Task], list[str]]:
 LANE: Final = "lane runs"
 SUBJECTS: Final[dict[str, Subject]] = {
     "ratchet": Subject("Ratchet, by key", _worker("key", "ratchet-sequence"), LANE),
+    "ratchet-two": Subject("Ratchet, by key, two workers", _module("two_workers"), LANE),
     "ratchet-producer": Subject("Ratchet, by producer", _worker("producer", "ratchet-sequence"), LANE),
     "ratchet-partition": Subject("Ratchet, by partition", _worker("partition", "bench-order"), LANE),
     "ratchet-off": Subject("Ratchet without judging: forwards all", _module("forward"), LANE, exact=False),

@@ -221,6 +221,11 @@ def test_tests_run_without_the_callers_settings(clone: Clone, tmp_path: Path) ->
     assert {name for name in shown if name.startswith("RATCHET_")} == {"RATCHET_BOOTSTRAP"}
 
 
+def test_all_tests_run_two_files_at_a_time(clone: Clone) -> None:
+    clone.complete().run("test")
+    assert clone.recorded()[-1] == "-m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder"
+
+
 def test_exit_codes_come_through(clone: Clone) -> None:
     assert clone.complete().run("fail").returncode == 9
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -91,6 +92,17 @@ def recovery(
                 place = here.broker.bootstrap
                 one = measured(subject, place, here.topic, load, commit_ms, lost=lost, away_s=away)
                 print(json_text.dumps(one.as_dict()), flush=True)
+
+
+@bench.command()
+def plot(
+    told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
+    picture: Annotated[Path, typer.Argument(help="SVG to write.")],
+) -> None:
+    """Draw a comparison."""
+    from bench._plot import plot as draw
+
+    draw(told, picture)
 
 
 def _compared(

@@ -109,3 +109,12 @@ def test_only_the_right_output_is_right(
 ) -> None:
     messages, truth, _ = spread
     assert is_right(broker, written(broker, change(deduplicated(messages))), truth) is right
+
+
+def test_more_keys_than_random_choice_would_reach(broker: str) -> None:
+    topic = f"input-{uuid.uuid4().hex[:8]}"
+    truth = fill(broker, topic, Load(records=1_000, keys=800))
+    assert truth.last == [1] * 800
+    users = [int(message.key()[5:]) for message in deduplicated(everything(broker, topic))]
+    assert sorted(users) == list(range(800))
+    assert users != sorted(users)
