@@ -61,7 +61,7 @@ I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
     """Sequences from the header in columns FIRST: 8-byte big-endian, or decimal text.
 
@@ -115,7 +115,7 @@ def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
             reasons[i] = NONE
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def _fold(a: np.uint64, b: np.uint64) -> np.uint64:
     """The two halves of the 128-bit product a * b, one xor the other."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -125,7 +125,7 @@ def _fold(a: np.uint64, b: np.uint64) -> np.uint64:
     return (a * b) ^ (a_high * b_high + (first >> half) + (second >> half) + (middle >> half))
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
     """A seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
 
@@ -147,7 +147,7 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
     return h if h != np.uint64(0) else np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def find(
     data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
 ) -> tuple[np.int64, np.uint64]:
@@ -169,7 +169,7 @@ def find(
     return -1 - slot, h
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def absent(
     data: U8,
     columns: I64,
@@ -210,7 +210,7 @@ def absent(
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def _insert(
     data: U8,
     start: int,
@@ -230,13 +230,12 @@ def _insert(
     lengths[slot] = length
     pushed[slot] = -1
     changed[slot] = 0
-    for q in range(length):
-        arena[sizes[ARENA] + q] = data[start + q]
+    records.copy_bytes(arena, sizes[ARENA], data, start, length)
     sizes[ARENA] += length
     sizes[USED] += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def judge(
     data: U8,
     columns: I64,
@@ -303,7 +302,7 @@ def judge(
         pushed[slot] = sequences[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
     for c in range(sizes[CHANGED]):
@@ -312,7 +311,7 @@ def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> N
     sizes[CHANGED] = 0
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def settle(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed becomes persisted, and waits to be saved."""
     for c in range(sizes[CHANGED]):
@@ -323,7 +322,7 @@ def settle(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None
     sizes[CHANGED] = 0
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def write_entries(
     first: int,
     starts: I64,
@@ -362,8 +361,8 @@ def write_entries(
         at = records.write_varint(out, at, np.int64(count))
         at = records.write_varint(out, at, length + 1)
         out[at] = ENTRY_PREFIX
-        out[at + 1 : at + 1 + length] = arena[starts[slot] : starts[slot] + length]
-        at = records.write_varint(out, at + 1 + length, np.int64(8))
+        at = records.copy_bytes(out, at + 1, arena, starts[slot], length)
+        at = records.write_varint(out, at, np.int64(8))
         raw = np.uint64(pushed[slot])
         for q in range(8):
             out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
@@ -373,7 +372,7 @@ def write_entries(
     return i, at, count
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def load(
     data: U8,
     columns: I64,
@@ -411,7 +410,7 @@ def load(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(**records.OPTIONS)
 def rehash(
     hashes: U64,
     starts: I64,
