@@ -16,9 +16,10 @@ def compile_kernels() -> None:
     room = np.empty(256, np.uint8)
     end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])
     chunk = EncodedBatch.finish(room[:end], count).seal(1, 0, 0)
-    batch = read_chunk("compile", 0, 0, chunk, [], first_header=headers[0], second_header=headers[1])
+    batch = read_chunk("compile", 0, 0, bytes(chunk), [], first_header=headers[0], second_header=headers[1])
     sequences, reasons = reader_for(SequenceSource("header", SEQUENCE_HEADER))(batch)
     table = LastSequences()
+    table.absent(batch, 2, 1024)
     table.judge(batch, 2, 1024, sequences, reasons)
     sequences[:], reasons[:] = 1, 0
     table.judge(batch, 1, 1024, sequences, reasons)

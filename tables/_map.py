@@ -193,9 +193,9 @@ class LastSequences:
         slots = self._slots[: self.changes]
         room = records.HEADER_SIZE + sum(map(len, progress)) + ENTRY_OVERHEAD
         room += int(self._lengths[slots].sum()) + len(slots) * ENTRY_OVERHEAD
-        out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
         batches, done, first = [], 0, [progress]
         while first or done < len(slots):
+            out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
             at, count = entry_batch(out, first)
             first = []
             done, at, count = kernels.write_entries(

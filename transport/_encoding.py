@@ -47,7 +47,7 @@ COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
 class EncodedBatch:
     """A finished record batch but for who sends it; `seal` adds that and the checksum."""
 
-    buffer: bytearray
+    buffer: memoryview
     count: int
 
     @classmethod
@@ -56,27 +56,29 @@ class EncodedBatch:
         now = time.time_ns() // 1_000_000
         return finish(records, count, now, now)
 
-    def seal(self, producer_id: int, epoch: int, base_sequence: int) -> bytes:
-        """The bytes to produce, with the producer's state and the CRC in place."""
+    def seal(self, producer_id: int, epoch: int, base_sequence: int) -> memoryview:
+        """The bytes to produce, with the producer's state and the CRC in place: `buffer` itself."""
         _PRODUCER_STATE.pack_into(self.buffer, _PRODUCER_STATE_AT, producer_id, epoch, base_sequence)
-        _CRC.pack_into(self.buffer, _CRC_AT, crc32c(memoryview(self.buffer)[CRC_FROM:]))
-        return bytes(self.buffer)
+        _CRC.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[CRC_FROM:]))
+        return self.buffer
 
 
 def finish(records: Bytes, count: int, base_time: int, top_time: int, compression: str = "none") -> EncodedBatch:
     """Put a batch header before records.
 
     Args:
-        records: uint8[HEADER_SIZE + bytes of the records]; the first HEADER_SIZE bytes are overwritten in the copy
+        records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes, and
+            uncompressed it is the batch's buffer from now on
         count: records in it
         base_time: ms, what their timestamp deltas count from
         top_time: ms, the highest timestamp
         compression: "none", "gzip", "snappy", "lz4" or "zstd"
     """
     if compression == "none":
-        buffer = bytearray(records.data)
+        buffer = records.data
     else:
-        buffer = bytearray(kernels.HEADER_SIZE) + COMPRESS[compression](records[kernels.HEADER_SIZE :].tobytes())
+        packed = COMPRESS[compression](records[kernels.HEADER_SIZE :].tobytes())
+        buffer = memoryview(bytearray(bytes(kernels.HEADER_SIZE) + packed))
     attributes = TRANSACTIONAL | CODECS[compression]
     HEAD.pack_into(
         buffer, 0, 0, len(buffer) - LENGTH_FROM, -1, 2, 0, attributes, count - 1, base_time, top_time, -1, -1, 0, count
@@ -101,10 +103,10 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
     bodies = batch.columns[kernels.BODY_END] - batch.columns[kernels.BODY]
     total = int(bodies.sum()) + batch.count * kernels.RECORD_OVERHEAD
     longest = int(bodies.max()) + kernels.RECORD_OVERHEAD
-    out = np.empty(kernels.HEADER_SIZE + min(total, max(limit, longest)), np.uint8)
     at = 0
     while at < batch.count:
         first = at
+        out = np.empty(kernels.HEADER_SIZE + min(total, max(limit, longest)), np.uint8)
         at, end, count, base_time, top_time = kernels.write_records(batch.data, batch.columns, keep, at, out, limit)
         if not count:
             return
@@ -140,10 +142,10 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
     record = varint(len(record)) + record
     timestamp = int(batch.timestamps[index])
     # Only the room before the records is zeroed; `finish` writes the batch header there.
-    encoded = finish(np.frombuffer(bytes(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp)
+    encoded = finish(np.frombuffer(bytearray(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp)
     if len(encoded.buffer) > limit:
         compressed = finish(
-            np.frombuffer(bytes(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp, "zstd"
+            np.frombuffer(bytearray(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp, "zstd"
         )
         if len(compressed.buffer) > limit:
             raise RecordTooLarge(

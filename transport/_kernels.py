@@ -51,8 +51,8 @@ CONTROL_KEY_LEAST = 4
 """Fewest bytes of a control record's key: version and type, 16 bits each."""
 
 OPTIONS = {"cache": True, "nogil": True, "_nrt": False}
-"""For every compiled pass, here and in `tables._kernels`: none of them allocates, so none needs Numba's reference counting.
-With it, each helper that is handed an array counts it up and down, atomically: four fifths of the time of
+"""For every compiled pass, here and in `tables._kernels`. None of them allocates, so none needs Numba's reference
+counting, with which each helper that is handed an array counts it up and down, atomically: four fifths of the time of
 `read_records`."""
 
 

@@ -154,6 +154,7 @@ def read_chunk(
     """
     heads = _Heads(topic, partition, start, data, aborted)
     buffer = np.frombuffer(heads.data, np.uint8)
+    buffer.flags.writeable = False  # decompressed or not, the passes are compiled for one kind of array
     h = np.array(heads.rows, np.int64).reshape(-1, 7)
     columns = np.empty((kernels.COLUMNS, int(h[:, 6].sum())), np.int64)
     count, damaged = kernels.read_records(

@@ -24,7 +24,6 @@ from typing import Any, Final
 
 import structlog
 from aiokafka import errors as kafka
-from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -37,6 +36,7 @@ from errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionEr
 from transport._cluster import GROUP, TRANSACTION, Cluster, InvalidRecord, Retry, raise_for
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
+from transport._produce import BatchRequest
 from transport._settlement import ORPHANED, Orphaned, Place, Unsettled, describe, find_unsettled, left_open
 
 log = structlog.get_logger(__name__)
@@ -349,10 +349,8 @@ class TransactionalProducer:
                 self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 raise
 
-    async def _produce(self, leader: int, topic: str, partition: int, data: bytes) -> int:
-        request = ProduceRequest(
-            self.transactional_id, -1, self.cluster.request_timeout_ms, [(topic, [(partition, data)])]
-        )
+    async def _produce(self, leader: int, topic: str, partition: int, data: memoryview) -> int:
+        request = BatchRequest(self.transactional_id, self.cluster.request_timeout_ms, topic, partition, data)
         response = await self.cluster.send(leader, request, self._connection)
         _, code, offset, *_ = response.topics[0][1][0]
         raise_for(code, f"{topic}, partition {partition}")

@@ -33,7 +33,7 @@ def batches(data: bytes) -> Iterator[tuple[int, EncodedBatch]]:
         struct.pack_into(">q", buffer, 0, 0)
         attributes, last_delta = struct.unpack_from(">hi", buffer, ATTRIBUTES_AT)
         struct.pack_into(">h", buffer, ATTRIBUTES_AT, attributes | TRANSACTIONAL)
-        yield base + last_delta + 1, EncodedBatch(buffer, last_delta + 1)
+        yield base + last_delta + 1, EncodedBatch(memoryview(buffer), last_delta + 1)
         at = end
 
 

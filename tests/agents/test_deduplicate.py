@@ -37,7 +37,7 @@ def fetched(rows: list[Row], start: int = 0, codec: int = 0) -> RecordBatch:
 
 def rows_of(encoded: EncodedBatch) -> list[Row]:
     """What aiokafka reads in a batch that is to be sent."""
-    batches = MemoryRecords(encoded.seal(1, 0, 0))
+    batches = MemoryRecords(bytes(encoded.seal(1, 0, 0)))
     rows = []
     while batches.has_next():
         batch = batches.next_batch()

@@ -169,8 +169,9 @@ class MemoryKafka:
             transaction.state, transaction.takes_offsets = "open", True
         return SimpleNamespace(error_code=code)
 
-    def ProduceRequest(self, transactional_id: str, topics: Any, **_: Any) -> Any:
-        ((topic, ((number, data),)),) = topics
+    def BatchRequest(self, transactional_id: str, topics: Any, batch: memoryview, **_: Any) -> Any:
+        ((topic, ((number, _empty),)),) = topics
+        data = bytes(batch)
         fields = HEAD.unpack_from(data)
         producer, epoch, base, count = fields[9], fields[10], fields[11], fields[12]
         transaction, code = self._open(transactional_id, producer, epoch)

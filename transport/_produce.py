@@ -1,0 +1,32 @@
+"""A produce request that holds one record batch and copies it once.
+
+aiokafka's own copies the batch at every level that it is nested in: four times, a tenth of the worker's CPU time.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from aiokafka.protocol.produce import ProduceRequest
+
+ALL: Final = -1
+"""acks: every replica in sync has it, or a commit could outlive what it commits."""
+_LENGTH: Final = struct.Struct(">i")
+
+
+class BatchRequest(ProduceRequest):  # type: ignore[misc]  # aiokafka has no types
+    """Produces one batch to one partition."""
+
+    def __init__(self, transactional_id: str, timeout_ms: int, topic: str, partition: int, batch: memoryview) -> None:
+        """Nothing is copied yet; the batch must stay as it is until this is sent."""
+        super().__init__(transactional_id, ALL, timeout_ms, [(topic, [(partition, b"")])])
+        self._batch = batch
+
+    def build(self, request_struct_class: Any) -> Any:
+        """The request in a version that the broker knows, as aiokafka asks for it."""
+        request = super().build(request_struct_class)
+        # The batch is the very last field, after its length: all that is before it is as aiokafka writes it.
+        head = request.encode()[: -_LENGTH.size]
+        request.encode = lambda: b"".join((head, _LENGTH.pack(len(self._batch)), self._batch))
+        return request
