@@ -14,6 +14,7 @@ from lane_site import PRODUCER, SEQUENCE, Site
 from app._broker import EmbeddedBroker
 from tables import LastSequence
 from transport import LaneState
+from transport._lane import WORTH_A_COMMIT
 from transport._transaction import OFFSET_METADATA
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -191,6 +192,18 @@ async def test_many_records_commit_before_the_interval_ends(site: Site) -> None:
     owner.lane.start()
     await owner.reach(7)
     assert site.output_values() == numbers(1, 7)
+
+
+async def test_a_lane_that_has_caught_up_with_many_records_does_not_wait_for_the_interval(site: Site) -> None:
+    site.produce(events(*range(1, WORTH_A_COMMIT + 1)))
+    owner = await site.owner(commit_interval_ms=NEVER_MS)
+    owner.lane.start()
+    await owner.reach(WORTH_A_COMMIT)
+    assert len(site.output_values()) == WORTH_A_COMMIT
+    site.produce(events(WORTH_A_COMMIT + 1))  # this one alone is not worth a transaction
+    await until(lambda: owner.last().pushed == WORTH_A_COMMIT + 1, "the record is judged")
+    await asyncio.sleep(0.2)
+    assert owner.lane.status.position == WORTH_A_COMMIT
 
 
 async def test_the_next_owner_fences_the_last_and_knows_its_sequences(site: Site) -> None:
