@@ -31,7 +31,7 @@ class Stage:
         """Measure one subject once."""
         run = f"{subject}-{uuid.uuid4().hex[:8]}"
         pid = self.broker.java_pid
-        return measure(subject, self.broker.bootstrap, pid, self.topic, self.load.records, self.truth, commit_ms, run)
+        return measure(subject, self.broker.bootstrap, pid, self.topic, self.load, self.truth, commit_ms, run)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench._load import PARTITIONS, Truth, is_right
+from bench._load import PARTITIONS, Load, Truth, is_right
 from bench._process import cpu_seconds, peak_bytes
 from bench._subjects import ROOT, SUBJECTS, Task
 from errors import BenchFailed
@@ -173,7 +173,7 @@ class Output:
 
 
 def measure(
-    subject: str, bootstrap: str, broker_pid: int, topic: str, records: int, truth: Truth, commit_ms: int, run: str
+    subject: str, bootstrap: str, broker_pid: int, topic: str, load: Load, truth: Truth, commit_ms: int, run: str
 ) -> Measured:
     """Run a subject over the whole input.
 
@@ -182,7 +182,7 @@ def measure(
         bootstrap: of Kafka.
         broker_pid: whose CPU time is the broker's.
         topic: the input, filled.
-        records: in it.
+        load: what it was filled with; the output is to be compressed as it is.
         truth: what the output must hold.
         commit_ms: how often the subject commits.
         run: unique, part of the names of its topics and group.
@@ -196,7 +196,8 @@ def measure(
     admin.create_topics([NewTopic(output, PARTITIONS, 1)])[output].result(30)
     progress = Progress(bootstrap, topic, group) if chosen.counted else Output(bootstrap, output, truth.fresh)
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
-        command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms))
+        options = {} if load.compression == "none" else {"compression": load.compression}
+        command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms, options))
         running = Running(command, chosen.started)
         try:
             first = running.wait_until_started()
@@ -218,8 +219,8 @@ def measure(
             progress.close()
     verified = is_right(bootstrap, output, truth) if chosen.exact else None
     _forget(admin, run)
-    millions = records / 1_000_000
-    rate = round(records / seconds)
+    millions = load.records / 1_000_000
+    rate = round(load.records / seconds)
     return Measured(
         subject,
         round(seconds, 3),

@@ -164,24 +164,46 @@ async def find_unsettled(
         Orphaned: records are open, and the coordinator does not know any more how they were to end.
         aiokafka.errors.KafkaError: the coordinator does not answer, or is about to end a transaction.
     """
-    try:
-        node = await cluster.coordinator(TRANSACTION, transactional_id)
-        response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
-    except kafka.IncompatibleBrokerVersion as error:
-        raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
-    code, _, state, _, _, producer_id, epoch, *_ = response.transactions[0]
-    if code == ID_NOT_FOUND:
+    places = list(partitions)
+    known, left = await _last_transaction(cluster, transactional_id, connection), dict[Place, int]()
+    while known is not None:
+        left = await left_open(cluster, known.producer_id, places, connection)
+        # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
+        before, known = known, await _last_transaction(cluster, transactional_id, connection)
+        if known == before:
+            break
+    if known is None:
         return None
-    raise_for(code, transactional_id)
-    if state.startswith("Prepare"):
-        raise kafka.ConcurrentTransactions  # the markers are being written
-    left = await left_open(cluster, producer_id, partitions, connection)
+    _, state, producer_id, epoch = known
     if state in COMPLETE:
         return Unsettled(producer_id, COMPLETE[state], list(left)) if left else None
     # What an open transaction has written itself is the coordinator's business; what is older is not.
     if orphans := [place for place, epoch_there in left.items() if epoch_there < epoch]:
         raise Orphaned(f"{transactional_id}: open in {orphans}, and its state is {state}")
     return None
+
+
+class _LastTransaction(NamedTuple):
+    started_ms: int
+    state: str
+    producer_id: int
+    epoch: int
+
+
+async def _last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> _LastTransaction | None:
+    """What the coordinator knows of an id; None where it knows nothing."""
+    try:
+        node = await cluster.coordinator(TRANSACTION, transactional_id)
+        response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
+    except kafka.IncompatibleBrokerVersion as error:
+        raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
+    code, _, state, _, started_ms, producer_id, epoch, *_ = response.transactions[0]
+    if code == ID_NOT_FOUND:
+        return None
+    raise_for(code, transactional_id)
+    if state.startswith("Prepare"):
+        raise kafka.ConcurrentTransactions  # the markers are being written
+    return _LastTransaction(started_ms, state, producer_id, epoch)
 
 
 async def left_open(
