@@ -34,7 +34,7 @@ AT_A_TIME: Final = 10_000
 class Load:
     """What the input holds.
 
-    Values are JSON of 200 bytes. Headers hold the sequence of the key, the key as a producer's name, and an order that
+    Values are JSON. Headers hold the sequence of the key, the key as a producer's name, and an order that
     rises over all fresh records, so that it is a sequence of each partition too.
 
     Attributes:
@@ -44,12 +44,18 @@ class Load:
         compression: none, gzip, snappy, lz4 or zstd
         duplicates: spread (every fifth record is one of the last thousand again) or resent (after every thousand fresh
             ones the last 250 again, as a retrying producer does)
+        partitions: of the input and the output
+        value_bytes: of each value
+        batch_bytes: what the input's producer puts into a batch, at most
     """
 
     records: int = 2_000_000
     keys: int = 10_000
     compression: str = "none"
     duplicates: Literal["spread", "resent"] = "spread"
+    partitions: int = PARTITIONS
+    value_bytes: int = VALUE_BYTES
+    batch_bytes: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +77,12 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
         BenchFailed: Kafka did not take it all.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, load.partitions, 1)])[topic].result(30)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
             "linger.ms": 50,
-            "batch.size": 1_000_000,
+            "batch.size": load.batch_bytes,
             "compression.type": load.compression,
             "enable.idempotence": True,
             "queue.buffering.max.messages": 1_000_000,
@@ -85,7 +91,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
         }
     )
     choose = random.Random(1)
-    filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * VALUE_BYTES))
+    filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
     last: list[int] = [0] * load.keys
     recent: list[tuple[int, int, int]] = []
     in_turn = load.keys >= load.records * 4 // 5
@@ -94,8 +100,8 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     def send(user: int, sequence: int, order: int) -> None:
         nonlocal sent
         head = HEAD % (sequence, user)
-        start = (user * 31 + sequence) % (3 * VALUE_BYTES)
-        body = filler[start : start + VALUE_BYTES - len(head) - 2].encode()
+        start = (user * 31 + sequence) % (3 * load.value_bytes)
+        body = filler[start : start + load.value_bytes - len(head) - 2].encode()
         key = b"user-%d" % user
         headers = [
             ("ratchet-sequence", SEQUENCE.pack(sequence)),

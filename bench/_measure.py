@@ -122,11 +122,11 @@ class Running:
 class Progress:
     """How far a group is, asked again and again."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, partitions: int = PARTITIONS) -> None:
         # Uncommitted, or Kafka would hold its answer back while a transaction is open (KIP-447).
         options = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
         self._consumer = Consumer({**options, "log_level": 0})
-        self._places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        self._places = [TopicPartition(topic, number) for number in range(partitions)]
         self.end = sum(self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in self._places)
 
     def position(self) -> int:
@@ -147,7 +147,7 @@ class Output:
     Dearer than `Progress`: the machine and the broker have the output's reader beside them.
     """
 
-    def __init__(self, bootstrap: str, topic: str, fresh: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, fresh: int, partitions: int) -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -158,7 +158,7 @@ class Output:
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
         self._found = 0
         self.end = fresh
 
@@ -193,11 +193,15 @@ def measure(
     chosen = SUBJECTS[subject]
     output, group = f"bench.{run}.out", f"bench-{run}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(output, PARTITIONS, 1)])[output].result(30)
-    progress = Progress(bootstrap, topic, group) if chosen.counted else Output(bootstrap, output, truth.fresh)
+    admin.create_topics([NewTopic(output, load.partitions, 1)])[output].result(30)
+    progress = (
+        Progress(bootstrap, topic, group, load.partitions)
+        if chosen.counted
+        else Output(bootstrap, output, truth.fresh, load.partitions)
+    )
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
         options = {} if load.compression == "none" else {"compression": load.compression}
-        command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms, options))
+        command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms, load.partitions, options))
         running = Running(command, chosen.started)
         try:
             first = running.wait_until_started()

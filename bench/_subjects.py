@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from bench._load import PARTITIONS
+
 ROOT: Final = Path(__file__).parents[1]
 FIRST: Final = "first records"
 
@@ -30,6 +32,7 @@ class Task:
         group: consumer group or application id
         folder: its own, for state
         commit_ms: how often it commits
+        partitions: of input and output
         options: of this subject
     """
 
@@ -39,6 +42,7 @@ class Task:
     group: str
     folder: str
     commit_ms: int
+    partitions: int = PARTITIONS
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:

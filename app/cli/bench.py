@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli._options import Json
+
+if TYPE_CHECKING:
+    from bench._load import Load
 
 bench = typer.Typer(help="How fast the worker is, next to others on the same machine.", no_args_is_help=True)
 
@@ -17,6 +20,9 @@ Keys = Annotated[int, typer.Option(help="Identities.")]
 CommitMs = Annotated[int, typer.Option(help="Milliseconds between commits.")]
 Compression = Annotated[str, typer.Option(help="Of the input: none, gzip, snappy, lz4 or zstd.")]
 Duplicates = Annotated[str, typer.Option(help="spread, or resent in a row.")]
+Partitions = Annotated[int, typer.Option(help="Of input and output.")]
+ValueBytes = Annotated[int, typer.Option(help="Of each value, in bytes; 80 at least.", min=80)]
+BatchBytes = Annotated[int, typer.Option(help="Of the input's batches, at most.")]
 Rounds = Annotated[int, typer.Option(help="How often each subject runs.")]
 
 
@@ -28,10 +34,14 @@ def run(
     commit_ms: CommitMs = 100,
     compression: Compression = "none",
     duplicates: Duplicates = "spread",
+    partitions: Partitions = 4,
+    value_bytes: ValueBytes = 200,
+    batch_bytes: BatchBytes = 1_000_000,
     rounds: Rounds = 1,
 ) -> None:
     """Run one subject on a preloaded input; one line of JSON a run. Exit code 1 if an output is wrong."""
-    _compared([subject], records, keys, commit_ms, compression, duplicates, rounds, json=True, runs_only=True)
+    load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
+    _compared([subject], load, commit_ms, rounds, json=True, runs_only=True)
 
 
 @bench.command()
@@ -42,11 +52,15 @@ def compare(
     commit_ms: CommitMs = 100,
     compression: Compression = "none",
     duplicates: Duplicates = "spread",
+    partitions: Partitions = 4,
+    value_bytes: ValueBytes = 200,
+    batch_bytes: BatchBytes = 1_000_000,
     rounds: Rounds = 3,
     json: Json = False,
 ) -> None:
     """Run subjects in turn on one input and print their ratios, in Markdown. Exit code 1 if an output is wrong."""
-    _compared(subjects, records, keys, commit_ms, compression, duplicates, rounds, json=json, runs_only=False)
+    load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
+    _compared(subjects, load, commit_ms, rounds, json=json, runs_only=False)
 
 
 @bench.command()
@@ -105,31 +119,25 @@ def plot(
     draw(told, picture)
 
 
-def _compared(
-    subjects: list[str],
-    records: int,
-    keys: int,
-    commit_ms: int,
-    compression: str,
-    duplicates: str,
-    rounds: int,
-    *,
-    json: bool,
-    runs_only: bool,
-) -> None:
-    import sys
-
-    from bench._compare import compare
+def _load(
+    records: int, keys: int, compression: str, duplicates: str, partitions: int, value_bytes: int, batch_bytes: int
+) -> Load:
     from bench._load import Load
-    from bench._measure import Measured
 
     if duplicates not in ("spread", "resent"):
         raise typer.BadParameter("duplicates are spread or resent")
+    return Load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)  # type: ignore[arg-type]
+
+
+def _compared(subjects: list[str], load: Load, commit_ms: int, rounds: int, *, json: bool, runs_only: bool) -> None:
+    import sys
+
+    from bench._compare import compare
+    from bench._measure import Measured
 
     def say(run: Measured) -> None:
         print(json_text.dumps(run.as_dict()), file=sys.stdout if runs_only else sys.stderr, flush=True)
 
-    load = Load(records, keys, compression, duplicates)  # type: ignore[arg-type]  # checked above
     compared = compare(subjects, load, commit_ms, rounds, say)
     if not runs_only:
         print(json_text.dumps(compared.as_dict()) if json else compared.as_markdown(), flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 import faust
 import mode.loop
 
-from bench._load import PARTITIONS, SEQUENCE
+from bench._load import SEQUENCE
 from bench._subjects import FIRST, Task
 
 
@@ -28,7 +28,7 @@ def build(task: Task) -> Any:
         web_enabled=False,
         topic_disable_leader=True,
         # Of the changelog: a table's partitions are its input's.
-        topic_partitions=PARTITIONS,
+        topic_partitions=task.partitions,
         broker_commit_interval=task.commit_ms / 1000,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=4 << 20,
@@ -38,7 +38,7 @@ def build(task: Task) -> Any:
     )
     raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
     events, output = app.topic(task.input, **raw), app.topic(task.output, **raw)
-    last = app.Table("last", partitions=PARTITIONS, key_type=bytes, value_type=int)
+    last = app.Table("last", partitions=task.partitions, key_type=bytes, value_type=int)
 
     async def deduplicate(stream: Any) -> None:
         said = False

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 
 from app._worker import _loop_factory
-from bench._load import PARTITIONS
 from bench._subjects import FIRST, Task
 from transport import Cluster, EncodedBatch, client_options
 from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS
@@ -80,7 +79,7 @@ async def main(task: Task) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print(FIRST, flush=True)
-    lanes = [asyncio.create_task(lane(cluster, task, partition)) for partition in range(PARTITIONS)]
+    lanes = [asyncio.create_task(lane(cluster, task, partition)) for partition in range(task.partitions)]
     stopped = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({*lanes, stopped}, return_when=asyncio.FIRST_COMPLETED)
     for one in done - {stopped}:

@@ -14,7 +14,7 @@ import time
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench._load import PARTITIONS, SEQUENCE
+from bench._load import SEQUENCE
 from bench._subjects import FIRST, Task
 
 AT_A_TIME = 10_000
@@ -33,7 +33,7 @@ def main(task: Task) -> None:
     changelog = f"{task.output}.changelog" if task.options.get("changelog") else None
     if changelog is not None:
         admin = AdminClient({"bootstrap.servers": task.bootstrap})
-        topic = NewTopic(changelog, PARTITIONS, 1, config={"cleanup.policy": "compact"})
+        topic = NewTopic(changelog, task.partitions, 1, config={"cleanup.policy": "compact"})
         admin.create_topics([topic])[changelog].result(30)
     consumer = Consumer(
         {

@@ -18,7 +18,6 @@ import sys
 import time
 
 from app._jars import spark_jars
-from bench._load import PARTITIONS
 from bench._subjects import FIRST, Task
 from spark_sink._session import spark_session
 
@@ -27,7 +26,6 @@ ASK_EVERY_S = 0.01
 ASK_LATER_S = 0.2
 STATE = "spark.sql.streaming.stateStore"
 SETTINGS = {
-    "spark.sql.shuffle.partitions": str(PARTITIONS),
     # On the heap, Spark's default, every micro-batch would copy the state's maps.
     f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
@@ -47,6 +45,7 @@ def main(task: Task) -> None:
     with spark_session(task.group, [str(jar) for jar in spark_jars()]) as spark:
         for name, value in SETTINGS.items():
             spark.conf.set(name, value)
+        spark.conf.set("spark.sql.shuffle.partitions", str(task.partitions))
         events = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", task.bootstrap)
