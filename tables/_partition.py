@@ -33,6 +33,10 @@ SNAPSHOT_EVERY_S: Final = 1.0
 """How far the store on disk may lag behind the last commit. After a crash so much of the changelog is replayed: a
 second's worth takes a fraction of one. Writing it at every commit cost a third of the worker's CPU
 (docs/decisions/0004-snapshots.md)."""
+SNAPSHOT_TAKES_S: Final = 0.02
+SNAPSHOT_LATER: Final = 30.0
+"""A snapshot that takes longer than `SNAPSHOT_TAKES_S` is due again that much later, up to so many times: where a
+million keys change every second, writing them would cost more than judging them. Nothing else runs meanwhile."""
 LOAD_ENTRIES: Final = 50_000
 """Entries taken from the store into the map at a time."""
 RESIDENT_BYTES: Final = 100
@@ -79,7 +83,7 @@ class SequencePartition:
         self._judged = np.zeros(3, np.int64)
         self._pending = Progress(0, 0, 0, 0)
         self._committed = 0
-        self._saved_at = 0.0
+        self._saved_at, self._later = 0.0, 1.0
 
     @property
     def input_position(self) -> int | None:
@@ -119,7 +123,7 @@ class SequencePartition:
             store, loaded, beyond, position, progress = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
-        self._committed, self._saved_at = position, time.monotonic()
+        self._committed, self._saved_at, self._later = position, time.monotonic(), 1.0
 
     def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None]:
         store = Store(self.path)
@@ -194,7 +198,7 @@ class SequencePartition:
         self._committed, self.progress = changelog_next, self._pending
         self._judged[:] = 0
         outgrown = self._map.outgrows(self.room())
-        if outgrown or time.monotonic() - self._saved_at >= SNAPSHOT_EVERY_S:
+        if outgrown or time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S * self._later:
             self._save()
         if outgrown:
             self._forget()
@@ -206,12 +210,14 @@ class SequencePartition:
 
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
+        began = time.monotonic()
         if self._committed > self.position and self.progress is not None:
             self._write(chain(self._map.unsaved_entries(), [(PROGRESS, self.progress.pack())]), self._committed)
             self._map.saved()
             self.position = self._committed
             crash_point("saved")
         self._saved_at = time.monotonic()
+        self._later = min(max(1.0, (self._saved_at - began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""
