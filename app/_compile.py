@@ -26,7 +26,7 @@ def compile_kernels() -> None:
     table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
     table.roll_back()
     table.settle()
-    table.load(batch)
+    table.load(batch, saved=True)
     table.get(b"a")
     table.grow(1 << 14)
     list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))

@@ -382,21 +382,30 @@ def load(
     lengths: I32,
     pushed: I64,
     changed: I32,
+    unsaved: U8,
     arena: U8,
     sizes: I64,
-) -> int:
+    mark: int,
+) -> tuple[int, int]:
     """Take over committed entries in order; the last one of an identity stands.
 
-    Returns the index of the first that is no changelog entry of ours, or -1. The values of progress entries are left to
-    the caller.
+    Args:
+        data, columns: a record batch
+        seed, hashes, starts, lengths, pushed, changed, unsaved, arena, sizes: the map, with room for all records
+        mark: what becomes of `unsaved`, 0 or 1
+
+    Returns:
+        (index of the first that is no changelog entry of ours, or -1; index of the last progress entry, or -1)
     """
+    progress = -1
     for i in range(columns.shape[1]):
         start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
         if length == 1 and data[start] == PROGRESS_KEY:
+            progress = i
             continue
         value, value_length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
         if length < 1 or data[start] != ENTRY_PREFIX or value_length != 8 or data[value] > 127:  # a negative sequence
-            return i
+            return i, progress
         raw = np.uint64(0)
         for q in range(8):
             raw = (raw << np.uint64(8)) | np.uint64(data[value + q])
@@ -407,7 +416,8 @@ def load(
         if pushed[slot] < 0:
             sizes[KNOWN] += 1
         pushed[slot] = np.int64(raw)
-    return -1
+        unsaved[slot] = mark
+    return -1, progress
 
 
 @njit(**records.OPTIONS)

@@ -139,10 +139,14 @@ class LastSequences:
         spans = zip((columns[row] + skip).tolist(), ends.tolist(), strict=True)
         return list({bytes(data[start:end]): None for start, end in spans})
 
-    def load(self, batch: RecordBatch) -> int:
-        """Take over committed changelog entries; returns the index of the first that is none, or -1."""
+    def load(self, batch: RecordBatch, *, saved: bool) -> tuple[int, int]:
+        """Take over committed changelog entries. saved: whether the store on disk has them.
+
+        Returns:
+            (index of the first that is none, or -1; index of the last progress entry, or -1)
+        """
         self._reserve(batch.count, int(np.clip(batch.columns[records.KEY_LENGTH], 0, None).sum()))
-        damaged: int = kernels.load(
+        found: tuple[int, int] = kernels.load(
             batch.data,
             batch.columns,
             self._seed,
@@ -151,10 +155,12 @@ class LastSequences:
             self._lengths,
             self._pushed,
             self._changed,
+            self._unsaved,
             self._arena,
             self._sizes,
+            0 if saved else 1,
         )
-        return damaged
+        return found
 
     def roll_back(self) -> None:
         """Pushed falls back to persisted."""

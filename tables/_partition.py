@@ -82,7 +82,8 @@ class SequencePartition:
         self._store: Store | None = None
         self._judged = np.zeros(3, np.int64)
         self._pending = Progress(0, 0, 0, 0)
-        self._committed = 0
+        self._stored = 0
+        """Changelog offset below which the store has everything; `position` is that of the map."""
         self._saved_at, self._later = 0.0, 1.0
 
     @property
@@ -100,15 +101,12 @@ class SequencePartition:
         return len(self._map) + self._beyond
 
     def open(self) -> None:
-        """Load the store; where it is open already, save what is persisted, so that the replay begins behind it.
-
-        One that is damaged is removed and begun anew.
+        """Load the store, unless it is open already. One that is damaged is removed and begun anew.
 
         Raises:
             StateError: it cannot be used.
         """
         if self._store is not None:
-            self._save()
             return
         try:
             store, loaded, beyond, position, progress = self._read()
@@ -123,7 +121,7 @@ class SequencePartition:
             store, loaded, beyond, position, progress = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
-        self._committed, self._saved_at, self._later = position, time.monotonic(), 1.0
+        self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
 
     def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None]:
         store = Store(self.path)
@@ -171,7 +169,7 @@ class SequencePartition:
         self._beyond -= len(found)
 
     def _take(self, into: LastSequences, entries: list[tuple[bytes, bytes]]) -> None:
-        damaged = into.load(pack_entries(self.changelog, self.partition, entries))
+        damaged, _ = into.load(pack_entries(self.changelog, self.partition, entries), saved=True)
         if damaged >= 0:
             raise StoreDamaged(f"{self.path}: key {entries[damaged][0].hex()} is not an entry that Ratchet wrote")
 
@@ -195,26 +193,26 @@ class SequencePartition:
     def committed(self, changelog_next: int) -> None:
         """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
         self._map.settle()
-        self._committed, self.progress = changelog_next, self._pending
+        self.position, self.progress = changelog_next, self._pending
         self._judged[:] = 0
+        self._save_in_time()
+
+    def _save_in_time(self) -> None:
         outgrown = self._map.outgrows(self.room())
         if outgrown or time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S * self._later:
             self._save()
-        if outgrown:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Begin the map anew; everything in it is in the store."""
-        self._beyond += len(self._map)
-        self._map = LastSequences()
+        if outgrown:  # everything in it is in the store now
+            self._beyond += len(self._map)
+            self._map = LastSequences()
 
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
         began = time.monotonic()
-        if self._committed > self.position and self.progress is not None:
-            self._write(chain(self._map.unsaved_entries(), [(PROGRESS, self.progress.pack())]), self._committed)
+        if self.position > self._stored:
+            progress = [(PROGRESS, self.progress.pack())] if self.progress else []
+            self._write(chain(self._map.unsaved_entries(), progress), self.position)
             self._map.saved()
-            self.position = self._committed
+            self._stored = self.position
             crash_point("saved")
         self._saved_at = time.monotonic()
         self._later = min(max(1.0, (self._saved_at - began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)
@@ -230,28 +228,23 @@ class SequencePartition:
         Raises:
             StateError: an entry that Ratchet did not write.
         """
+        if self._store is None:
+            raise self._not_open()
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
-        damaged = self._map.load(batch)
+        damaged, progress = self._map.load(batch, saved=False)
         if damaged >= 0:
             raise StateError(
                 f"{self._where(batch, damaged)}: not an entry that Ratchet wrote. "
                 "Is another program writing to this topic?"
             )
-        entries, progress = [], self.progress
-        for i in range(batch.count):
-            key, value = batch.key(i) or b"", batch.value(i) or b""
-            entries.append((key, value))
-            if key == PROGRESS:
-                try:
-                    progress = Progress.unpack(value)
-                except StateError as error:
-                    raise StateError(f"{self._where(batch, i)}: {error}") from None
-        self._write(entries, batch.next)
-        self.position, self.progress = batch.next, progress
-        self._committed = batch.next
-        if self._map.outgrows(self.room()):
-            self._forget()
+        if progress >= 0:
+            try:
+                self.progress = Progress.unpack(batch.value(progress) or b"")
+            except StateError as error:
+                raise StateError(f"{self._where(batch, progress)}: {error}") from None
+        self.position = batch.next
+        self._save_in_time()
 
     def _where(self, batch: RecordBatch, index: int) -> str:
         return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"

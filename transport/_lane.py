@@ -189,6 +189,7 @@ class Lane:
         self._changelog = Changelog(cluster, state, spec.partition, self._fetching)
         self._position = 0
         self._deadline = 0.0
+        self._fetched_at = 0.0
         self._records = 0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -317,6 +318,7 @@ class Lane:
             spec.topic, spec.partition, position, self._fetching, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS
         )
         self.status.end = fetched.stable_end
+        self._fetched_at = asyncio.get_running_loop().time()
         headers = {"first_header": spec.first_header, "second_header": spec.second_header}
         return read_chunk(spec.topic, spec.partition, position, fetched.data, fetched.aborted, **headers)
 
@@ -359,7 +361,8 @@ class Lane:
         spec, producer = self.spec, self._producer
         if producer.state is State.READY:
             producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
-            self._deadline = asyncio.get_running_loop().time() + spec.commit_interval_ms / 1000
+            # From when its first records came: they may have waited for the last commit to end.
+            self._deadline = self._fetched_at + spec.commit_interval_ms / 1000
         if batch.count:
             delivery = Delivery(self, batch)
             await self._deliver(delivery)

@@ -265,9 +265,10 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from errors import StateError
-from tables import Identity, SequencePartition
+from tables import Identity, SequencePartition, _partition
 from transport import pack_entries
 
+_partition.SNAPSHOT_EVERY_S = 0.0
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 state = SequencePartition(Path(sys.argv[1]), "changelog", 0, Identity.KEY, 1 << 20)
 state.open()
