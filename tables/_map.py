@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from transport import EncodedBatch, RecordBatch, entry_batch
 from transport import _kernels as records
 
 FIRST_SLOTS: Final = 1 << 12
-"""Slots of an empty map, 29 bytes each; a power of two, as the kernels mask instead of dividing."""
+"""Slots of an empty map, 33 bytes each; a power of two, as the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
 COLUMN: Final = {kernels.BY_KEY: records.KEY, kernels.BY_PRODUCER: records.SECOND}
 """Where a batch has the start of the identity; its length is in the column behind it."""
@@ -109,10 +109,13 @@ class LastSequences:
         return verdicts
 
     @property
+    def _per_slot(self) -> tuple[NDArray[Any], ...]:
+        return self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved
+
+    @property
     def size(self) -> int:
         """Bytes that its arrays take."""
-        slots = (self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved)
-        return sum(array.nbytes for array in (*slots, self._arena, self._slots, self._undo))
+        return sum(array.nbytes for array in (*self._per_slot, self._arena, self._slots, self._undo))
 
     def outgrows(self, room: int) -> bool:
         """Whether it takes more than so many bytes, or would while it moves into twice as many slots, which is near."""
@@ -234,7 +237,6 @@ class LastSequences:
 
     def grow(self, slots: int) -> None:
         """Move into so many slots, a power of two and more than are used."""
-        old = self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved
+        old = self._per_slot
         self._allocate(slots)
-        new = self._hashes, self._starts, self._lengths, self._pushed, self._changed, self._unsaved
-        kernels.rehash(*old, self._slots, *new)
+        kernels.rehash(*old, self._slots, *self._per_slot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -40,7 +40,7 @@ million keys change every second, writing them would cost more than judging them
 LOAD_ENTRIES: Final = 50_000
 """Entries taken from the store into the map at a time."""
 RESIDENT_BYTES: Final = 100
-"""What an identity may take in the map: at worst three slots of 29 bytes, and a few bytes of its own."""
+"""What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
 
 
 class SequencePartition:
@@ -156,10 +156,8 @@ class SequencePartition:
 
     def _look_up(self, identities: list[bytes]) -> None:
         """Take into the map what the store has of these."""
-        if self._store is None:
-            raise self._not_open()
         try:
-            found = self._store.find(identities)
+            found = self._opened().find(identities)
             if found:
                 self._take(self._map, found)
         except StoreDamaged:
@@ -210,7 +208,11 @@ class SequencePartition:
         began = time.monotonic()
         if self.position > self._stored:
             progress = [(PROGRESS, self.progress.pack())] if self.progress else []
-            self._write(chain(self._map.unsaved_entries(), progress), self.position)
+            try:
+                self._opened().write(chain(self._map.unsaved_entries(), progress), self.position, len(self))
+            except StateError:
+                self._release()  # the next `open` is a fresh start
+                raise
             self._map.saved()
             self._stored = self.position
             crash_point("saved")
@@ -228,8 +230,7 @@ class SequencePartition:
         Raises:
             StateError: an entry that Ratchet did not write.
         """
-        if self._store is None:
-            raise self._not_open()
+        self._opened()
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
         damaged, progress = self._map.load(batch, saved=False)
@@ -249,17 +250,10 @@ class SequencePartition:
     def _where(self, batch: RecordBatch, index: int) -> str:
         return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"
 
-    def _write(self, entries: Iterable[tuple[bytes, bytes]], position: int) -> None:
+    def _opened(self) -> Store:
         if self._store is None:
-            raise self._not_open()
-        try:
-            self._store.write(entries, position, len(self))
-        except StateError:
-            self._release()  # the next `open` is a fresh start
-            raise
-
-    def _not_open(self) -> StateError:
-        return StateError(f"{self.path}: the store is not open")
+            raise StateError(f"{self.path}: the store is not open")
+        return self._store
 
     def close(self) -> None:
         """Save what is persisted and release the store; `open` loads it again. What is pushed is rolled back first."""

@@ -43,9 +43,9 @@ class Sequences:
     def partition(self, number: int) -> SequencePartition:
         """The partition of that number."""
         if number not in self.partitions:
-            path = self.folder / str(number)
-            named = self.changelog, number, self.identity, self.limit
-            self.partitions[number] = SequencePartition(path, *named, self._room)
+            self.partitions[number] = SequencePartition(
+                self.folder / str(number), self.changelog, number, self.identity, self.limit, self._room
+            )
         return self.partitions[number]
 
     def _room(self) -> int:

@@ -103,10 +103,11 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
     bodies = batch.columns[kernels.BODY_END] - batch.columns[kernels.BODY]
     total = int(bodies.sum()) + batch.count * kernels.RECORD_OVERHEAD
     longest = int(bodies.max()) + kernels.RECORD_OVERHEAD
+    room = kernels.HEADER_SIZE + min(total, max(limit, longest))
     at = 0
     while at < batch.count:
         first = at
-        out = np.empty(kernels.HEADER_SIZE + min(total, max(limit, longest)), np.uint8)
+        out = np.empty(room, np.uint8)
         at, end, count, base_time, top_time = kernels.write_records(batch.data, batch.columns, keep, at, out, limit)
         if not count:
             return
@@ -142,11 +143,10 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
     record = varint(len(record)) + record
     timestamp = int(batch.timestamps[index])
     # Only the room before the records is zeroed; `finish` writes the batch header there.
-    encoded = finish(np.frombuffer(bytearray(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp)
+    records = np.frombuffer(bytearray(kernels.HEADER_SIZE) + record, np.uint8)
+    encoded = finish(records, 1, timestamp, timestamp)
     if len(encoded.buffer) > limit:
-        compressed = finish(
-            np.frombuffer(bytearray(kernels.HEADER_SIZE) + record, np.uint8), 1, timestamp, timestamp, "zstd"
-        )
+        compressed = finish(records, 1, timestamp, timestamp, "zstd")
         if len(compressed.buffer) > limit:
             raise RecordTooLarge(
                 f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter the "

@@ -11,7 +11,7 @@ aiokafka 0.14 lacks the two requests (KIP-664), and has no types.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any, Final, NamedTuple
 
 from aiokafka import errors as kafka
@@ -152,7 +152,7 @@ class Unsettled(NamedTuple):
 
 
 async def find_unsettled(
-    cluster: Cluster, transactional_id: str, partitions: Iterable[Place], connection: Hashable
+    cluster: Cluster, transactional_id: str, partitions: Collection[Place], connection: Hashable
 ) -> Unsettled | None:
     """What the last transaction of an id has left open; None where it left nothing, or has no end yet.
 
@@ -164,15 +164,12 @@ async def find_unsettled(
         Orphaned: records are open, and the coordinator does not know any more how they were to end.
         aiokafka.errors.KafkaError: the coordinator does not answer, or is about to end a transaction.
     """
-    places = list(partitions)
-    known, left = await _last_transaction(cluster, transactional_id, connection), dict[Place, int]()
-    while known is not None:
-        left = await left_open(cluster, known.producer_id, places, connection)
+    while (known := await _last_transaction(cluster, transactional_id, connection)) is not None:
+        left = await left_open(cluster, known.producer_id, partitions, connection)
         # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
-        before, known = known, await _last_transaction(cluster, transactional_id, connection)
-        if known == before:
+        if await _last_transaction(cluster, transactional_id, connection) == known:
             break
-    if known is None:
+    else:
         return None
     _, state, producer_id, epoch = known
     if state in COMPLETE:

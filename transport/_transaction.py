@@ -72,6 +72,8 @@ IN_FLIGHT: Final = 5
 
 
 class State(StrEnum):
+    """Where a transactional producer stands."""
+
     NEW = "new"
     READY = "ready"
     OPEN = "open"
@@ -94,7 +96,7 @@ class TransactionalProducer:
             transactional_id: one per input partition.
             group: whose offsets are committed.
             timeout_ms: after which the coordinator aborts an open transaction.
-            partitions: all that this id writes to.
+            partitions: all that this id writes to; looked at for what an earlier owner has left open.
         """
         self.cluster, self.transactional_id, self.group, self.timeout_ms = cluster, transactional_id, group, timeout_ms
         self.partitions = list(partitions)

@@ -7,15 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from test_compare import run
 
 from bench._compare import Comparison
-from bench._measure import Measured
 from bench._plot import plot
 from errors import BenchFailed
-
-
-def run(subject: str, rate: int, cpu: float) -> Measured:
-    return Measured(subject, 1.0, rate, cpu, 1.0, 100, True)
 
 
 def test_every_subject_has_its_bars_and_figures(tmp_path: Path) -> None:

@@ -167,8 +167,8 @@ def read(folder: Path) -> None:
         store.close()
 
 
-def opened(folder: Path) -> SequencePartition:
-    state = SequencePartition(folder, "changelog", 0, Identity.KEY, 1 << 20)
+def opened(folder: Path, room: int = sys.maxsize) -> SequencePartition:
+    state = SequencePartition(folder, "changelog", 0, Identity.KEY, 1 << 20, lambda: room)
     state.open()
     return state
 
@@ -212,20 +212,13 @@ NAMES = [b"%06d" % n for n in range(COUNT)]
 RIGHT = [49] * 20 + [1] * (COUNT - 20)
 
 
-def looked_up(folder: Path) -> SequencePartition:
-    """A partition that has no room for a map and asks its store about every identity."""
-    state = SequencePartition(folder, "changelog", 0, Identity.KEY, 1 << 20, room=lambda: 0)
-    state.open()
-    return state
-
-
 @pytest.mark.parametrize("part", range(1, 10))
 def test_a_damaged_store_is_never_trusted_when_it_is_asked_about_each_identity(
     flushed: Path, tmp_path: Path, part: int
 ) -> None:
     folder = Path(shutil.copytree(flushed, tmp_path / "0"))
     flip("*.sst", part / 10)(folder)
-    state = looked_up(folder)
+    state = opened(folder, room=0)
     if part == 9:  # the filter, which RocksDB can do without
         assert [state.last(name).persisted for name in NAMES] == RIGHT
     else:
