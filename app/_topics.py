@@ -104,7 +104,8 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
     """
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
     try:
-        admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT_S)[topic].result()
+        made = admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S)
+        made[topic].result()
         log.info("topic created", topic=topic, partitions=partitions)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -122,7 +123,9 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
     began = time.monotonic()
     while True:
         try:
-            entries: Mapping[str, Any] = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+            # The client's own limit, which comes as a KafkaException: the future's would be a bare TimeoutError.
+            asked = admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource]
+            entries: Mapping[str, Any] = asked.result()
             return {name: entry.value for name, entry in entries.items()}
         except KafkaException as error:
             # A topic that was just created is not known to every broker at once.

@@ -209,5 +209,8 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
     def close(self) -> None:
         """End whatever still runs."""
         self.feed.abandon()
-        for worker in self.running():
-            worker.process().kill()
+        for worker in self.workers:
+            if worker.is_running:
+                worker.process().kill()
+            elif worker.part is not None:
+                worker.part.wait()  # closes the pipes of one that ended by itself

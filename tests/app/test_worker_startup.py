@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from app import _topics
+from errors import BrokerUnavailable
 from faults._kafka import EmbeddedKafka
 from faults._proxy import Line
 from faults._site import Site
@@ -24,3 +29,21 @@ def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path) -> None:
             worker.process()
         finally:
             site.close()
+
+
+def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A bare TimeoutError of the client's future once ended the worker.
+    monkeypatch.setattr(_topics, "ADMIN_TIMEOUT_S", 1.0)
+    with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_of(0), "log_level": 0})
+        _topics.create(admin, "there", 1, 1, {})
+        kafka.line(0, Line.CUT)
+        for request in (
+            lambda: _topics.partition_counts(admin, ["there"]),
+            lambda: _topics.create(admin, "missing", 1, 1, {}),
+            lambda: _topics.config_of(admin, "there"),
+        ):
+            with pytest.raises(BrokerUnavailable):
+                request()
