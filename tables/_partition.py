@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -37,8 +37,11 @@ SNAPSHOT_TAKES_S: Final = 0.02
 SNAPSHOT_LATER: Final = 30.0
 """A snapshot that takes longer than `SNAPSHOT_TAKES_S` is due again that much later, up to so many times: where a
 million keys change every second, writing them would cost more than judging them. Nothing else runs meanwhile."""
-LOAD_ENTRIES: Final = 50_000
-"""Entries taken from the store into the map at a time."""
+LOAD_ENTRIES: Final = 10_000
+"""Entries taken from the store into the map at a time; about 15 ms."""
+LOAD_AT_ONCE: Final = 50_000
+"""Identities that are all taken before the partition is at work. Where there are more, they follow while it is, some
+after each commit, and what a batch needs before that is looked up."""
 RESIDENT_BYTES: Final = 100
 """What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
 
@@ -80,6 +83,8 @@ class SequencePartition:
         self._beyond = 0
         """Identities that are in the store and not in the map."""
         self._store: Store | None = None
+        self._rest: Generator[tuple[bytes, bytes], None, None] | None = None
+        """Entries that are still to be taken into the map, as they were when the store was opened."""
         self._judged = np.zeros(3, np.int64)
         self._pending = Progress(0, 0, 0, 0)
         self._stored = 0
@@ -122,12 +127,14 @@ class SequencePartition:
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
+        if beyond and beyond * RESIDENT_BYTES <= self.room():
+            self._rest = store.entries()
 
     def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None]:
         store = Store(self.path)
         try:
             position, identities = store.stands_for
-            if identities * RESIDENT_BYTES > self.room():
+            if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
                 return store, LastSequences(), identities, position, store.progress
             return store, self._loaded(store), 0, position, store.progress
         except BaseException:
@@ -161,8 +168,7 @@ class SequencePartition:
             if found:
                 self._take(self._map, found)
         except StoreDamaged:
-            self._release()
-            Store.remove(self.path)  # the next `open` begins anew
+            self._discard()
             raise
         self._beyond -= len(found)
 
@@ -194,6 +200,28 @@ class SequencePartition:
         self.position, self.progress = changelog_next, self._pending
         self._judged[:] = 0
         self._save_in_time()
+        self._take_rest()
+
+    def _take_rest(self) -> None:
+        """Take some more of the store's entries into the map; those that it has are newer."""
+        if self._rest is None:
+            return
+        try:
+            if entries := list(islice(self._rest, LOAD_ENTRIES)):
+                absent = set(self._map.absent_entries(pack_entries(self.changelog, self.partition, entries)))
+                if missing := [entry for entry in entries if entry[0][1:] in absent]:
+                    self._take(self._map, missing)
+                    self._beyond -= len(missing)
+                return
+        except StoreDamaged:
+            self._discard()
+            raise
+        self._rest = None
+
+    def _discard(self) -> None:
+        """Remove a damaged store; the next `open` begins anew."""
+        self._release()
+        Store.remove(self.path)
 
     def _save_in_time(self) -> None:
         outgrown = self._map.outgrows(self.room())
@@ -202,6 +230,7 @@ class SequencePartition:
         if outgrown:  # everything in it is in the store now
             self._beyond += len(self._map)
             self._map = LastSequences()
+            self._forget_rest()
 
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
@@ -265,7 +294,13 @@ class SequencePartition:
                 log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
         self._release()
 
+    def _forget_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
+            self._rest = None
+
     def _release(self) -> None:
+        self._forget_rest()  # it holds on to the store
         if self._store is not None:
             self._store.close()
             self._store = None

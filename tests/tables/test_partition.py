@@ -119,6 +119,32 @@ def test_more_entries_than_are_loaded_at_a_time(state: SequencePartition, monkey
     assert len(state) == len(NAMES)
 
 
+def test_a_large_store_is_taken_into_memory_while_the_partition_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    state, log = partition(tmp_path / "0"), Changelog()
+    state.committed(log.append(state, work(state, 0, 7)))
+    state.close()
+    state.open()
+    assert content(state) == ([*[(7, 7)] * len(NAMES), (-1, -1)], len(NAMES), state.progress, 12)
+    for again in range(1, 6):
+        batch = [
+            Sent(key=name, headers=(("ratchet-sequence", b"%d" % sequence),))
+            for name, sequence in ((b"a", 7), (b"a\0", 7 + again), (b"b", 8 + again))
+        ]
+        verdicts, _ = state.judge(fetched(batch, 12 * again), READ)
+        assert verdicts.tolist() == [1, 0, 0]
+        state.committed(log.append(state, 12 * again + 3))
+        assert len(state) == len(NAMES) + 1
+    assert state._beyond == 0
+    state.close()
+    state.open()
+    assert [state.last(name).persisted for name in (b"a", b"a\0", b"b", b"\0", b"nobody")] == [7, 12, 13, 7, -1]
+    state.close()
+
+
 def test_a_crash_between_commit_and_write_is_mended_by_the_tail(state: SequencePartition, tmp_path: Path) -> None:
     log = Changelog()
     first = log.append(state, work(state, 0, 1))

@@ -112,13 +112,20 @@ class CommitPath(RuleBasedStateMachine):
         self.kind = Identity.PRODUCER
         self.was_ahead = False
 
-    @initialize(kind=st.sampled_from(list(Identity)), every_commit=st.booleans(), memory=st.sampled_from([0, 1 << 40]))
-    def begin(self, kind: Identity, every_commit: bool, memory: int) -> None:
+    @initialize(
+        kind=st.sampled_from(list(Identity)),
+        every_commit=st.booleans(),
+        memory=st.sampled_from([0, 1 << 40]),
+        at_once=st.booleans(),
+    )
+    def begin(self, kind: Identity, every_commit: bool, memory: int, at_once: bool) -> None:
         self.kind, self.memory = kind, memory
         self.patch = pytest.MonkeyPatch()
         for module in ("transport._lane", "transport._transaction", "tables._partition"):
             self.patch.setattr(f"{module}.crash_point", crash_point)
         self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
+        self.patch.setattr("tables._partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
+        self.patch.setattr("tables._partition.LOAD_ENTRIES", 1)
         self.start(slot=0)
 
     # What arrives.
