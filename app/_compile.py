@@ -26,6 +26,7 @@ def compile_kernels() -> None:
     table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
     table.roll_back()
     table.settle()
+    list(table.unsaved_entries())
     table.load(batch, saved=True)
     table.get(b"a")
     table.grow(1 << 14)

@@ -18,6 +18,8 @@ FIRST_SLOTS: Final = 1 << 12
 FIRST_ARENA: Final = 1 << 16
 COLUMN: Final = {kernels.BY_KEY: records.KEY, kernels.BY_PRODUCER: records.SECOND}
 """Where a batch has the start of the identity; its length is in the column behind it."""
+AT_A_TIME: Final = 10_000
+"""Entries made into Python's numbers at a time: those of a million identities would take 100 MB."""
 NEAR: Final = 1 / 8
 """So much of what is used may be added by one transaction: beyond it the map has to grow, whatever its bound is."""
 ENTRY_OVERHEAD: Final = 40
@@ -178,19 +180,27 @@ class LastSequences:
         return self._entries(self._slots[: self.changes])
 
     def unsaved_entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Key and value of every identity that was persisted since `saved`. Only between transactions."""
-        return self._entries(np.flatnonzero(self._unsaved))
+        """Key and value of every identity that was persisted since `saved`. Only between transactions.
+
+        In the order of their first 16 bytes: RocksDB takes what is in order five times as fast.
+        """
+        slots = np.flatnonzero(self._unsaved)
+        first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
+        kernels.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
+        return self._entries(slots[np.lexsort((second, first))])
 
     def saved(self) -> None:
         """What is persisted is in the store on disk."""
         self._unsaved[:] = 0
 
     def _entries(self, slots: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes]]:
-        values = self._pushed[slots].astype(">i8").tobytes()
         arena = self._arena.data
-        spans = zip(self._starts[slots].tolist(), self._lengths[slots].tolist(), strict=True)
-        for i, (start, length) in enumerate(spans):
-            yield b"i" + arena[start : start + length], values[8 * i : 8 * i + 8]
+        for begin in range(0, len(slots), AT_A_TIME):
+            some = slots[begin : begin + AT_A_TIME]
+            values = self._pushed[some].astype(">i8").tobytes()
+            spans = zip(self._starts[some].tolist(), self._lengths[some].tolist(), strict=True)
+            for i, (start, length) in enumerate(spans):
+                yield b"i" + arena[start : start + length], values[8 * i : 8 * i + 8]
 
     def encode_changes(self, progress: tuple[bytes, bytes], limit: int) -> list[EncodedBatch]:
         """The changelog of the open transaction: the partition's progress, then each changed identity.

@@ -18,7 +18,6 @@ import os
 import shutil
 import struct
 from collections.abc import Generator, Iterable
-from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -209,8 +208,7 @@ class Store:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
         """
         batch = WriteBatch(raw_mode=True)
-        # In order RocksDB takes them five times as fast. The sort is stable: the last entry of a key stands.
-        for key, value in sorted(entries, key=itemgetter(0)):
+        for key, value in entries:
             batch.put(key, value)
         batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         try:

@@ -145,6 +145,19 @@ def test_a_large_store_is_taken_into_memory_while_the_partition_works(
     state.close()
 
 
+def test_a_snapshot_is_in_the_order_of_the_first_sixteen_bytes(
+    state: SequencePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 1e9)
+    monkeypatch.setattr("tables._map.AT_A_TIME", 3)
+    state.room = lambda: sys.maxsize
+    state.committed(Changelog().append(state, work(state, 0, 7)))
+    entries = list(state._map.unsaved_entries())
+    assert sorted(entries) == sorted((b"i" + name, NUMBER) for name in NAMES)
+    beginnings = [key[1:17].ljust(16, b"\0") for key, _ in entries]
+    assert beginnings == sorted(beginnings)
+
+
 def test_a_crash_between_commit_and_write_is_mended_by_the_tail(state: SequencePartition, tmp_path: Path) -> None:
     log = Changelog()
     first = log.append(state, work(state, 0, 1))
