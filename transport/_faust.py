@@ -89,6 +89,11 @@ class LaneTableManager(TableManager):
     logger = FAUST_LOGGER
     _recovery: Recovery | None
 
+    async def on_start(self) -> None:
+        """Without the second for which Faust waits here for tables to be added: ours are, before the app starts."""
+        await self._update_channels()
+        await self.recovery.start()
+
     @property
     def recovery(self) -> Recovery:
         """The recovery that skips lane-owned tables."""

@@ -254,6 +254,14 @@ def test_lane_recovery_replaces_that_of_the_table_manager(app: faust.App) -> Non
     assert "self.add_standby(" in source, sentence
 
 
+def test_the_start_of_the_table_manager_waits_and_then_does_two_things() -> None:
+    source = inspect.getsource(TableManager.on_start)
+    calls = [line.strip() for line in source.splitlines() if "await" in line]
+    assert calls == ["await self.sleep(1.0)", "await self._update_channels()", "await self.recovery.start()"], (
+        f"faust's TableManager starts differently; see LaneTableManager.on_start in {LANES}"
+    )
+
+
 def test_everybody_is_told_the_whole_assignment() -> None:
     sentence = f"Faust's leader does not tell the whole assignment any more; see Lanes._on_assigned in {LANES}"
     assert isinstance(PartitionAssignor.changelog_distribution, property), sentence
