@@ -20,8 +20,6 @@ from bench._subjects import SUBJECTS, Task
 from errors import BenchFailed
 
 PER_SECOND: Final = 500
-NEW_FROM: Final = 1 << 40
-"""Sequences of the records that are sent after the kill: above all others."""
 SETTLE_S: Final = 3.0
 """After the last commit, before the kill: stores are written now and then, and a crash is not timed to suit them."""
 
@@ -96,11 +94,15 @@ def recovery(
 
 
 class _Trickle:
-    """Sends fresh records of all partitions, a few at a time, for as long as it is entered."""
+    """Sends fresh records of all partitions, a few at a time, for as long as it is entered.
+
+    Sequences are the time in µs: above all of the input, and above those of the run before, which are in it by then.
+    """
 
     def __init__(self, bootstrap: str, topic: str, load: Load) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "partitioner": "murmur2"})
         self._topic, self._keys = topic, load.keys
+        self._first = time.time_ns() // 1000
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._send, daemon=True)
 
@@ -115,7 +117,7 @@ class _Trickle:
     def _send(self) -> None:
         number = 0
         while not self._ending.wait(1 / PER_SECOND):
-            user, sequence = number % self._keys, NEW_FROM + number
+            user, sequence = number % self._keys, self._first + number
             head = HEAD % (sequence % 10**10, user)
             headers = [("ratchet-sequence", SEQUENCE.pack(sequence)), ("bench-order", SEQUENCE.pack(sequence))]
             value = (head + b'"}').ljust(VALUE_BYTES)

@@ -202,6 +202,15 @@ class SequencePartition:
         self._save_in_time()
         self._take_rest()
 
+    def at_rest(self) -> None:
+        """Nothing to judge: what was put off is done now, so that a crash in the next hour finds little to replay."""
+        if self._judged.any():
+            return  # a transaction is open: what it has moved is not to be saved
+        if self.position > self._stored and time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S:
+            self._save()
+        self._opened().flush_much()
+        self._take_rest()
+
     def _take_rest(self) -> None:
         """Take some more of the store's entries into the map; those that it has are newer."""
         if self._rest is None:

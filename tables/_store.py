@@ -40,6 +40,10 @@ WRITE_BUFFER: Final = 16 << 20
 """bytes. A worker has a store for each of its partitions, and RocksDB fills two buffers of each: 64 MiB, its default,
 would be more than the sequences themselves."""
 
+FLUSH_WORTH: Final = 50_000
+"""Entries in RocksDB's log from which on `flush_much` writes a file. At the next start the log is read again, 1 µs an
+entry; and a file for every few entries would be merged with the others over and over."""
+
 _LOCKED: Final = ("While lock file", "lock hold by current process")
 """RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
 
@@ -103,6 +107,8 @@ class Store:
             StateError: it cannot be opened: no room, no permission.
         """
         self.path = path
+        self._in_log = 0
+        """Entries written since the last `flush_much`; at most these are in RocksDB's log only."""
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = {file.name for file in path.iterdir()}
@@ -210,11 +216,26 @@ class Store:
         batch = WriteBatch(raw_mode=True)
         for key, value in entries:
             batch.put(key, value)
+            self._in_log += 1
         batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         try:
             self._db.write(batch)
         except Exception as error:
             raise StateError(f"{self.path}: RocksDB cannot write: {error}. Is the disk full?") from None
+
+    def flush_much(self) -> None:
+        """Have RocksDB bring much of its log into a file, beside whatever comes next.
+
+        Raises:
+            StateError: the disk is full or broken.
+        """
+        if self._in_log < FLUSH_WORTH:
+            return
+        try:
+            self._db.flush(wait=False)
+        except Exception as error:
+            raise StateError(f"{self.path}: RocksDB cannot write: {error}. Is the disk full?") from None
+        self._in_log = 0
 
     def close(self) -> None:
         """Release the folder."""

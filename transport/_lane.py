@@ -76,6 +76,9 @@ class PartitionState(ChangelogReader, Protocol):
     def committed(self, changelog_next: int) -> None:
         """The transaction is committed: pushed becomes persisted, in one write."""
 
+    def at_rest(self) -> None:
+        """Nothing is open and nothing came for `FETCH_WAIT_MS`: the moment for what would delay records otherwise."""
+
     def rollback(self) -> None:
         """The transaction is lost: pushed falls back to persisted."""
 
@@ -339,6 +342,8 @@ class Lane:
                     pending = {fetch, stop}
                     if batch.next > self._position:
                         await self._work(batch, stop)
+                    elif self._producer.state is State.READY:
+                        self.state.at_rest()
                 if self._producer.state is State.OPEN and (stop.done() or clock() >= self._deadline or self._is_enough):
                     await self._commit()
                 if stop.done():

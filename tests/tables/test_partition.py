@@ -1,5 +1,7 @@
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +145,62 @@ def test_a_large_store_is_taken_into_memory_while_the_partition_works(
     state.open()
     assert [state.last(name).persisted for name in (b"a", b"a\0", b"b", b"\0", b"nobody")] == [7, 12, 13, 7, -1]
     state.close()
+
+
+def test_at_rest_the_remainder_of_a_large_store_is_taken_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    state = partition(tmp_path / "0")
+    state.committed(Changelog().append(state, work(state, 0, 7)))
+    state.close()
+    state.open()
+    left = []
+    while state._beyond:
+        left.append(state._beyond)
+        state.at_rest()
+    assert left == list(range(len(NAMES), 0, -3))
+    assert content(state) == ([*[(7, 7)] * len(NAMES), (-1, -1)], len(NAMES), state.progress, 12)
+    state.close()
+
+
+def test_at_rest_a_snapshot_that_was_put_off_is_made(
+    state: SequencePartition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 1e9)
+    found = []
+    state.committed(Changelog().append(state, work(state, 0, 7)))
+    state.at_rest()
+    found.append(taken_over_after_a_crash(state, tmp_path / "too early").position)
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0)
+    state._later = 1e9
+    work(state, 12, 8)
+    state.at_rest()
+    found.append(taken_over_after_a_crash(state, tmp_path / "in a transaction").position)
+    state.rollback()
+    state.at_rest()
+    again = taken_over_after_a_crash(state, tmp_path / "at rest")
+    found.append(again.position)
+    # Where nothing is kept in memory, it is saved in order to be forgotten, right after the commit.
+    before = state.position if state.room() == 0 else 0
+    assert found == [before, before, state.position]
+    assert [again.last(name) for name in NAMES] == [(7, 7)] * len(NAMES)
+    assert not list(state.path.glob("*.sst"))
+    monkeypatch.setattr("tables._store.FLUSH_WORTH", len(NAMES))
+    state.at_rest()
+    deadline = time.monotonic() + 30
+    while not list(state.path.glob("*.sst")):
+        assert time.monotonic() < deadline, "RocksDB's log was not brought into a file"
+        time.sleep(0.01)
+
+
+def taken_over_after_a_crash(state: SequencePartition, folder: Path) -> SequencePartition:
+    """What a process finds that starts after this one was killed now."""
+    shutil.copytree(state.path, folder)
+    found = partition(folder)
+    found.close()
+    return found
 
 
 def test_a_snapshot_is_in_the_order_of_the_first_sixteen_bytes(

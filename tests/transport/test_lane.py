@@ -245,6 +245,18 @@ async def test_the_next_start_goes_on_from_the_local_store(site: Site) -> None:
     assert site.output_values() == numbers(1, 4)
 
 
+async def test_a_lane_at_rest_makes_the_snapshot_that_its_last_commit_did_not(site: Site) -> None:
+    owner = await site.owner()
+    owner.lane.start()
+    site.produce(events(1))
+    await owner.reach(1)
+    partition = owner.sequences.partition(0)
+    site.produce(events(2))  # within a second of the first, whose snapshot it cannot be part of
+    await owner.reach(2)
+    await until(lambda: partition._stored == partition.position, "the snapshot")
+    assert partition.last(b"me") == LastSequence(2, 2)
+
+
 async def test_an_agent_that_fails_gets_its_batch_again(site: Site) -> None:
     owner = await site.owner()
     owner.failing = 1
