@@ -98,12 +98,15 @@ class Comparison:
 
 
 def compare(
-    subjects: list[str], load: Load, commit_ms: int, rounds: int, say: Callable[[Measured], None]
+    subjects: list[str],
+    load: Load,
+    commit_ms: int,
+    rounds: int,
+    say: Callable[[Measured], None],
+    *,
+    warm_up: bool = True,
 ) -> Comparison:
-    """Run subjects in turn, `rounds` times, after one run of the first that does not count.
-
-    That one is for the broker: until it has compiled what it runs and has its files in memory, whoever comes first
-    waits for it.
+    """Run subjects in turn, `rounds` times.
 
     Args:
         subjects: names; the first one is compared with each of the others.
@@ -111,6 +114,8 @@ def compare(
         commit_ms: of all of them.
         rounds: each subject runs so often.
         say: is told each run as it ends.
+        warm_up: run the first once before, without counting it. That is for the broker: until it has compiled what it
+            runs and has its files in memory, whoever comes first waits for it.
 
     Raises:
         BenchFailed: there is no such subject, or one does not come to its end.
@@ -120,7 +125,8 @@ def compare(
         raise BenchFailed(f"no subject {', '.join(unknown)}. There are: {', '.join(SUBJECTS)}")
     comparison = Comparison({name: [] for name in subjects})
     with stage(load) as here:
-        here.run(subjects[0], commit_ms)
+        if warm_up:
+            here.run(subjects[0], commit_ms)
         for _ in range(rounds):
             for name in subjects:
                 run = here.run(name, commit_ms)

@@ -6,7 +6,6 @@ import random
 import struct
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -147,7 +146,7 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
     Raises:
         BenchFailed: the output cannot be read to its end.
     """
-    found: list[list[int]] = [[] for _ in truth.last]
+    reached = [0] * len(truth.last)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -167,11 +166,10 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
                 if time.monotonic() > deadline:
                     raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {end}")
                 for message in consumer.consume(AT_A_TIME, 0.1):
-                    found[int(message.key()[5:])].append(int(message.value()[SEQUENCE_AT]))
+                    user, sequence = int(message.key()[5:]), int(message.value()[SEQUENCE_AT])
+                    if sequence != reached[user] + 1:
+                        return False
+                    reached[user] = sequence
     finally:
         consumer.close()
-    # Order and number at once: 1 to last, rising by one.
-    return all(
-        len(there) == last and (not there or there[0] == 1) and all(b == a + 1 for a, b in pairwise(there))
-        for there, last in zip(found, truth.last, strict=True)
-    )
+    return reached == truth.last

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -240,8 +239,3 @@ def _forget(admin: AdminClient, run: str) -> None:
     """Make room: the output and what a subject has made besides, such as a changelog."""
     for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
         done.exception(30)
-
-
-def folder_of(task: Task) -> Path:
-    """The subject's own folder."""
-    return Path(task.folder)

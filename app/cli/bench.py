@@ -38,10 +38,11 @@ def run(
     value_bytes: ValueBytes = 200,
     batch_bytes: BatchBytes = 1_000_000,
     rounds: Rounds = 1,
+    warm_up: Annotated[bool, typer.Option(help="Run it once before, without counting.")] = True,
 ) -> None:
     """Run one subject on a preloaded input; one line of JSON a run. Exit code 1 if an output is wrong."""
     load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
-    _compared([subject], load, commit_ms, rounds, json=True, runs_only=True)
+    _compared([subject], load, commit_ms, rounds, json=True, runs_only=True, warm_up=warm_up)
 
 
 @bench.command()
@@ -131,7 +132,9 @@ def _load(
     return Load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)  # type: ignore[arg-type]
 
 
-def _compared(subjects: list[str], load: Load, commit_ms: int, rounds: int, *, json: bool, runs_only: bool) -> None:
+def _compared(
+    subjects: list[str], load: Load, commit_ms: int, rounds: int, *, json: bool, runs_only: bool, warm_up: bool = True
+) -> None:
     import sys
 
     from bench._compare import compare
@@ -140,7 +143,7 @@ def _compared(subjects: list[str], load: Load, commit_ms: int, rounds: int, *, j
     def say(run: Measured) -> None:
         print(json_text.dumps(run.as_dict()), file=sys.stdout if runs_only else sys.stderr, flush=True)
 
-    compared = compare(subjects, load, commit_ms, rounds, say)
+    compared = compare(subjects, load, commit_ms, rounds, say, warm_up=warm_up)
     if not runs_only:
         print(json_text.dumps(compared.as_dict()) if json else compared.as_markdown(), flush=True)
     if not compared.verified:
