@@ -24,7 +24,7 @@ STRIDE: Final = 2_654_435_761
 """A prime (Knuth's, for hashing): multiples of it modulo any lesser number of keys are all the keys, in no order."""
 RESENT_EVERY: Final = 1_000
 """fresh records between two re-sends of what came last"""
-READ_WITHIN_S: Final = 300.0
+READ_WITHIN_S: Final = 1_200.0
 FLUSH_S: Final = 300.0
 AT_A_TIME: Final = 10_000
 
