@@ -31,12 +31,12 @@ class Form:
 SHORT = Form(
     events=20_000,
     storm=Plan(
-        worker_kills=5,
+        worker_kills=3,
         zombies=1,
         broker_restarts=1,
-        rebalances=4,
+        rebalances=2,
         network_faults=1,
-        damaged_stores=2,
+        damaged_stores=1,
         clock_jumps=1,
     ),
     node_restarts=2,
