@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import aiokafka
 from aiokafka.structs import OffsetAndMetadata
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 LIMIT_S = 60.0
 """Far above what anything here takes; a test that gets there has failed."""
@@ -66,6 +66,17 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
             found.append(Read(message.key(), message.value(), headers, message.timestamp()[1]))
     finally:
         consumer.close()
+
+
+def has_open_transaction(bootstrap: str, topics: list[str]) -> bool:
+    """Whether committed readers of partition 0 of any of these are still kept from what is there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    ask = {TopicPartition(topic, 0): OffsetSpec.latest() for topic in topics}
+    committed, all_ = (
+        {where.topic: future.result().offset for where, future in admin.list_offsets(ask, isolation_level=of).items()}
+        for of in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    )
+    return committed != all_
 
 
 def values(rows: list[Read]) -> list[bytes | None]:

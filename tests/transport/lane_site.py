@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from kafka_side import Read, create_topic, read_topic, until, values
+from kafka_side import Read, create_topic, has_open_transaction, read_topic, until, values
 
 from agents import deduplicate
 from tables import Identity, LastSequence, Sequences, SequenceSource, reader_for
@@ -55,7 +55,7 @@ class Owner:
     """A lane, and the deduplicating agent it delivers to."""
 
     def __init__(self, site: Site, cluster: Cluster, folder: Path, options: dict[str, Any]) -> None:
-        self.cluster = cluster
+        self.site, self.cluster = site, cluster
         read = reader_for(SequenceSource.parse(f"header:{SEQUENCE}"))
         self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, read, 1_000_000)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
@@ -90,8 +90,11 @@ class Owner:
         return self.sequences.partition(0).last(b"me")
 
     async def reach(self, position: int) -> None:
-        """Wait until everything before an input offset is committed."""
+        """Wait until everything before an input offset is committed, and to be seen."""
         await until(lambda: self.lane.status.position == position, f"position {position}")
+        # Kafka says that it has committed before it writes the markers.
+        here = (self.site.bootstrap, [self.site.output, self.site.dead, self.site.changelog])
+        await until(lambda: not has_open_transaction(*here), "the markers")
 
     async def close(self) -> None:
         await self.lane.stop()
