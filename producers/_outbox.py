@@ -16,14 +16,14 @@ Report = Callable[[KafkaError | None, Message], None]
 Headers = list[tuple[str, str | bytes | None]]
 
 QUEUE_KBYTES = 64 * 1024
-"""Bytes of records that wait to be sent or acknowledged; `put` waits when there are more. librdkafka's own bound
+"""Bytes of records that wait to be sent or acknowledged; `offer` refuses more. librdkafka's own bound
 is 1 GiB, which a file that is read faster than Kafka takes it would fill."""
 
 IDLE_S = 0.1
 """How often delivery reports are fetched for a program that does not send at the moment, in seconds."""
 
 POLL_EVERY_RECORDS = 64
-"""`put` fetches delivery reports after this many records; each time costs a call into the client."""
+"""`offer` fetches delivery reports after this many records; each time costs a call into the client."""
 
 SILENCE_S = 3.0
 """When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
@@ -32,7 +32,7 @@ SILENCE_S = 3.0
 class Outbox:
     """Sends to one topic. The first failure, of whatever kind, ends it: nothing may overtake what was not taken.
 
-    `put` and `offer` are for one thread at a time, the rest for any.
+    `offer` is for one thread at a time, the rest for any.
     """
 
     def __init__(
@@ -52,18 +52,13 @@ class Outbox:
         """Records that wait to be sent or acknowledged."""
         return len(self._producer)
 
-    def put(self, value: bytes | None, key: bytes | None, partition: int, headers: Headers, report: Report) -> None:
-        """Send a record; waits while the queue is full.
+    def offer(self, value: bytes | None, key: bytes | None, partition: int, headers: Headers, report: Report) -> bool:
+        """Send a record, or return False while the queue is full.
 
         Raises:
             RecordTooLarge: for the client; the outbox stays usable.
             RatchetError: it has failed, or is closed.
         """
-        while not self.offer(value, key, partition, headers, report):
-            self.poll(IDLE_S)
-
-    def offer(self, value: bytes | None, key: bytes | None, partition: int, headers: Headers, report: Report) -> bool:
-        """Send a record, or return False while the queue is full. Raises as `put`."""
         self.check()
         try:
             self._producer.produce(
@@ -158,7 +153,7 @@ class Outbox:
         """Keep acknowledgements fresh while the program does something else.
 
         Delivery reports run under Python's interpreter lock, which a busy thread gives up only every 5 ms: this thread
-        must not compete with a `put` that fetches them itself.
+        must not compete with an `offer` that fetches them itself.
         """
         while not self._closed.wait(IDLE_S):
             if time.monotonic() - self._polled_at >= IDLE_S:

@@ -23,7 +23,7 @@ from producers._headers import (
     sequence_bytes,
 )
 from producers._ledger import Keeper, Ledger
-from producers._outbox import SILENCE_S, Headers, Outbox
+from producers._outbox import IDLE_S, SILENCE_S, Headers, Outbox
 from producers._prefix import AcknowledgedPrefix
 from producers._progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
 from producers._source import Source
@@ -153,13 +153,32 @@ class Producer:
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.
         """
-        number, partition, headers, report = self._numbered(key, sequence)
+        while (number := self.offer(value, key, sequence=sequence)) is None:
+            self._outbox.poll(IDLE_S)
+        return number
+
+    def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
+        """As `send`, but return None at once where the local queue is full."""
+        outbox = self._outbox
+        outbox.check()
+        number = self._number(sequence)
+        headers: Headers = [(PRODUCER_HEADER, self._name), (SEQUENCE_HEADER, sequence_bytes(number))]
+        partition = zlib.crc32(self._name if key is None else key) % self._progress.partitions
+        with self._lock:
+            if not len(self._prefix):
+                outbox.heard()  # silence is counted from when there is something to hear
+            self._prefix.sent(number)
+        taken = False
         try:
-            self._outbox.put(value, key, partition, headers, report)
-        except BaseException:
-            self._withdraw()
-            raise
-        self._sent(number, sequence)
+            taken = outbox.offer(value, key, partition, headers, partial(self._delivered, number))
+        finally:
+            if not taken:
+                with self._lock:
+                    self._prefix.withdraw()
+        if not taken:
+            return None
+        self._last_sent = number
+        self._numbered_by_us = sequence is None
         return number
 
     def last_sequence_id(self) -> int:
@@ -174,6 +193,17 @@ class Producer:
     def resumed_after(self) -> int:
         """What `resume_from()` was when this producer started."""
         return self._resumed_after
+
+    def has_persisted(self, sequence: int) -> bool:
+        """Whether everything up to this sequence is persisted; asks the client for news.
+
+        Raises:
+            ProducerFenced: a newer producer has taken over the name.
+            TransportError: Kafka has refused a record for good.
+        """
+        self._outbox.poll(0)
+        self._outbox.check()
+        return self._prefix.sequence >= sequence
 
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything that was sent, however long that takes, and store the progress.
@@ -246,28 +276,6 @@ class Producer:
                 "producer name"
             )
         return replace(stored, session=self._ledger.session)
-
-    def _numbered(
-        self, key: bytes | None, sequence: int | None
-    ) -> tuple[int, int, Headers, Callable[[KafkaError | None, Message], None]]:
-        """Give the record its number and its place; `_withdraw` takes them back."""
-        self._outbox.check()
-        number = self._number(sequence)
-        headers: Headers = [(PRODUCER_HEADER, self._name), (SEQUENCE_HEADER, sequence_bytes(number))]
-        partition = zlib.crc32(self._name if key is None else key) % self._progress.partitions
-        with self._lock:
-            if not len(self._prefix):
-                self._outbox.heard()  # silence is counted from when there is something to hear
-            self._prefix.sent(number)
-        return number, partition, headers, partial(self._delivered, number)
-
-    def _sent(self, number: int, sequence: int | None) -> None:
-        self._last_sent = number
-        self._numbered_by_us = sequence is None
-
-    def _withdraw(self) -> None:
-        with self._lock:
-            self._prefix.withdraw()
 
     def _number(self, sequence: int | None) -> int:
         if self._numbered_by_us is not None and self._numbered_by_us != (sequence is None):
