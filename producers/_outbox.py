@@ -12,18 +12,17 @@ from confluent_kafka import Producer as KafkaProducer
 from errors import RatchetError, SettingsError, TransportError
 from producers._client import AUTHENTICATION_FAILED, CLIENT_STOPPED, refusal
 
-Report = Callable[[KafkaError | None, Message], None]
-Headers = list[tuple[str, str | bytes | None]]
+Headers = dict[str, str | bytes | None]
 
 QUEUE_KBYTES = 64 * 1024
-"""Bytes of records that wait to be sent or acknowledged; `offer` refuses more. librdkafka's own bound
+"""Bytes of records that wait to be sent or acknowledged; `produce` refuses more. librdkafka's own bound
 is 1 GiB, which a file that is read faster than Kafka takes it would fill."""
 
 IDLE_S = 0.1
 """How often delivery reports are fetched for a program that does not send at the moment, in seconds."""
 
 POLL_EVERY_RECORDS = 64
-"""`offer` fetches delivery reports after this many records; each time costs a call into the client."""
+"""A sender fetches delivery reports after this many records; each time costs a call into the client."""
 
 SILENCE_S = 3.0
 """When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
@@ -32,7 +31,7 @@ SILENCE_S = 3.0
 class Outbox:
     """Sends to one topic. The first failure, of whatever kind, ends it: nothing may overtake what was not taken.
 
-    `offer` is for one thread at a time, the rest for any.
+    `produce` is for one thread at a time, the rest for any.
     """
 
     def __init__(
@@ -43,8 +42,13 @@ class Outbox:
         self._closed = threading.Event()
         self._client_error = ""
         self._heard_at = self._polled_at = time.monotonic()
-        self._since_poll = 0
+        self._notes: dict[KafkaError | None, Message | None] = {None: None}
+        self.note = self._notes.setdefault
+        """The report of most records: keeps the first error of each kind, and does nothing with a success. It is called
+        from C and runs no Python, which for a million records a second counts."""
         self._producer = self._client(options)
+        self.produce = self._producer.produce
+        """The client's own. Raises BufferError while the queue is full, and what `refused` takes."""
         self._attendant = threading.Thread(target=self._attend, name=f"producer-{topic}", daemon=True)
         self._attendant.start()
 
@@ -52,42 +56,36 @@ class Outbox:
         """Records that wait to be sent or acknowledged."""
         return len(self._producer)
 
-    def offer(self, value: bytes | None, key: bytes | None, partition: int, headers: Headers, report: Report) -> bool:
-        """Send a record, or return False while the queue is full.
+    def is_empty(self) -> bool:
+        """Whether Kafka has everything; False once it has failed."""
+        return not len(self._producer) and not self.has_failed()
 
-        Raises:
-            RecordTooLarge: for the client; the outbox stays usable.
-            RatchetError: it has failed, or is closed.
+    def has_failed(self) -> bool:
+        """Whether any record has been refused, or the client has stopped."""
+        return self._failure is not None or len(self._notes) > 1
+
+    def refused(self, failure: KafkaException, partition: int) -> RatchetError:
+        """What to raise for a record that `produce` has not taken.
+
+        A record that is too large for the client leaves the outbox usable.
         """
-        self.check()
-        try:
-            self._producer.produce(
-                self.topic, value=value, key=key, partition=partition, headers=headers, on_delivery=report
-            )
-        except BufferError:
-            return False
-        except KafkaException as failure:
-            if failure.args[0].code() == CLIENT_STOPPED:
-                self._stopped(failure.args[0])
-                self.check()
-            raise self.refusal(failure.args[0], f"partition {partition}") from failure
-        self._since_poll += 1
-        if self._since_poll >= POLL_EVERY_RECORDS:
-            self.poll(0)
-        return True
+        error: KafkaError = failure.args[0]
+        if error.code() == CLIENT_STOPPED:
+            self._stopped(error)
+        return self._failure or self.refusal(error, f"partition {partition}")
 
     def heard(self) -> None:
-        """Kafka has acknowledged something; or there was nothing to acknowledge until now."""
+        """Kafka has acknowledged something; or there is nothing to acknowledge."""
         self._heard_at = time.monotonic()
 
     def poll(self, timeout_s: float) -> None:
         """Fetch delivery reports, and wait for them so long, in seconds."""
-        self._since_poll = 0
         self._polled_at = time.monotonic()
         try:
             self._producer.poll(timeout_s)
         except KafkaException as failure:
             self._stopped(failure.args[0])
+        self._take_notes()
         self._polled_at = time.monotonic()
 
     def drain(self) -> None:
@@ -149,15 +147,24 @@ class Outbox:
         except (KafkaException, ValueError, TypeError) as error:
             raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
 
+    def _take_notes(self) -> None:
+        if len(self._notes) == 1 or self._failure is not None:
+            return
+        error, message = list(self._notes.items())[1]
+        assert error is not None and message is not None  # noqa: S101, PT018 - as Kafka's client reports errors
+        self.fail(self.refusal(error, f"partition {message.partition()}"))
+
     def _attend(self) -> None:
         """Keep acknowledgements fresh while the program does something else.
 
         Delivery reports run under Python's interpreter lock, which a busy thread gives up only every 5 ms: this thread
-        must not compete with an `offer` that fetches them itself.
+        must not compete with a sender that fetches them itself.
         """
         while not self._closed.wait(IDLE_S):
             if time.monotonic() - self._polled_at >= IDLE_S:
                 self.poll(0)
+            if not len(self._producer):
+                self.heard()  # silence is counted from when there is something to hear
             silent_s = time.monotonic() - self._heard_at
             if len(self._producer) and silent_s >= SILENCE_S:
                 self._heard_at += SILENCE_S  # once per SILENCE_S
@@ -173,7 +180,8 @@ class Outbox:
             try:
                 self._producer.poll(IDLE_S)
             except KafkaException:
-                continue  # the same news again
+                pass  # the same news again
+            self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))
 
     def _client_failed(self, error: KafkaError) -> None:

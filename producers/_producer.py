@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from functools import partial
 from types import TracebackType
 
 import structlog
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from errors import SettingsError, SourceError, TopicMissing
 from producers._headers import (
@@ -23,13 +24,17 @@ from producers._headers import (
     sequence_bytes,
 )
 from producers._ledger import Keeper, Ledger
-from producers._outbox import IDLE_S, SILENCE_S, Headers, Outbox
+from producers._outbox import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Headers, Outbox
 from producers._prefix import AcknowledgedPrefix
 from producers._progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
 from producers._source import Source
 from producers._topics import TopicShape, admin_client, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
+
+LAG_S = 5.0
+"""When the prefix has not moved for this long, the queue is emptied once, in seconds: the end of a run is reported only
+if another record of its partition comes."""
 
 
 class Producer:
@@ -127,7 +132,12 @@ class Producer:
         self._prefix = AcknowledgedPrefix(self._progress.sequence)
         self._records_before = self._progress.records
         self._stored_records = 0  # of this run, what the newest progress covers
-        self._highest_acknowledged = self._progress.highest
+        self._highest_before = self._progress.highest
+        self._lags = False
+        """The prefix waits for the end of a run whose partition gets no more records, or Kafka is slow: `offer` takes
+        nothing more until all is acknowledged."""
+        self._moved_at = time.monotonic()
+        self._since_poll = 0
         self._last_sent = NOTHING_YET if from_start else self._progress.sequence
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
         self._numbered_by_us: bool | None = None
@@ -159,35 +169,43 @@ class Producer:
 
     def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
         """As `send`, but return None at once where the local queue is full."""
-        outbox = self._outbox
+        outbox, prefix = self._outbox, self._prefix
         outbox.check()
         number = self._number(sequence)
-        headers: Headers = [(PRODUCER_HEADER, self._name), (SEQUENCE_HEADER, sequence_bytes(number))]
+        headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: sequence_bytes(number)}
         partition = zlib.crc32(self._name if key is None else key) % self._progress.partitions
-        with self._lock:
-            if not len(self._prefix):
-                outbox.heard()  # silence is counted from when there is something to hear
-            self._prefix.sent(number)
-        taken = False
         try:
-            taken = outbox.offer(value, key, partition, headers, partial(self._delivered, number))
-        finally:
-            if not taken:
-                with self._lock:
-                    self._prefix.withdraw()
-        if not taken:
+            with self._lock:
+                if self._lags and not self._settled():
+                    return None
+                self._lags = False
+                is_reported = prefix.needs_report(partition)
+                report = partial(self._delivered, number, partition) if is_reported else outbox.note
+                outbox.produce(self.topic, value, key, partition, report, headers=headers)
+                prefix.sent(partition, number, is_reported=is_reported)
+        except BufferError:
             return None
+        except KafkaException as failure:
+            raise outbox.refused(failure, partition) from failure
         self._last_sent = number
         self._numbered_by_us = sequence is None
+        self._since_poll += 1
+        if self._since_poll >= POLL_EVERY_RECORDS:
+            self._since_poll = 0
+            outbox.poll(0)
         return number
 
     def last_sequence_id(self) -> int:
         """The highest sequence that is known to be persisted for the name, on any partition; -1 for a new name."""
-        return self._highest_acknowledged
+        with self._lock:
+            self._settled()
+            return max(self._highest_before, self._prefix.highest)
 
     def resume_from(self) -> int:
         """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
-        return self._prefix.sequence
+        with self._lock:
+            self._settled()
+            return self._prefix.sequence
 
     @property
     def resumed_after(self) -> int:
@@ -203,7 +221,7 @@ class Producer:
         """
         self._outbox.poll(0)
         self._outbox.check()
-        return self._prefix.sequence >= sequence
+        return self.resume_from() >= sequence
 
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything that was sent, however long that takes, and store the progress.
@@ -303,23 +321,37 @@ class Producer:
                 )
         return number
 
-    def _delivered(self, sequence: int, error: KafkaError | None, message: Message) -> None:
-        self._outbox.heard()
+    def _delivered(self, sequence: int, partition: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._outbox.fail(self._outbox.refusal(error, f"sequence {sequence}, partition {message.partition()}"))
+            self._outbox.fail(self._outbox.refusal(error, f"sequence {sequence}, partition {partition}"))
             return
+        if self._outbox.has_failed():
+            return  # a record before this one may have
+        self._outbox.heard()
         with self._lock:
-            self._highest_acknowledged = max(self._highest_acknowledged, sequence)
-            self._prefix.acknowledge(sequence)
-            if self._prefix.records - self._stored_records < self._store_records:
+            self._prefix.acknowledge(partition)
+            if self._prefix.reported - self._stored_records < self._store_records:
                 return
-            self._stored_records = self._prefix.records
+            self._stored_records = self._prefix.reported
         self._keeper.wake()
+
+    def _settled(self) -> bool:
+        """Bring the prefix up to date; whether nothing is under way. The lock is held: nothing sets out meanwhile."""
+        is_settled = self._outbox.is_empty()
+        if is_settled:
+            self._prefix.settle()
+        self._prefix.advance()
+        return is_settled
 
     def _newest_progress(self) -> Progress:
         with self._lock:
-            sequence, highest, records = self._prefix.sequence, self._highest_acknowledged, self._prefix.records
-            self._stored_records = records
+            under_way = not self._settled()
+            sequence, records = self._prefix.sequence, self._prefix.records
+            highest = max(self._highest_before, self._prefix.highest)
+            if not under_way or sequence != self._progress.sequence:
+                self._moved_at = time.monotonic()
+            self._lags = time.monotonic() - self._moved_at >= LAG_S
+            self._stored_records = self._prefix.reported
         self._progress = replace(
             self._progress,
             sequence=sequence,

@@ -28,7 +28,7 @@ def bare(options: dict[str, str], topic: str, records: Iterator[tuple[bytes, byt
     for number, (key, value) in enumerate(records):
         more = {}
         if headers:
-            more["headers"] = [(PRODUCER_HEADER, b"bench"), (SEQUENCE_HEADER, number.to_bytes(8, "big"))]
+            more["headers"] = {PRODUCER_HEADER: b"bench", SEQUENCE_HEADER: number.to_bytes(8, "big")}
         while True:
             try:
                 producer.produce(topic, value, key, **more)
@@ -59,4 +59,4 @@ def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) ->
 
 
 if __name__ == "__main__":
-    print(main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])))
+    print(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
