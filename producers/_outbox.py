@@ -96,6 +96,7 @@ class Outbox:
         """
         while len(self._producer) and self._failure is None:
             self.poll(IDLE_S)
+        self._take_notes()  # another thread may have fetched the last report
         self.check()
 
     def check(self) -> None:

@@ -33,8 +33,8 @@ from producers._topics import TopicShape, admin_client, create_topic, describe_t
 log = structlog.get_logger(__name__)
 
 LAG_S = 5.0
-"""When the prefix has not moved for this long, the queue is emptied once, in seconds: the end of a run is reported only
-if another record of its partition comes."""
+"""When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
+end of a run is reported only if another record of its partition comes."""
 
 
 class Producer:
@@ -55,8 +55,8 @@ class Producer:
     keeps the partition count it began with when a topic is given more partitions later.
 
     How far the name has come is kept in the compacted topic `ratchet-producers`, which is created if missing, and is at
-    most `store_records` records or `store_s` seconds behind `resume_from()`, and as much longer as Kafka takes to
-    commit it.
+    most `store_records` records (or the tenth of a second) or `store_s` seconds behind `resume_from()`, and as much
+    longer as Kafka takes to commit it.
 
     It is written in Kafka transactions of an id that belongs to the name. A second producer of the name takes over the
     id, and the epoch of the first ends: its next transaction is refused, and with `ProducerFenced` everything that it
@@ -134,9 +134,9 @@ class Producer:
         self._stored_records = 0  # of this run, what the newest progress covers
         self._highest_before = self._progress.highest
         self._lags = False
-        """The prefix waits for the end of a run whose partition gets no more records, or Kafka is slow: `offer` takes
-        nothing more until all is acknowledged."""
-        self._moved_at = time.monotonic()
+        """The prefix waits for the end of a run whose partition gets no more records: `offer` takes nothing more until
+        all is acknowledged."""
+        self._moved_at, self._reported_then = time.monotonic(), 0
         self._since_poll = 0
         self._last_sent = NOTHING_YET if from_start else self._progress.sequence
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
@@ -349,8 +349,10 @@ class Producer:
             sequence, records = self._prefix.sequence, self._prefix.records
             highest = max(self._highest_before, self._prefix.highest)
             if not under_way or sequence != self._progress.sequence:
-                self._moved_at = time.monotonic()
-            self._lags = time.monotonic() - self._moved_at >= LAG_S
+                self._moved_at, self._reported_then = time.monotonic(), self._prefix.reported
+            # Where nothing at all is acknowledged, Kafka is away, and emptying the queue would not help.
+            is_stuck = self._prefix.reported > self._reported_then
+            self._lags = is_stuck and time.monotonic() - self._moved_at >= LAG_S
             self._stored_records = self._prefix.reported
         self._progress = replace(
             self._progress,

@@ -19,7 +19,7 @@ from errors import (
     TopicMissing,
     TransportError,
 )
-from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, _ledger, create_topic, publish
+from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, _ledger, _producer, create_topic, publish
 from producers._progress import progress_key
 
 NewTopic = Callable[..., str]
@@ -196,6 +196,22 @@ def test_progress_is_stored_while_the_program_does_something_else(broker: str, n
         deadline = time.monotonic() + 30
         while progress(broker, topic, name)[-1]["sequence"] != 3:
             assert time.monotonic() < deadline
+
+
+def test_a_partition_that_gets_no_more_records_does_not_hold_back_the_progress(
+    broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_producer, "LAG_S", 0.3)
+    topic = new_topic(2)
+    with Producer(topic, name, options={"bootstrap.servers": broker}, store_s=0.1) as producer:
+        for sequence in range(50):  # one report, for the first of them
+            producer.send(b"v", b"0", sequence=sequence)
+        sequence, deadline = 50, time.monotonic() + 60
+        while producer.resume_from() < 100:  # never idle: there is always one more under way
+            producer.send(b"v", b"4", sequence=sequence)
+            sequence += 1
+            assert time.monotonic() < deadline
+    assert len(sequences(broker, topic, 0)) + len(sequences(broker, topic, 1)) == sequence
 
 
 def test_a_full_queue_waits(broker: str, new_topic: NewTopic, name: str) -> None:
