@@ -14,6 +14,7 @@
     │   ├── PositionLost            the committed offset is outside what the topic still holds
     │   ├── RecordTooLarge          a record does not fit the topic it has to go to
     │   ├── RecordRefused           Kafka does not take a record into the topic it has to go to
+    │   ├── ProducerFenced          a newer producer has taken over this one's name
     │   └── TransactionError
     │       ├── Fenced              another owner of the partition has taken over
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
@@ -88,6 +89,10 @@ class RecordTooLarge(TransportError):
 
 class RecordRefused(TransportError):
     """Kafka does not take a record into the topic it has to go to, and will not at the next try either."""
+
+
+class ProducerFenced(TransportError):
+    """A newer producer has taken over the name; this one sends nothing any more."""
 
 
 class TransactionError(TransportError):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from errors import FaultRunFailed
 from faults._events import Event
-from producers import PRODUCER_HEADER
+from producers import PRODUCER_HEADER, SEQUENCE_HEADER
 
 READ_WITHIN_S = 300.0
 READ_AT_A_TIME = 10_000
@@ -50,6 +50,19 @@ def delivered(bootstrap: str, topic: str, kind: str) -> Sequences:
         FaultRunFailed: it cannot be read to its end.
     """
     found: Sequences = defaultdict(list)
+    for message, sequence in records(bootstrap, topic):
+        producer = dict(message.headers())[PRODUCER_HEADER].decode()
+        event = Event(message.partition(), message.key().decode(), producer, sequence)
+        found[event.identity(kind)].append(sequence)
+    return found
+
+
+def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
+    """Every committed record of a topic with its sequence, partition by partition, in order.
+
+    Raises:
+        FaultRunFailed: it cannot be read to its end.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -70,13 +83,9 @@ def delivered(bootstrap: str, topic: str, kind: str) -> Sequences:
                 for message in consumer.consume(READ_AT_A_TIME, 0.5):
                     if message.error() is not None:
                         raise FaultRunFailed(f"{topic}, partition {number}: {message.error().str()}")
-                    headers = dict(message.headers())
-                    sequence = int.from_bytes(headers["ratchet-sequence"], "big")
-                    event = Event(number, message.key().decode(), headers[PRODUCER_HEADER].decode(), sequence)
-                    found[event.identity(kind)].append(sequence)
+                    yield message, int.from_bytes(dict(message.headers())[SEQUENCE_HEADER], "big")
     finally:
         consumer.close()
-    return found
 
 
 def compare(wanted: Sequences, found: Sequences) -> Difference:

@@ -2,16 +2,20 @@
 
 A producer has a name, every record a sequence, and both travel in headers (PIP-6). `Producer` sends and remembers in
 Kafka how far its name has come; a `Source` can be read again from any sequence; `publish` brings the two together. The
-room needs confluent-kafka and nothing else of Ratchet, except the error tree.
+room needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, and of Ratchet only the error tree.
 """
 
+from producers._async import AsyncProducer
 from producers._client import END_OF_PARTITION, PASSING
-from producers._files import FileSource, Format
+from producers._file_set import FileSet
+from producers._files import FileSource
+from producers._formats import Format
 from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER
 from producers._producer import Producer
 from producers._progress import PROGRESS_TOPIC, Progress
 from producers._publish import Published, publish
 from producers._source import Record, Source
+from producers._stream import StreamSource
 from producers._topics import TopicShape, admin_client, create_topic, describe_topic
 
 __all__ = [
@@ -20,6 +24,8 @@ __all__ = [
     "PRODUCER_HEADER",
     "PROGRESS_TOPIC",
     "SEQUENCE_HEADER",
+    "AsyncProducer",
+    "FileSet",
     "FileSource",
     "Format",
     "Producer",
@@ -27,6 +33,7 @@ __all__ = [
     "Published",
     "Record",
     "Source",
+    "StreamSource",
     "TopicShape",
     "admin_client",
     "create_topic",

@@ -14,9 +14,31 @@ END_OF_PARTITION = KafkaError._PARTITION_EOF
 CLIENT_STOPPED = KafkaError._FATAL
 AUTHENTICATION_FAILED = KafkaError._AUTHENTICATION
 
+EPOCH_ENDED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""What a Kafka answers whose transactional id has moved on: to a newer producer, because the transaction took too long,
+or because the id was not used for a week. Which of these it was, the codes do not tell."""
+
 TOPIC_GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION},
 )
+
+REFUSED = TOPIC_GONE | {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+}
+"""What a Kafka answers that will not take the record at the next try either."""
 
 PASSING = frozenset(
     {
@@ -45,6 +67,10 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
         )
     if error.code() in TOPIC_GONE:
         return TopicMissing(f"{said}. Was it deleted?")
+    if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return TopicError(
+            f"{said}. Allow this user to write under transactional ids that begin with ratchet-producers/"
+        )
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return TopicError(f"{said}. Allow this user to write to the topic, and to ratchet-producers")
     return TransportError(f"{said}. What was acknowledged stays published; start again to go on after it")

@@ -1,4 +1,4 @@
-"""How far everything is acknowledged: the highest sequence with no hole below it."""
+"""How far everything is acknowledged, from few reports: Kafka acknowledges each partition in order."""
 
 from __future__ import annotations
 
@@ -6,48 +6,78 @@ from collections import deque
 
 from producers._headers import NOTHING_YET
 
+REPORT_EVERY = 64
+"""Of a busy partition, so many records share one report: a report costs as much as sending a record."""
+
+
+class _Run:
+    """Records of one partition, in a row; the last one is reported once `is_closed`."""
+
+    __slots__ = ("before", "is_closed", "last", "records", "risen_before")
+
+    def __init__(self, before: int, risen_before: int) -> None:
+        self.before, self.risen_before = before, risen_before  # as of the record sent before the first, anywhere
+        self.last, self.records, self.is_closed = before, 0, False
+
 
 class AcknowledgedPrefix:
-    """Sequences in the order they were sent, and which of them Kafka has.
+    """What was sent to each partition, and up to where Kafka has everything.
 
-    Kafka acknowledges each partition in order, but one partition may lag behind another. `sequence` only moves over
-    records of which all earlier ones are acknowledged as well. Not thread-safe; memory is bounded by the records in
-    flight.
+    A record whose delivery is reported stands for all before it in its partition. One that is the only one under way
+    there is reported, and of others one in `REPORT_EVERY`; a run whose end is not reported waits for the next record of
+    the partition, or for `settle`. Not thread-safe; memory is bounded by the reports under way.
     """
 
     def __init__(self, sequence: int = NOTHING_YET) -> None:
         self.sequence = sequence
-        """Everything up to and including this one is acknowledged; -1 when nothing is."""
+        """Everything up to and including this one is acknowledged, as of the last `advance`; -1 when nothing is."""
         self.records = 0
         """Records that have raised `sequence` since this was made."""
-        self._waiting: deque[int] = deque()
-        self._early: set[int] = set()
+        self.highest = sequence
+        """The highest sequence that is known to be acknowledged, wherever."""
+        self.reported = 0
+        """Records that are known to be acknowledged since this was made."""
+        self._began_at, self._last, self._sent, self._risen = sequence, NOTHING_YET, 0, 0
+        self._runs: dict[int, deque[_Run]] = {}
 
-    def sent(self, sequence: int) -> None:
+    def needs_report(self, partition: int) -> bool:
+        """Whether the delivery of the next record to this partition has to be reported."""
+        runs = self._runs.get(partition)
+        if not runs:
+            return True
+        run = runs[-1]
+        return not run.is_closed and (len(runs) == 1 or run.records >= REPORT_EVERY - 1)
+
+    def sent(self, partition: int, sequence: int, *, is_reported: bool) -> None:
         """This sequence, higher than all before, is on its way."""
-        self._waiting.append(sequence)
+        runs = self._runs.get(partition)
+        if runs is None:
+            runs = self._runs[partition] = deque()
+        if not runs or runs[-1].is_closed:
+            runs.append(_Run(self._last, self._risen))
+        run = runs[-1]
+        run.last, run.is_closed = sequence, is_reported
+        run.records += 1
+        self._last = sequence
+        self._sent += 1
+        # A source that is published a second time begins below what its name had reached.
+        self._risen += sequence > self._began_at
 
-    def withdraw(self) -> None:
-        """The last one was not sent after all."""
-        self._waiting.pop()
+    def acknowledge(self, partition: int) -> None:
+        """Kafka has the oldest record of this partition whose report was awaited."""
+        run = self._runs[partition].popleft()
+        self.reported += run.records
+        self.highest = max(self.highest, run.last)
 
-    def acknowledge(self, sequence: int) -> None:
-        """Kafka has this one."""
-        if self._waiting[0] != sequence:
-            self._early.add(sequence)
-            return
-        self._advance()
-        while self._waiting and self._waiting[0] in self._early:
-            self._early.discard(self._waiting[0])
-            self._advance()
+    def settle(self) -> None:
+        """Kafka has everything."""
+        self._runs.clear()
+        self.reported = self._sent
+        self.highest = max(self.highest, self._last)
 
-    def __len__(self) -> int:
-        """Records that the prefix waits for, or that wait for it."""
-        return len(self._waiting)
-
-    def _advance(self) -> None:
-        sequence = self._waiting.popleft()
-        # A source that is published a second time begins below what its name had reached: that still stands.
-        if sequence > self.sequence:
-            self.sequence = sequence
-            self.records += 1
+    def advance(self) -> None:
+        """Bring `sequence` and `records` up to date."""
+        oldest = min((runs[0] for runs in self._runs.values() if runs), key=lambda run: run.before, default=None)
+        reached, records = (self._last, self._risen) if oldest is None else (oldest.before, oldest.risen_before)
+        if reached > self.sequence:
+            self.sequence, self.records = reached, records

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka import Producer as KafkaProducer
 
-from errors import RatchetError, SettingsError, SourceError, TopicMissing, TransportError
-from producers._client import AUTHENTICATION_FAILED, CLIENT_STOPPED, refusal
-from producers._headers import NOTHING_YET, PRODUCER_HEADER, SEQUENCE_HEADER, name_bytes, sequence_bytes
+from errors import SettingsError, SourceError, TopicMissing
+from producers._headers import (
+    NOTHING_YET,
+    PRODUCER_HEADER,
+    SEQUENCE_HEADER,
+    SEQUENCE_MAX,
+    name_bytes,
+    sequence_bytes,
+)
+from producers._ledger import Keeper, Ledger
+from producers._outbox import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Headers, Outbox
 from producers._prefix import AcknowledgedPrefix
-from producers._progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress, progress_key, read_progress
+from producers._progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
 from producers._source import Source
 from producers._topics import TopicShape, admin_client, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
 
-QUEUE_KBYTES = 64 * 1024
-"""Bytes of records that wait to be sent or acknowledged; `send` waits when there are more. librdkafka's own bound
-is 1 GiB, which a file that is read faster than Kafka takes it would fill."""
-
-IDLE_S = 0.1
-"""How often delivery reports are fetched for a program that does not call `send` at the moment, in seconds."""
-
-POLL_EVERY_RECORDS = 64
-"""`send` fetches delivery reports after this many records; each time costs a call into the client."""
-
-SILENCE_S = 3.0
-"""When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
+LAG_S = 5.0
+"""When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
+end of a run is reported only if another record of its partition comes."""
 
 
 class Producer:
     """Sends records to a topic under a name, each with a sequence, and knows after a crash where to go on.
 
-    The name is its user's promise: one live producer, one source. Records are sent idempotently, with acknowledgement
+    A name is its user's promise: one live producer, one source. Records are sent idempotently, with acknowledgement
     by all in-sync replicas and retried without end (PIP-6's send time-out of 0), several requests in flight, and their
     order kept per partition. A record that Kafka refuses for good stops the producer, so that nothing overtakes it.
 
@@ -55,33 +55,47 @@ class Producer:
     keeps the partition count it began with when a topic is given more partitions later.
 
     How far the name has come is kept in the compacted topic `ratchet-producers`, which is created if missing, and is at
-    most `store_records` records or `store_s` seconds behind `resume_from()`.
+    most `store_records` records (or the tenth of a second) or `store_s` seconds behind `resume_from()`, and as much
+    longer as Kafka takes to commit it.
+
+    It is written in Kafka transactions of an id that belongs to the name. A second producer of the name takes over the
+    id, and the epoch of the first ends: its next transaction is refused, and with `ProducerFenced` everything that it
+    is asked for from then on. It writes one every `store_s`, also while it is idle, and one in every `flush` and
+    `close`; so for at most that long after the take-over, and the time of one request, it may still send. The records
+    themselves are not in these transactions: they would be invisible until the next commit, and could not be retried
+    for longer than Kafka lets a transaction be open.
 
     `send` is for one thread at a time.
 
     Args:
         topic: where to; it must exist.
-        name: 1 to 256 bytes of UTF-8 without control characters.
+        name: 1 to 256 bytes of UTF-8 without control characters. None: one that no other producer has, see `name`. It
+            can be resumed like any other by who has noted it down.
+        initial_sequence: the first automatic sequence of a name that has published nothing yet.
         options: librdkafka client options, at least "bootstrap.servers". What the guarantees above rest on cannot be
             overridden.
         source: where the records come from, if it is one that can tell whether it has changed.
         from_start: send everything once more under the same name; the worker drops what it has seen.
-        store_records: at most this many acknowledged records are not yet stored as progress.
-        store_s: ... or for at most this many seconds.
+        store_records: progress is stored when so many records were acknowledged, at most ten times a second ...
+        store_s: ... or after so many seconds.
         timeout_s: how long to look for Kafka at the start, in seconds. Later there is no limit.
         say: told, every few seconds, that Kafka does not answer. Default: a warning in the log.
 
     Raises:
-        SettingsError: a bad name or bad client options.
+        SettingsError: a bad name, initial sequence or client option.
         TopicMissing: the topic does not exist.
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
         SourceError: the source is not the one that was published under this name.
     """
 
+    name: str
+    """The given one, or the one it was given."""
+
     def __init__(
         self,
         topic: str,
-        name: str,
+        name: str | None = None,
+        initial_sequence: int = 0,
         *,
         options: Mapping[str, str | int | bool],
         source: Source | None = None,
@@ -92,119 +106,139 @@ class Producer:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.topic = topic
-        self.name = name
-        self._name = name_bytes(name)
+        self.name = f"unnamed-{uuid.uuid4()}" if name is None else name
+        self._name = name_bytes(self.name)
+        if not 0 <= initial_sequence <= SEQUENCE_MAX:
+            raise SettingsError(f"initial_sequence {initial_sequence} is not within 0 and 2^63-1")
         self._source = source
         self._store_records = store_records
-        self._store_s = store_s
         self._say = say or log.warning
 
-        admin = admin_client(options)
-        shape = describe_topic(admin, topic, timeout_s=timeout_s, say=self._say)
-        if shape is None:
-            raise TopicMissing(f"topic {topic!r} does not exist: create it, or have it created with a partition count")
-        if describe_topic(admin, PROGRESS_TOPIC, timeout_s=timeout_s, say=self._say) is None:
-            create_topic(
-                admin,
-                PROGRESS_TOPIC,
-                partitions=1,
-                replication=-1,  # the broker's own default
-                config=PROGRESS_TOPIC_CONFIG,
-                timeout_s=timeout_s,
-                say=self._say,
-            )
-        self._progress_key = progress_key(topic, name)
-        stored = read_progress(options, topic, name, timeout_s=timeout_s, say=self._say)
-        self._progress = self._begin(stored, shape)
+        self._ledger = Ledger(options, topic, self.name, timeout_s=timeout_s, say=self._say)
+        shape = self._topic_shape(options, timeout_s)
+        self._outbox = Outbox(topic, self.name, options, self._say)  # connects while the rest is looked up
+        try:
+            # Asked before it is taken over as well: who comes with the wrong source must not stop the right one.
+            self._begin(self._ledger.read(), shape)
+            self._progress = self._begin(self._ledger.take_over(), shape)
+            # The name's partition count stands before its first record can be anywhere.
+            self._ledger.store(self._progress)
+        except BaseException:
+            self._outbox.stop()
+            raise
         self._resumed_after = self._progress.sequence
 
-        self._lock = threading.Lock()  # guards the prefix and what is said about progress; held for microseconds
+        self._lock = threading.Lock()  # guards the prefix; held for microseconds
         self._prefix = AcknowledgedPrefix(self._progress.sequence)
         self._records_before = self._progress.records
-        self._highest_acknowledged = self._progress.sequence
-        self._last_sent = NOTHING_YET if from_start else self._progress.sequence
-        self._stored_records = 0  # of this run, what the newest progress sent to Kafka covers
-        self._stored_at = self._heard_at = self._polled_at = time.monotonic()
+        self._stored_records = 0  # of this run, what the newest progress covers
+        self._highest_before = self._progress.highest
+        self._lags = False
+        """The prefix waits for the end of a run whose partition gets no more records: `offer` takes nothing more until
+        all is acknowledged."""
+        self._moved_at, self._reported_then = time.monotonic(), 0
         self._since_poll = 0
-        self._client_error = ""
-        self._failure: RatchetError | None = None
-        self._closed = threading.Event()
-        self._producer = self._client(options)
-        self._attendant = threading.Thread(target=self._attend, name=f"producer-{topic}", daemon=True)
-        self._attendant.start()
-        if self._progress is not stored:
-            # The name's partition count stands before its first record can be anywhere.
-            with self._lock:
-                self._store()
-            try:
-                self._drain()
-            except BaseException:
-                self._stop()
-                raise
+        self._last_sent = NOTHING_YET if from_start else self._progress.sequence
+        self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
+        self._numbered_by_us: bool | None = None
+        """Whether sequences are automatic; None before the first record."""
+        self._keeper = Keeper(self._ledger, self._newest_progress, self._outbox.fail, store_s)
 
-    def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int) -> None:
+    def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
         """Send one record; it is on its way when this returns. Waits while the local queue is full.
+
+        Args:
+            value: the record's value.
+            key: its key.
+            sequence: higher than that of the record before; gaps are fine. None: the next one, counted from
+                `initial_sequence`, or from what the name had reached. All records have one, or none has.
+
+        Returns:
+            its sequence
 
         Raises:
             SourceError: the sequence does not rise above that of the record before (or, where publishing was resumed,
-                above what the name had reached), or is not within 0 and 2^63-1.
+                above what the name had reached), or is not within 0 and 2^63-1; or own and automatic ones are mixed.
             RecordTooLarge: the record is larger than the client or the topic allows.
+            ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.
         """
-        self._check()
-        if sequence <= self._last_sent:
-            raise SourceError(
-                f"sequence {sequence} of producer {self.name!r} does not rise above {self._last_sent}: the worker "
-                "would drop the record as a duplicate. Give every record a higher sequence than the one before"
-            )
-        headers: list[tuple[str, str | bytes | None]] = [
-            (PRODUCER_HEADER, self._name),
-            (SEQUENCE_HEADER, sequence_bytes(sequence)),
-        ]
+        while (number := self.offer(value, key, sequence=sequence)) is None:
+            self._outbox.poll(IDLE_S)
+        return number
+
+    def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
+        """As `send`, but return None at once where the local queue is full."""
+        outbox, prefix = self._outbox, self._prefix
+        outbox.check()
+        number = self._number(sequence)
+        headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: sequence_bytes(number)}
         partition = zlib.crc32(self._name if key is None else key) % self._progress.partitions
-        with self._lock:
-            if not len(self._prefix):
-                self._heard_at = time.monotonic()  # silence is counted from when there is something to hear
-            self._prefix.sent(sequence)
         try:
-            self._produce(value, key, partition, headers, partial(self._delivered, sequence))
-        except Exception:
             with self._lock:
-                self._prefix.withdraw()
-            raise
-        self._last_sent = sequence
+                if self._lags and not self._settled():
+                    return None
+                self._lags = False
+                is_reported = prefix.needs_report(partition)
+                report = partial(self._delivered, number, partition) if is_reported else outbox.note
+                outbox.produce(self.topic, value, key, partition, report, headers=headers)
+                prefix.sent(partition, number, is_reported=is_reported)
+        except BufferError:
+            return None
+        except KafkaException as failure:
+            raise outbox.refused(failure, partition) from failure
+        self._last_sent = number
+        self._numbered_by_us = sequence is None
         self._since_poll += 1
         if self._since_poll >= POLL_EVERY_RECORDS:
-            self._poll(0)
+            self._since_poll = 0
+            outbox.poll(0)
+        return number
 
     def last_sequence_id(self) -> int:
         """The highest sequence that is known to be persisted for the name, on any partition; -1 for a new name."""
-        return self._highest_acknowledged
+        with self._lock:
+            self._settled()
+            return max(self._highest_before, self._prefix.highest)
 
     def resume_from(self) -> int:
         """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
-        return self._prefix.sequence
+        with self._lock:
+            self._settled()
+            return self._prefix.sequence
 
     @property
     def resumed_after(self) -> int:
         """What `resume_from()` was when this producer started."""
         return self._resumed_after
 
+    def has_persisted(self, sequence: int) -> bool:
+        """Whether everything up to this sequence is persisted; asks the client for news.
+
+        Raises:
+            ProducerFenced: a newer producer has taken over the name.
+            TransportError: Kafka has refused a record for good.
+        """
+        self._outbox.poll(0)
+        self._outbox.check()
+        return self.resume_from() >= sequence
+
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything that was sent, however long that takes, and store the progress.
 
         Raises:
+            ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused a record for good.
         """
-        self._drain()
-        with self._lock:
-            if self._prefix.sequence != self._progress.sequence:
-                self._store()
-        self._drain()
+        self._outbox.drain()
+        asked = self._keeper.ask()
+        while not self._keeper.wait(asked, SILENCE_S):
+            self._say(f"producer {self.name!r} waits for Kafka to store what it has reached")
+        self._outbox.check()
 
     def close(self) -> None:
         """Flush, then stop. A closed producer sends nothing any more."""
-        if not self._closed.is_set():
+        if not self._outbox.is_closed:
             try:
                 self.flush()
             finally:
@@ -222,6 +256,25 @@ class Producer:
         else:
             self._stop()
 
+    def _topic_shape(self, options: Mapping[str, str | int | bool], timeout_s: float) -> TopicShape:
+        admin = admin_client(options)
+        shape = describe_topic(admin, self.topic, timeout_s=timeout_s, say=self._say)
+        if shape is None:
+            raise TopicMissing(
+                f"topic {self.topic!r} does not exist: create it, or have it created with a partition count"
+            )
+        if describe_topic(admin, PROGRESS_TOPIC, timeout_s=timeout_s, say=self._say) is None:
+            create_topic(
+                admin,
+                PROGRESS_TOPIC,
+                partitions=1,
+                replication=-1,  # the broker's own default
+                config=PROGRESS_TOPIC_CONFIG,
+                timeout_s=timeout_s,
+                say=self._say,
+            )
+        return shape
+
     def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
         if stored is not None and stored.topic_id != shape.id:
             log.warning(
@@ -233,165 +286,83 @@ class Producer:
             stored = None
         if stored is None:
             source = self._source.mark(NOTHING_YET) if self._source else None
-            return Progress(NOTHING_YET, 0, shape.partitions, shape.id, source)
+            return Progress(NOTHING_YET, 0, shape.partitions, shape.id, source, NOTHING_YET, self._ledger.session)
         if self._source and stored.source is not None and self._source.mark(stored.sequence) != stored.source:
             raise SourceError(
                 f"the source has changed since producer {self.name!r} published it to {self.topic!r} up to sequence "
                 f"{stored.sequence}: what stands before that position is not the same. Publish it under another "
                 "producer name"
             )
-        return stored
+        return replace(stored, session=self._ledger.session)
 
-    def _client(self, options: Mapping[str, str | int | bool]) -> KafkaProducer:
-        try:
-            return KafkaProducer(
-                {
-                    "log_level": 0,  # `say` speaks instead
-                    "queue.buffering.max.kbytes": QUEUE_KBYTES,
-                    "reconnect.backoff.max.ms": 2000,  # a Kafka that is back is noticed soon, not after 10 s
-                    **options,
-                    "acks": "all",
-                    "enable.idempotence": True,
-                    # A record refused for good fails all that follow it on its partition, instead of being skipped.
-                    "enable.gapless.guarantee": True,
-                    "max.in.flight.requests.per.connection": 5,  # the most that idempotence keeps in order
-                    "message.timeout.ms": 0,  # without end
-                    "error_cb": self._client_failed,
-                }
-            )
-        except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
-
-    def _produce(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        headers: list[tuple[str, str | bytes | None]],
-        report: Callable[[KafkaError | None, Message], None],
-    ) -> None:
-        while True:
-            try:
-                self._producer.produce(
-                    self.topic, value=value, key=key, partition=partition, headers=headers, on_delivery=report
+    def _number(self, sequence: int | None) -> int:
+        if self._numbered_by_us is not None and self._numbered_by_us != (sequence is None):
+            raise SourceError(
+                f"producer {self.name!r} has sent records "
+                + (
+                    f"without a sequence of their own, and this one has {sequence}"
+                    if self._numbered_by_us
+                    else "with sequences of their own, and this one has none"
                 )
-                return
-            except BufferError:
-                self._poll(IDLE_S)
-                self._check()
-            except KafkaException as failure:
-                if failure.args[0].code() == CLIENT_STOPPED:
-                    self._stopped(failure.args[0])
-                    self._check()
-                raise self._refusal(failure.args[0], f"partition {partition}") from failure
+                + ": give every record of a producer a sequence, or none"
+            )
+        if sequence is None:
+            number = max(self._last_sent + 1, self._first)
+            if number > SEQUENCE_MAX:
+                raise SourceError(
+                    f"producer {self.name!r} has come to its last sequence, 2^63-1: go on under another name"
+                )
+        else:
+            number = sequence
+            if 0 <= number <= self._last_sent:
+                raise SourceError(
+                    f"sequence {number} of producer {self.name!r} does not rise above {self._last_sent}: the worker "
+                    "would drop the record as a duplicate. Give every record a higher sequence than the one before"
+                )
+        return number
 
-    def _delivered(self, sequence: int, error: KafkaError | None, message: Message) -> None:
-        self._heard_at = time.monotonic()
+    def _delivered(self, sequence: int, partition: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._fail(self._refusal(error, f"sequence {sequence}, partition {message.partition()}"))
+            self._outbox.fail(self._outbox.refusal(error, f"sequence {sequence}, partition {partition}"))
             return
+        if self._outbox.has_failed():
+            return  # a record before this one may have
+        self._outbox.heard()
         with self._lock:
-            self._highest_acknowledged = max(self._highest_acknowledged, sequence)
-            self._prefix.acknowledge(sequence)
-            if self._prefix.records - self._stored_records >= self._store_records:
-                self._store()
+            self._prefix.acknowledge(partition)
+            if self._prefix.reported - self._stored_records < self._store_records:
+                return
+            self._stored_records = self._prefix.reported
+        self._keeper.wake()
 
-    def _store(self) -> None:
-        """Send the progress. The lock is held."""
-        sequence = self._prefix.sequence
-        try:
-            progress = Progress(
-                sequence,
-                self._records_before + self._prefix.records,
-                self._progress.partitions,
-                self._progress.topic_id,
-                self._source.mark(sequence) if self._source else self._progress.source,
-            )
-            self._producer.produce(
-                PROGRESS_TOPIC, value=progress.encode(), key=self._progress_key, partition=0, on_delivery=self._stored
-            )
-        except BufferError:
-            return  # the queue is full of records; the next delivery report tries again
-        except SourceError as failure:
-            self._fail(failure)
-            return
-        except KafkaException as failure:
-            self._fail(self._refusal(failure.args[0], f"progress in {PROGRESS_TOPIC}"))
-            return
-        self._progress = progress
-        self._stored_records = self._prefix.records
-        self._stored_at = time.monotonic()
+    def _settled(self) -> bool:
+        """Bring the prefix up to date; whether nothing is under way. The lock is held: nothing sets out meanwhile."""
+        is_settled = self._outbox.is_empty()
+        if is_settled:
+            self._prefix.settle()
+        self._prefix.advance()
+        return is_settled
 
-    def _stored(self, error: KafkaError | None, message: Message) -> None:
-        self._heard_at = time.monotonic()
-        if error is not None:
-            self._fail(self._refusal(error, f"progress in {PROGRESS_TOPIC}"))
-
-    def _attend(self) -> None:
-        """Keep acknowledgements and progress fresh while the program does something else.
-
-        Delivery reports run under Python's interpreter lock, which a busy thread gives up only every 5 ms: this thread
-        must not compete with a `send` that fetches them itself.
-        """
-        while not self._closed.wait(IDLE_S):
-            if time.monotonic() - self._polled_at >= IDLE_S:
-                self._poll(0)
-            with self._lock:
-                moved = self._prefix.sequence != self._progress.sequence
-                if moved and time.monotonic() - self._stored_at >= self._store_s:
-                    self._store()
-            silent_s = time.monotonic() - self._heard_at
-            if len(self._producer) and silent_s >= SILENCE_S:
-                self._heard_at += SILENCE_S  # once per SILENCE_S
-                self._say(
-                    f"Kafka acknowledges nothing; {len(self._producer)} records of producer {self.name!r} wait and "
-                    f"will be sent when it does{': ' + self._client_error if self._client_error else ''}"
-                )
-
-    def _poll(self, timeout_s: float) -> None:
-        self._since_poll = 0
-        self._polled_at = time.monotonic()
-        try:
-            self._producer.poll(timeout_s)
-        except KafkaException as failure:
-            self._stopped(failure.args[0])
-        self._polled_at = time.monotonic()
-
-    def _drain(self) -> None:
-        while len(self._producer) and self._failure is None:
-            self._poll(IDLE_S)
-        self._check()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closed.is_set():
-            raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
-
-    def _fail(self, failure: RatchetError) -> None:
-        # The first one is the cause; what follows it on the partition fails only because of it.
-        self._failure = self._failure or failure
-
-    def _refusal(self, error: KafkaError, what: str) -> RatchetError:
-        return refusal(error, f"topic {self.topic!r}, producer {self.name!r}, {what}")
-
-    def _stopped(self, error: KafkaError) -> None:
-        """The client has given up for good. The report of the record that made it so may follow, and says more."""
-        deadline = time.monotonic() + SILENCE_S
-        while self._failure is None and time.monotonic() < deadline:
-            try:
-                self._producer.poll(IDLE_S)
-            except KafkaException:
-                continue  # the same news again
-        self._fail(self._refusal(error, "the client has stopped"))
-
-    def _client_failed(self, error: KafkaError) -> None:
-        self._client_error = error.str()
-        if error.code() == AUTHENTICATION_FAILED:
-            self._fail(self._refusal(error, "authentication"))
+    def _newest_progress(self) -> Progress:
+        with self._lock:
+            under_way = not self._settled()
+            sequence, records = self._prefix.sequence, self._prefix.records
+            highest = max(self._highest_before, self._prefix.highest)
+            if not under_way or sequence != self._progress.sequence:
+                self._moved_at, self._reported_then = time.monotonic(), self._prefix.reported
+            # Where nothing at all is acknowledged, Kafka is away, and emptying the queue would not help.
+            is_stuck = self._prefix.reported > self._reported_then
+            self._lags = is_stuck and time.monotonic() - self._moved_at >= LAG_S
+            self._stored_records = self._prefix.reported
+        self._progress = replace(
+            self._progress,
+            sequence=sequence,
+            records=self._records_before + records,
+            source=self._source.mark(sequence) if self._source else self._progress.source,
+            highest=highest,
+        )
+        return self._progress
 
     def _stop(self) -> None:
-        self._closed.set()
-        self._attendant.join()
-        self._producer.purge()
-        self._poll(0)
+        self._keeper.close()
+        self._outbox.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
@@ -23,6 +24,8 @@ PROGRESS_TOPIC_CONFIG = {
     "segment.bytes": str(1024 * 1024),
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
+    # Every transaction leaves an end marker. Markers stay for this long after their records are gone, a day by default.
+    "delete.retention.ms": str(60 * 1000),
 }
 
 
@@ -40,6 +43,10 @@ class Progress:
     """Kafka's id of the topic. A topic created again has another, and holds nothing of what this states."""
     source: str | None
     """The source's mark for `sequence` (see `Source.mark`); None for a program that calls `send` itself."""
+    highest: int
+    """The highest sequence that Kafka has acknowledged, on whichever partition; `sequence` at least."""
+    session: str
+    """Of the producer that wrote this: any text that is its alone."""
 
     def encode(self) -> bytes:
         """The value in the compacted topic."""
@@ -60,8 +67,14 @@ class Progress:
                 f"{where}: not the progress of a producer ({error!r}). Another program writes to {PROGRESS_TOPIC}; "
                 "delete that record, or publish under another name"
             ) from error
-        numbers = (progress.sequence, progress.records, progress.partitions)
-        if any(type(number) is not int for number in numbers) or not NOTHING_YET <= progress.sequence <= SEQUENCE_MAX:
+        numbers = (progress.sequence, progress.records, progress.partitions, progress.highest)
+        texts = (progress.topic_id, progress.session, progress.source or "")
+        if (
+            any(type(number) is not int for number in numbers)
+            or any(type(text) is not str for text in texts)
+            or not NOTHING_YET <= progress.sequence <= progress.highest <= SEQUENCE_MAX
+            or progress.partitions < 1
+        ):
             raise SourceError(f"{where}: not the progress of a producer ({value[:200]!r})")
         return progress
 
@@ -74,7 +87,10 @@ def progress_key(topic: str, name: str) -> bytes:
 def read_progress(
     options: Mapping[str, str | int | bool], topic: str, name: str, *, timeout_s: float, say: Callable[[str], None]
 ) -> Progress | None:
-    """The newest committed progress of the name on the topic; None for a new name.
+    """The newest progress of the name on the topic; None for a new name.
+
+    Uncommitted progress counts: it was true when it was written. What is committed cannot be read beyond the oldest
+    open transaction of the partition, which may be that of a killed producer of another name.
 
     Raises:
         BrokerUnavailable: nothing came for `timeout_s` seconds.
@@ -88,13 +104,16 @@ def read_progress(
             "group.id": "ratchet-producers-reader",  # required by the client; no group is joined, nothing committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 10,  # the broker would hold back the answer "that is the end" for half a second
         }
     )
     newest: Progress | None = None
     heard_at = time.monotonic()
     try:
+        with suppress(KafkaException):
+            # A client that is asked to read before it has met a broker tries again half a second later.
+            consumer.list_topics(PROGRESS_TOPIC, timeout=ATTEMPT_S)
         consumer.assign([TopicPartition(PROGRESS_TOPIC, 0, OFFSET_BEGINNING)])
         while True:
             message = consumer.poll(1.0)

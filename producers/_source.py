@@ -15,7 +15,28 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-    """A replayable source: it gives the same records with the same sequences, however often it is read."""
+    """A replayable source: it gives the same records with the same sequences, however often it is read.
+
+    Anything with these two methods is one. The rows of a table, for instance, whose id only rises::
+
+        class Orders:
+            def __init__(self, database: sqlite3.Connection) -> None:
+                self.database = database
+
+            def read(self, from_sequence: int) -> Iterator[Record]:
+                rows = self.database.execute(
+                    "SELECT id, customer, total FROM orders WHERE id >= ? ORDER BY id", (from_sequence,)
+                )
+                for id, customer, total in rows:
+                    yield Record(id, customer.encode(), json.dumps({"total": total}).encode())
+
+            def mark(self, sequence: int) -> str:
+                return "orders"  # or a digest of the row with this id, to notice another database
+
+        source = Orders(sqlite3.connect("shop.db", check_same_thread=False))
+        with Producer("orders.raw", "shop", options={...}, source=source) as producer:
+            publish(source, producer)
+    """
 
     def read(self, from_sequence: int) -> Iterator[Record]:
         """The records with this sequence or a higher one, in rising order; gaps are allowed.

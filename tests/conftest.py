@@ -68,14 +68,14 @@ def kafka_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def kafka_tool(kafka_jars: list[Path]) -> Callable[..., str]:
-    """kafka_tool(main class, *arguments) runs one of Kafka's tools and returns what it prints.
+    """kafka_tool(main class, *arguments, given=standard input) runs one of Kafka's tools and returns what it prints.
 
     org.apache.kafka.tools.DumpLogSegments, org.apache.kafka.tools.consumer.ConsoleConsumer, ...
     """
 
-    def run(*arguments: object) -> str:
+    def run(*arguments: object, given: str = "") -> str:
         command = [str(find_java()), "-Xmx256m", "-cp", ":".join(map(str, kafka_jars)), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{arguments[0]} failed:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

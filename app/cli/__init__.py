@@ -27,9 +27,10 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, sink, tables, verify, faults, setup):
+for command in (demo, broker, worker, web, publish, sink, tables, verify, setup):
     cli.command()(command)
 cli.add_typer(bench, name="bench")
+cli.add_typer(faults, name="faults")
 
 
 def main() -> None:

@@ -112,6 +112,29 @@ def recovery(
 
 
 @bench.command()
+def producer(
+    records: Annotated[int, typer.Option(help="Each producer sends so many.")] = 1_000_000,
+    value_bytes: Annotated[int, typer.Option(help="Of each value.", min=1)] = 200,
+    rounds: Rounds = 4,
+) -> None:
+    """How fast the producer sends, next to a bare client; one line of JSON a run, and one with the ratios."""
+    from bench._sending import sending
+
+    print(json_text.dumps(sending(records, value_bytes, rounds, _say).as_dict()), flush=True)
+
+
+@bench.command()
+def restart(
+    sizes: Annotated[list[int] | None, typer.Option("--size", help="Published before, in records.")] = None,
+    rounds: Rounds = 5,
+) -> None:
+    """Seconds from the start of `ratchet publish` to its first new record, by what its name has published before."""
+    from bench._sending import restart as measured
+
+    print(json_text.dumps(measured(sizes or [1_000_000, 10_000_000], rounds, _say)), flush=True)
+
+
+@bench.command()
 def plot(
     told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
     picture: Annotated[Path, typer.Argument(help="SVG to write.")],
@@ -120,6 +143,12 @@ def plot(
     from bench._plot import plot as draw
 
     draw(told, picture)
+
+
+def _say(line: str) -> None:
+    import sys
+
+    print(line, file=sys.stderr, flush=True)
 
 
 def _load(

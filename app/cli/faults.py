@@ -3,39 +3,79 @@
 from __future__ import annotations
 
 import json as json_text
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli._options import Json
 
+if TYPE_CHECKING:
+    from faults import ProducerResult, Result
 
-def faults(
+
+faults = typer.Typer(invoke_without_command=True)
+
+Seed = Annotated[int | None, typer.Option(help="Draws events, faults and their order; default: a new one.")]
+Folder = Annotated[Path | None, typer.Option(help="A new folder to keep logs and data in; default: a temporary one.")]
+
+
+@faults.callback()
+def everything(
+    context: typer.Context,
     short: Annotated[bool, typer.Option("--short", help="A few minutes: each fault at least once.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Draws events, faults and their order; default: a new one.")] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="A new folder to keep logs and data in; default: a temporary one.")
-    ] = None,
+    seed: Seed = None,
+    folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Inject every fault, in random order, and prove that each event counted once. Exit code 1 if one did not."""
+    if context.invoked_subcommand is not None:
+        if short or json or seed is not None or folder is not None:
+            raise typer.BadParameter(f"write the options after {context.invoked_subcommand}")
+        return
+    from faults import LONG, SHORT, run
+
+    say = _speaker(json)
+    _tell(run(SHORT if short else LONG, _drawn(seed), say, folder), say, json=json)
+
+
+@faults.command()
+def producer(
+    file: Annotated[Path, typer.Argument(help="Lines to send; plain, .gz or .zst.", show_default=False)],
+    kills: Annotated[int, typer.Option("--kills", min=0, help="How often the producer is killed.")] = 50,
+    seed: Seed = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Send a file under a name, kill the producer again and again, and prove that the output is the file."""
+    from faults import run_producer
+
+    say = _speaker(json)
+    _tell(run_producer(file, kills, _drawn(seed), say, folder), say, json=json)
+
+
+def _drawn(seed: int | None) -> int:
     import secrets
+
+    return secrets.randbelow(1 << 31) if seed is None else seed
+
+
+def _speaker(json: bool) -> Callable[..., None]:
     import sys
 
     from rich.console import Console
 
-    from faults import LONG, SHORT, run
+    return Console(stderr=json, markup=False, highlight=False, soft_wrap=True, file=sys.stderr if json else None).print
 
-    console = Console(stderr=json, markup=False, highlight=False, soft_wrap=True, file=sys.stderr if json else None)
-    drawn = secrets.randbelow(1 << 31) if seed is None else seed
-    result = run(SHORT if short else LONG, drawn, console.print, folder)
+
+def _tell(result: Result | ProducerResult, say: Callable[..., None], *, json: bool) -> None:
     told = result.as_dict()
     if json:
         print(json_text.dumps(told), flush=True)
     else:
-        console.print(", ".join(f"{name} {value}" for name, value in told.items()))
-        console.print(
+        say(", ".join(f"{name} {value}" for name, value in told.items()))
+        say(
             f"lost {result.lost}, doubled {result.doubled}, reordered {result.reordered}",
             style="bold green" if result.ok else "bold red",
         )

@@ -1,8 +1,9 @@
-"""`ratchet publish`: a file into a topic, under a producer's name."""
+"""`ratchet publish`: files into a topic, under a producer's name."""
 
 from __future__ import annotations
 
 import json as json_text
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from app.cli._options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from app.settings import Settings
-    from producers import FileSource, Format
+    from producers import FileSet, FileSource, StreamSource
 
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal for a bar, progress is a line of text this often."""
@@ -25,15 +26,31 @@ SHOW_EVERY_S = 0.1
 
 
 def publish(
-    file: Annotated[Path, typer.Argument(help="NDJSON or lines of text, plain or .gz.", show_default=False)],
-    producer: Annotated[str, typer.Option("--producer", help="The name this file is published under, and resumed by.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="NDJSON, CSV or lines, plain, .gz or .zst; several in their order; a folder; or - (standard input).",
+            show_default=False,
+        ),
+    ],
+    producer: Annotated[str, typer.Option("--producer", help="The name this is published under, and resumed by.")],
     topic: Annotated[
         str | None, typer.Option("--topic", help="Default: the input topic of the settings' stream.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="JSON field whose text becomes the record's key.")] = None,
-    format: Annotated[
-        str | None, typer.Option("--format", help="ndjson or lines. Default: ndjson for .ndjson and .jsonl (.gz).")
+    key: Annotated[
+        str | None, typer.Option("--key", help="JSON field or CSV column whose text becomes the record's key.")
     ] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="ndjson, csv or lines. Default: by the file's name, else lines.")
+    ] = None,
+    sequence_field: Annotated[
+        str | None,
+        typer.Option("--sequence-field", help="JSON field or CSV column that is the record's sequence; it must rise."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Of a folder: wait for more lines and files, until SIGINT or SIGTERM.")
+    ] = False,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
     ] = False,
@@ -46,18 +63,15 @@ def publish(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Publish a file, each record once counted: after a crash, run it again and it goes on where it stopped."""
+    """Publish files, each record once counted: after a crash, run it again and it goes on where it stopped."""
     from app._broker import choose_broker
     from app.settings import load
-    from errors import SettingsError
-    from producers import FileSource, Producer
+    from producers import Producer
     from producers import publish as publish_source
 
-    if format not in (None, "ndjson", "lines"):
-        raise SettingsError(f"--format {format}: write ndjson or lines")
     settings = load(config)
     topic = topic or settings.stream(stream)[1].input
-    source = FileSource(file, format=_format(format), key=key)
+    source = _source(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
     with choose_broker(settings) as bootstrap:
         options = {"bootstrap.servers": bootstrap, **settings.kafka}
         _ensure_topic(topic, settings, options, partitions)
@@ -74,8 +88,9 @@ def publish(
             ) as sender,
         ):
             if sender.resumed_after >= 0 and not from_start:
-                say(f"{file}: producer {producer!r} goes on after byte {sender.resumed_after}")
-            done = publish_source(source, sender, from_start=from_start, records_per_s=rate, on_record=moved)
+                say(f"{source.label}: producer {producer!r} goes on after {source.place(sender.resumed_after)}")
+            with _stopped_by_signals(source if follow else None):
+                done = publish_source(source, sender, from_start=from_start, records_per_s=rate, on_record=moved)
     if json:
         counts = {
             "published": done.published,
@@ -85,17 +100,54 @@ def publish(
         print(json_text.dumps(counts), flush=True)
     elif done.published:
         print(
-            f"{file}: {done.published:,} records published to {topic} as {producer!r}, "
+            f"{source.label}: {done.published:,} records published to {topic} as {producer!r}, "
             f"last sequence {done.last_sequence}",
             flush=True,
         )
     else:
         why = "it has no records" if done.last_sequence < 0 else "all of it was published before"
-        print(f"{file}: nothing to publish, {why}", flush=True)
+        print(f"{source.label}: nothing to publish, {why}", flush=True)
 
 
-def _format(text: str | None) -> Format | None:
-    return "ndjson" if text == "ndjson" else "lines" if text == "lines" else None
+def _source(
+    files: list[Path], *, follow: bool, format: str | None, key: str | None, sequence_field: str | None
+) -> FileSource | FileSet | StreamSource:
+    from errors import SettingsError
+    from producers import FileSet, FileSource, StreamSource
+
+    if Path("-") in files:
+        if len(files) > 1 or follow:
+            raise SettingsError("-: standard input is published alone, and to its end anyway")
+        return StreamSource(sys.stdin.buffer, sequence_field=sequence_field, format=format, key=key)
+    if follow or len(files) > 1 or files[0].is_dir():
+        return FileSet(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
+    return FileSource(files[0], format=format, key=key, sequence_field=sequence_field)
+
+
+@contextmanager
+def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM end the source, so that what was read is flushed; the second ends the process."""
+    from producers import FileSet
+
+    if not isinstance(source, FileSet):
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(*_: object) -> None:
+        restore()
+        source.stop()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def _ensure_topic(topic: str, settings: Settings, options: dict[str, str | int | bool], partitions: int | None) -> None:
@@ -123,7 +175,9 @@ def _say(sentence: str) -> None:
 
 
 @contextmanager
-def _progress(source: FileSource) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
+def _progress(
+    source: FileSource | FileSet | StreamSource,
+) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
     """A bar over the bytes of the file on a terminal, else a line now and then; and how to say something beside it."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -137,7 +191,7 @@ def _progress(source: FileSource) -> Iterator[tuple[Callable[[int], None], Calla
             count += 1
             if count % 256 == 0 and time.monotonic() - shown_at >= PLAIN_EVERY_S:
                 shown_at = time.monotonic()
-                _say(f"{source.path.name}: {count:,} records, byte {sequence:,}")
+                _say(f"{source.label}: {count:,} records, {source.place(sequence)}")
 
         yield moved_plainly, _say
         return
@@ -150,17 +204,17 @@ def _progress(source: FileSource) -> Iterator[tuple[Callable[[int], None], Calla
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(source.path.name, total=source.size_bytes, records=0)
+        task = bar.add_task(source.label, total=source.size_bytes, records=0)
 
         def moved(sequence: int) -> None:
             nonlocal count, shown_at
             count += 1
             if time.monotonic() - shown_at >= SHOW_EVERY_S:
                 shown_at = time.monotonic()
-                bar.update(task, completed=source.position_bytes, records=count)
+                bar.update(task, completed=source.position_bytes, total=source.size_bytes, records=count)
 
         def say_above(sentence: str) -> None:
             bar.console.print(f"ratchet: {sentence}", markup=False, highlight=False)
 
         yield moved, say_above
-        bar.update(task, completed=source.size_bytes, records=count)
+        bar.update(task, completed=source.position_bytes, total=source.position_bytes, records=count)

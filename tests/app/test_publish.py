@@ -47,12 +47,12 @@ def start(broker: str, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
 @pytest.fixture
 def publish(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
-    """publish(*arguments) runs it here -> exit code, standard output, standard error."""
+    """publish(*arguments, given=standard input) runs it here -> exit code, standard output, standard error."""
     monkeypatch.setenv("RATCHET_BOOTSTRAP", broker)
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        done = CliRunner().invoke(cli, ["publish", *map(str, arguments)])
+    def run(*arguments: object, given: bytes | None = None) -> tuple[int, str, str]:
+        done = CliRunner().invoke(cli, ["publish", *map(str, arguments)], input=given)
         if isinstance(done.exception, RatchetError):
             return 2, done.stdout, done.stderr + str(done.exception)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -205,6 +205,70 @@ def test_a_source_that_changed(publish, new_topic: NewTopic, name: str, tmp_path
         assert "under another producer name" in err
 
 
+def test_several_files_and_then_one_more(publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
+    topic = new_topic(1)
+    (tmp_path / "1.csv").write_text('id,text\na,"two\nlines"\nb,plain\n')
+    (tmp_path / "2.ndjson.gz").write_bytes(gzip.compress(b'{"id":"c"}\n'))
+    arguments = ("--producer", name, "--topic", topic, "--key", "id", "--json")
+    assert json.loads(publish("1.csv", *arguments)[1])["published"] == 2
+    code, out, err = publish("1.csv", "2.ndjson.gz", *arguments)
+    assert (code, json.loads(out)["published"]) == (0, 1), err
+    assert "goes on after byte 22 of 1.csv" in err
+    assert [(m.key(), m.value()) for m in read(broker, topic, 0)] == [
+        (b"a", b'{"id":"a","text":"two\\nlines"}'),
+        (b"b", b'{"id":"b","text":"plain"}'),
+        (b"c", b'{"id":"c"}'),
+    ]
+    code, _, err = publish("2.ndjson.gz", "1.csv", *arguments)
+    assert code == 2
+    assert "has changed" in err
+    assert "another producer name" in err
+
+
+def test_a_folder_is_followed_until_a_signal(
+    start, publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "1.txt").write_text("a\nb\nhal")
+    process = start(folder, "--follow", "--producer", name, "--topic", topic)
+
+    def wait_for(count: int) -> None:
+        while written(broker, topic, 1) < count:
+            assert process.poll() is None, process.communicate()
+
+    wait_for(2)
+    with (folder / "1.txt").open("a") as file:
+        file.write("f\nlast")
+    wait_for(3)
+    (folder / "2.txt").write_text("next\nnot yet")
+    wait_for(5)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, "5 records published" in out) == (0, True), err
+    code, out, _ = publish(folder, "--producer", name, "--topic", topic, "--json")  # to the end, once
+    assert (code, json.loads(out)["published"]) == (0, 1)
+    assert [m.value() for m in read(broker, topic, 0)] == [b"a", b"b", b"half", b"last", b"next", b"not yet"]
+
+
+def test_standard_input_with_identifiers(publish, broker: str, new_topic: NewTopic, name: str) -> None:
+    topic = new_topic(1)
+    rows = b'{"n":3}\n{"n":"7"}\n{"n":9}\n{"n":8}\n'
+    arguments = ("-", "--producer", name, "--topic", topic, "--sequence-field", "n", "--json")
+
+    assert json.loads(publish(*arguments, given=rows[:18])[1]) == {
+        "published": 2,
+        "resumed_after": -1,
+        "last_sequence": 7,
+    }
+    code, _, err = publish(*arguments, given=rows)  # from its beginning again: what was published is passed over
+    assert code == 2
+    assert "sequence 8" in err
+    assert "does not rise above 9" in err
+    assert [sequence_of(message) for message in read(broker, topic, 0)] == [3, 7, 9]
+
+
 def test_a_missing_topic_is_created_where_it_is_known_how(publish, broker: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / "f.txt"
     path.write_bytes(b"one\n")
@@ -242,9 +306,12 @@ def test_bad_producer_names(publish, new_topic: NewTopic, tmp_path: Path, produc
     ("arguments", "says"),
     [
         (("missing.txt", "--producer", "p", "--topic", "t"), "missing.txt: there is no such file"),
-        ((".", "--producer", "p", "--topic", "t"), "is a folder"),
+        ((".", "--producer", "p", "--topic", "t"), "has no files"),
         (("missing.txt", "--producer", "p"), "say which stream"),
-        (("missing.txt", "--producer", "p", "--topic", "t", "--format", "csv"), "--format csv: write ndjson or lines"),
+        (("missing.txt", "--producer", "p", "--topic", "t", "--format", "x"), "write ndjson, lines or csv"),
+        (("missing.txt", "--follow", "--producer", "p", "--topic", "t"), "only a folder can be followed"),
+        (("-", "--producer", "p", "--topic", "t"), "cannot be read again after a crash"),
+        (("-", "a.txt", "--producer", "p", "--topic", "t"), "standard input is published alone"),
     ],
 )
 def test_mistakes_are_said_before_kafka_is_asked(

@@ -2,6 +2,7 @@ import gzip
 import re
 from pathlib import Path
 
+import cramjam
 import pytest
 
 from errors import SettingsError, SourceError
@@ -11,11 +12,20 @@ from producers._files import HEAD_BYTES
 LINES = [b'{"id":"a"}', b'{"id":2}', b'{"id":true}', b'{"id":1.50}', '{"id":"é","x":[1]}'.encode()]
 
 
-@pytest.fixture(params=["plain", "gzip"])
+def zstd(content: bytes) -> bytes:
+    return bytes(cramjam.zstd.compress(content))
+
+
+WAYS = {"plain": ("", bytes), "gzip": (".gz", gzip.compress), "zstd": (".zst", zstd)}
+
+
+@pytest.fixture(params=WAYS)
 def write(request: pytest.FixtureRequest, tmp_path: Path):
+    suffix, compressed = WAYS[request.param]
+
     def to(name: str, content: bytes) -> Path:
-        path = tmp_path / (name + (".gz" if request.param == "gzip" else ""))
-        path.write_bytes(gzip.compress(content) if request.param == "gzip" else content)
+        path = tmp_path / (name + suffix)
+        path.write_bytes(compressed(content))
         return path
 
     return to
@@ -81,7 +91,7 @@ def test_several_gzip_members_are_one_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        (b"\xff\xfe{}", "not UTF-8: invalid start byte at byte 9"),
+        (b"\xff\xfe{}", "not UTF-8: invalid start byte at its byte 0"),
         (b'{"id":', "not JSON: "),
         (b'{"id":NaN}', "not JSON: "),
         (b'{"other":1}', "has no field 'id', which is to be the record's key. It has: other"),

@@ -10,8 +10,17 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.admin import NewTopic as Topic
 
 from app._broker import EmbeddedBroker
-from errors import BrokerUnavailable, RecordTooLarge, SourceError, TopicMissing, TransportError
-from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, create_topic, publish
+from errors import (
+    BrokerUnavailable,
+    ProducerFenced,
+    RecordTooLarge,
+    SettingsError,
+    SourceError,
+    TopicMissing,
+    TransportError,
+)
+from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, _ledger, _producer, create_topic, publish
+from producers._progress import progress_key
 
 NewTopic = Callable[..., str]
 
@@ -86,11 +95,12 @@ def test_a_sequence_that_does_not_rise_is_refused(broker: str, new_topic: NewTop
     topic = new_topic(1)
     with Producer(topic, name, options={"bootstrap.servers": broker}) as producer:
         producer.send(b"v", sequence=5)
-        for wrong in (5, 4, -1):
+        for wrong in (5, 4, 0):
             with pytest.raises(SourceError, match="does not rise above 5"):
                 producer.send(b"v", sequence=wrong)
-        with pytest.raises(SourceError, match=r"not within 0 and 2\^63-1"):
-            producer.send(b"v", sequence=2**63)
+        for wrong in (-1, 2**63):
+            with pytest.raises(SourceError, match=r"not within 0 and 2\^63-1"):
+                producer.send(b"v", sequence=wrong)
         producer.send(b"v", sequence=6)
     assert sequences(broker, topic, 0) == [5, 6]
 
@@ -188,6 +198,22 @@ def test_progress_is_stored_while_the_program_does_something_else(broker: str, n
             assert time.monotonic() < deadline
 
 
+def test_a_partition_that_gets_no_more_records_does_not_hold_back_the_progress(
+    broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_producer, "LAG_S", 0.3)
+    topic = new_topic(2)
+    with Producer(topic, name, options={"bootstrap.servers": broker}, store_s=0.1) as producer:
+        for sequence in range(50):  # one report, for the first of them
+            producer.send(b"v", b"0", sequence=sequence)
+        sequence, deadline = 50, time.monotonic() + 60
+        while producer.resume_from() < 100:  # never idle: there is always one more under way
+            producer.send(b"v", b"4", sequence=sequence)
+            sequence += 1
+            assert time.monotonic() < deadline
+    assert len(sequences(broker, topic, 0)) + len(sequences(broker, topic, 1)) == sequence
+
+
 def test_a_full_queue_waits(broker: str, new_topic: NewTopic, name: str) -> None:
     topic = new_topic(1)
     options = {"bootstrap.servers": broker, "queue.buffering.max.messages": 50}
@@ -243,6 +269,110 @@ def test_nobody_listens(name: str) -> None:
     assert "does not answer yet" in said[0]
 
 
+def test_a_name_is_given_where_there_is_none(broker: str, new_topic: NewTopic) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, options=options) as one, Producer(topic, options=options) as other:
+        assert one.name != other.name
+        assert (one.send(b"a"), one.send(b"b"), other.send(b"c")) == (0, 1, 0)
+    with Producer(topic, one.name, options=options) as again:  # for who has noted it down
+        assert (again.last_sequence_id(), again.send(b"d")) == (1, 2)
+    found = {(dict(m.headers())["ratchet-producer"].decode(), sequence_of(m)) for m in read(broker, topic, 0)}
+    assert found == {(one.name, 0), (one.name, 1), (other.name, 0), (one.name, 2)}
+
+
+def test_numbers_are_ours_or_the_users(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, 100, options=options) as producer:
+        assert [producer.send(b"v") for _ in range(3)] == [100, 101, 102]
+        with pytest.raises(SourceError, match=r"without a sequence of their own, and this one has 500"):
+            producer.send(b"v", sequence=500)
+        assert producer.send(b"v") == 103
+    with Producer(topic, name, 100, options=options) as producer:
+        assert producer.send(b"v") == 104  # what the name has reached counts, not where it began
+    with Producer(topic, name, options=options) as producer:
+        with pytest.raises(SourceError, match="does not rise above 104"):
+            producer.send(b"v", sequence=3)
+        producer.send(b"v", sequence=110)
+        with pytest.raises(SourceError, match=r"with sequences of their own, and this one has none"):
+            producer.send(b"v")
+        producer.send(b"v", sequence=2**63 - 2)
+    with Producer(topic, name, options=options) as producer:
+        assert producer.send(b"v") == 2**63 - 1
+        with pytest.raises(SourceError, match=r"last sequence, 2\^63-1: go on under another name"):
+            producer.send(b"v")
+    assert sequences(broker, topic, 0) == [100, 101, 102, 103, 104, 110, 2**63 - 2, 2**63 - 1]
+    for wrong in (-1, 2**63):
+        with pytest.raises(SettingsError, match=r"initial_sequence .* is not within 0 and 2\^63-1"):
+            Producer(topic, name, wrong, options=options)
+
+
+def test_a_newer_producer_of_the_name_stops_the_older(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+
+    def taken_over() -> pytest.RaisesExc[ProducerFenced]:
+        return pytest.raises(ProducerFenced, match=rf"{name}' of topic '{topic}' has been taken over.*name of its own")
+
+    idle = Producer(topic, name, options=options, store_s=0.2)
+    flushing = Producer(topic, name, options=options, store_s=3600)
+    deadline = time.monotonic() + 30
+    with taken_over():  # it notices by itself
+        while time.monotonic() < deadline:
+            idle._outbox.check()
+            time.sleep(0.05)
+    with taken_over():
+        idle.send(b"v")
+    flushing.send(b"first")
+    with Producer(topic, name, options=options, store_s=0.2) as newest:
+        with taken_over():
+            flushing.flush()  # the record is in Kafka; that it was persisted for the name, nobody may say any more
+        with taken_over():
+            flushing.close()
+        assert newest.resume_from() == -1
+        newest.send(b"second")
+    with taken_over():
+        idle.close()
+    assert [message.value() for message in read(broker, topic, 0)] == [b"first", b"second"]
+    with Producer(topic, name, options=options) as successor:
+        assert successor.resume_from() == 0
+
+
+def test_an_epoch_that_ends_without_a_successor_is_begun_anew(
+    broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Kafka does to a transaction that takes too long: it raises the epoch, and nobody takes over."""
+    monkeypatch.setattr(_ledger, "DOUBT_S", 0.5)
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options, store_s=0.2) as producer:
+        producer.send(b"v")
+        producer.flush()
+        kafka = PlainProducer({**options, "transactional.id": _ledger.transactional_id(topic, name)})
+        kafka.init_transactions(30)
+        producer.send(b"v")
+        producer.flush()
+    assert sequences(broker, topic, 0) == [0, 1]
+    assert [entry["sequence"] for entry in progress(broker, topic, name)][-1] == 1
+
+
+def test_open_transactions_of_the_killed_hide_nothing(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        producer.send(b"v")
+    killed = []  # held, as a process is that was killed: Kafka does not hear of it
+    for whose in ("another", name):
+        one = PlainProducer({**options, "transactional.id": _ledger.transactional_id(topic, whose)})
+        one.init_transactions(30)
+        one.begin_transaction()
+        one.produce(PROGRESS_TOPIC, b"{}", progress_key(topic, "another"))
+        one.flush(30)
+        killed.append(one)
+    with Producer(topic, "a third", options=options) as third:
+        third.send(b"v")
+    for who, reached in ((name, 0), ("a third", 0)):
+        with Producer(topic, who, options=options) as producer:
+            assert producer.resume_from() == reached
+    killed[0].abort_transaction()
+
+
 def test_a_closed_producer_says_so(broker: str, new_topic: NewTopic, name: str) -> None:
     producer = Producer(new_topic(1), name, options={"bootstrap.servers": broker})
     producer.close()
@@ -274,6 +404,10 @@ def test_ones_own_source_resumes_and_a_changed_one_is_refused(broker: str, new_t
         assert (done.published, done.resumed_after, done.last_sequence) == (published, resumed_after, count - 1)
     with pytest.raises(SourceError, match=r"has changed .* up to sequence 24.*another producer name"):
         Producer(topic, name, options=options, source=Numbers(30, "another"))
+    with Producer(topic, name, options=options, source=Numbers(25, "mine")) as right:
+        with pytest.raises(SourceError, match="has changed"):
+            Producer(topic, name, options=options, source=Numbers(30, "another"))
+        right.flush()  # who is refused has not taken the name over
     found = sequences(broker, topic, 0) + sequences(broker, topic, 1)
     assert sorted(found) == list(range(25))
 
@@ -297,5 +431,7 @@ def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
                 time.sleep(0.05)
             assert producer.resume_from() == 999
             embedded.start()
+            producer.flush()
+            assert producer.resume_from() == 1999
         assert "acknowledges nothing; 1000 records" in said[0]
         assert sequences(embedded.bootstrap, "events", 0) == list(range(2000))

@@ -1,0 +1,67 @@
+"""Opening a file that may be compressed: by what it begins with, or by its name."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+Compression = Literal["", "gzip", "zstd"]
+
+SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+
+BLOCK_BYTES = 1 << 20
+
+
+def compression_of(path: Path) -> Compression:
+    """What the file is compressed with.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        beginning = file.read(max(map(len, MAGIC)))
+    found: Compression = next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
+    return found or SUFFIXES.get(path.suffix.lower(), "")
+
+
+def decompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
+    """A buffered reader of what was compressed; its damage is told by `damage`. A plain file is returned as it is."""
+    if compression == "gzip":
+        # gzip.GzipFile reads and buffers as a binary file does, but is typed as less.
+        return cast(io.BufferedReader, gzip.GzipFile(fileobj=raw))
+    if compression == "zstd":
+        import pyarrow  # a third of a second, which only who has such a file pays for
+
+        return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"), BLOCK_BYTES)
+    return raw
+
+
+READ_ERRORS = (EOFError, OSError, zlib.error)
+"""What reading raises, by whichever of the three it is done."""
+
+
+def damage(error: Exception) -> str | None:
+    """What an error of reading says about the compressed stream; None: it is about the file."""
+    if isinstance(error, EOFError):
+        return "ends in the middle: the file was cut off. Get the whole file"
+    if isinstance(error, (zlib.error, gzip.BadGzipFile)) or (isinstance(error, OSError) and error.errno is None):
+        if "Truncated" in str(error):  # the only way in which Arrow says it
+            return "ends in the middle: the file was cut off. Get the whole file"
+        return f"is damaged ({error}). Get the file anew"
+    return None
+
+
+def go_to(stream: BinaryIO, at: int, position: int, compression: Compression) -> int:
+    """Go from a byte of what was compressed to a later one, or to the end; returns where that is.
+
+    A plain file is sought in; of a compressed one everything between is decompressed, at hundreds of MB/s.
+    """
+    if not compression:
+        return stream.seek(position)
+    while at < position and (block := stream.read(min(position - at, BLOCK_BYTES))):
+        at += len(block)
+    return at
