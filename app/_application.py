@@ -13,6 +13,7 @@ from yarl import URL
 
 from agents import deduplicate
 from app._growth import watch
+from app._policy import PolicyFollower, StreamSwitch
 from app._status import IdentityStatus, PartitionStatus, TableStatus
 from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
@@ -39,7 +40,12 @@ class Stream:
         )
 
     def lane(
-        self, cluster: Cluster, settings: Settings, number: int, deliver: Callable[[Delivery], Awaitable[None]]
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        switch: StreamSwitch,
+        number: int,
+        deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
         """The lane of one partition."""
         spec = LaneSpec(
@@ -58,7 +64,7 @@ class Stream:
             output_limit=self.topics.output_limit,
             dead_letters_limit=self.topics.dead_letters_limit,
         )
-        return Lane(cluster, spec, self.sequences.partition(number), deliver)
+        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch)
 
     def standby(self, cluster: Cluster, number: int) -> Standby:
         """The standby of one partition."""
@@ -94,11 +100,15 @@ class Application:
         self.streams = {
             name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
         }
+        self.policies = PolicyFollower(self.cluster, settings)
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
-            {changelog: partial(stream.lane, self.cluster, settings) for changelog, stream in by_changelog.items()},
+            {
+                changelog: partial(stream.lane, self.cluster, settings, StreamSwitch(self.policies, stream.name))
+                for changelog, stream in by_changelog.items()
+            },
             {changelog: partial(stream.standby, self.cluster) for changelog, stream in by_changelog.items()},
         )
         for stream in self.streams.values():
@@ -122,6 +132,7 @@ class Application:
         if url is not None:
             self.app.conf.canonical_url = URL(url)
         await self.cluster.start(self.settings.kafka_timeout_s)
+        self.policies.start()
         self.lanes.start()
         await self.app.start()
 
@@ -149,6 +160,7 @@ class Application:
         """Commit and end every lane, then leave the group."""
         await self.lanes.stop()
         await self.app.stop()
+        await self.policies.stop()
         await self.cluster.close()
 
     # What the status address asks (app._status.StatusProvider):

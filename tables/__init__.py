@@ -17,6 +17,7 @@ from tables._spec import (
     SequenceSource,
 )
 from tables._store import Progress
+from tables._stretches import STRETCH, Stretch
 from tables._table import Sequences, SequenceTable
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "REASONS",
     "SEQUENCE_HEADER",
     "SEQUENCE_MAX",
+    "STRETCH",
     "Identity",
     "LastSequence",
     "LastSequences",
@@ -37,5 +39,6 @@ __all__ = [
     "SequenceSource",
     "SequenceTable",
     "Sequences",
+    "Stretch",
     "reader_for",
 ]
