@@ -10,6 +10,7 @@ from app.cli.bench import bench
 from app.cli.broker import broker
 from app.cli.demo import demo
 from app.cli.faults import faults
+from app.cli.policy import policy
 from app.cli.publish import publish
 from app.cli.setup import setup
 from app.cli.sink import sink
@@ -29,6 +30,7 @@ cli = typer.Typer(
 
 for command in (demo, broker, worker, web, publish, sink, tables, verify, faults, setup):
     cli.command()(command)
+cli.add_typer(policy, name="policy")
 cli.add_typer(bench, name="bench")
 
 
