@@ -180,6 +180,8 @@ class Application:
                     for (changelog, _), lane in sorted(self.lanes.running.items())
                     if changelog == stream.topics.changelog
                 ],
+                deduplicate=self.policies.policies.effective(stream.name).deduplicate,
+                origin=str(self.policies.policies.effective(stream.name).origin),
                 standbys=[
                     number
                     for changelog, number in sorted(self.lanes.standing_by)
@@ -208,6 +210,7 @@ def _known(sequence: int) -> int | None:
 def _partition_status(lane: Lane) -> PartitionStatus:
     partition: Any = lane.state
     progress = partition.progress
+    stretch = partition.stretches.last
     return PartitionStatus(
         partition=lane.spec.partition,
         state=str(lane.status.state),
@@ -219,6 +222,9 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         duplicate=progress.duplicate if progress else 0,
         invalid=progress.invalid if progress else 0,
         error=lane.status.error,
+        unjudged=partition.stretches.unjudged,
+        deduplicate=stretch.deduplicate if stretch else True,
+        since=stretch.start if stretch else None,
     )
 
 

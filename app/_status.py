@@ -37,9 +37,10 @@ INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
 class PartitionStatus:
     """One input partition as its worker sees it.
 
-    fresh, duplicate and invalid are the partition's durable totals in records: they are kept in the changelog and
-    go on counting where the last worker stopped. Positions are offsets; input_position is the next one to be read by
-    whoever continues from the last commit.
+    fresh, duplicate, invalid and unjudged are the partition's durable totals in records: they are kept in the changelog
+    and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
+    input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
+    committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
     """
 
     partition: int
@@ -52,11 +53,17 @@ class PartitionStatus:
     duplicate: int
     invalid: int
     error: str | None = None
+    unjudged: int = 0
+    deduplicate: bool = True
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of."""
+    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
+
+    deduplicate is the policy as this worker knows it, origin who decided it (`app._policy.Origin`).
+    """
 
     stream: str
     input: str
@@ -66,6 +73,8 @@ class TableStatus:
     identity: str
     partitions: list[PartitionStatus]
     standbys: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +119,15 @@ class IdentityAnswer:
     """The body of GET /status/identity.
 
     asked lists the partitions that were looked into, those that do not know the identity included, those whose table
-    is not complete yet left out.
+    is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
+    here knows of.
     """
 
     partitions: list[JudgedIdentity]
     asked: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
+    unjudged: int = 0
 
 
 def worker_name() -> str:
@@ -193,7 +206,9 @@ class StatusServer:
             raise QueryError("give the identity, as identity=TEXT or hex=HEX")
         asked = [partition.partition for partition in table.partitions if partition.state not in INCOMPLETE]
         found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
-        return _json(IdentityAnswer([_judged(status, sequence) for status in found], asked))
+        unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
+        judged = [_judged(status, sequence) for status in found]
+        return _json(IdentityAnswer(judged, asked, table.deduplicate, table.origin, unjudged))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -209,7 +224,14 @@ class StatusCollector(Collector):
         """One family per figure; labels stream and partition."""
         labels = ["stream", "partition"]
         records = CounterMetricFamily(
-            "ratchet_records", "Records judged and committed, of all workers so far.", labels=[*labels, "verdict"]
+            "ratchet_records",
+            "Records committed, by what became of them, of all workers so far.",
+            labels=[*labels, "verdict"],
+        )
+        deduplicate = GaugeMetricFamily(
+            "ratchet_deduplicate",
+            "1 where the stream is deduplicated, 0 where it is forwarded unjudged.",
+            labels=["stream", "origin"],
         )
         gauges = {
             "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
@@ -222,15 +244,17 @@ class StatusCollector(Collector):
             ),
         }
         for table in self._provider.tables():
+            deduplicate.add_metric([table.stream, table.origin], int(table.deduplicate))
             for partition in table.partitions:
                 where = [table.stream, str(partition.partition)]
-                for verdict in ("fresh", "duplicate", "invalid"):
+                for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
                     records.add_metric([*where, verdict], getattr(partition, verdict))
                 for name, gauge in gauges.items():
                     value = getattr(partition, name)
                     if value is not None:
                         gauge.add_metric(where, value)
         yield records
+        yield deduplicate
         yield from gauges.values()
 
 

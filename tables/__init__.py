@@ -19,6 +19,7 @@ from tables._spec import (
 from tables._store import Progress
 from tables._stretches import STRETCH, Stretch
 from tables._table import Sequences, SequenceTable
+from tables._tally import Activity, Tally
 
 __all__ = [
     "DUPLICATE",
@@ -30,6 +31,7 @@ __all__ = [
     "SEQUENCE_HEADER",
     "SEQUENCE_MAX",
     "STRETCH",
+    "Activity",
     "Identity",
     "LastSequence",
     "LastSequences",
@@ -40,5 +42,6 @@ __all__ = [
     "SequenceTable",
     "Sequences",
     "Stretch",
+    "Tally",
     "reader_for",
 ]

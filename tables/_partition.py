@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
-from tables._map import LastSequence, LastSequences
+from tables._map import COLUMN, LastSequence, LastSequences
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
 from tables._store import PROGRESS, Progress, Store
 from tables._stretches import Stretches
+from tables._tally import Tally
 from transport import EncodedBatch, RecordBatch, crash_point, pack_entries
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,9 @@ LOAD_ENTRIES: Final = 10_000
 LOAD_AT_ONCE: Final = 50_000
 """Identities that are all taken before the partition is at work. Where there are more, they follow while it is, some
 after each commit, and what a batch needs before that is looked up."""
+NAMES_AT_ONCE: Final = 20_000
+"""Identities not yet in the store that are looked through for a list, in some 10 ms. Where more came since the last
+snapshot, a list is without them until the next one."""
 RESIDENT_BYTES: Final = 100
 """What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
 
@@ -81,6 +85,8 @@ class SequencePartition:
         self.position = 0
         self.progress: Progress | None = None
         self.stretches = Stretches()
+        self.tally: Tally | None = None
+        """Who was active since the store was opened; None where that is not by producer."""
         self._map = LastSequences()
         self._beyond = 0
         """Identities that are in the store and not in the map."""
@@ -136,6 +142,7 @@ class SequencePartition:
         self.stretches = stretches
         self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
+        self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
         if beyond and beyond * RESIDENT_BYTES <= self.room():
             self._rest = store.entries()
 
@@ -169,6 +176,8 @@ class SequencePartition:
         sequences, reasons = read(batch)
         verdicts = self._map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
         self._judged += np.bincount(verdicts, minlength=3)
+        if self.tally is not None:
+            self.tally.add(batch, verdicts)
         return verdicts, reasons
 
     def _look_up(self, identities: list[bytes]) -> None:
@@ -195,6 +204,22 @@ class SequencePartition:
                 return LastSequence(sequence, sequence)
         return self._map.get(identity)
 
+    def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+        """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
+
+        Returns:
+            (at most limit of them; whether none can be missing, see `NAMES_AT_ONCE`)
+
+        Raises:
+            StateError: the store is not open.
+            StoreDamaged: a file is not what was written.
+        """
+        with closing(self._opened().entries(after)) as entries:
+            found = {key[1:] for key, _ in islice(entries, limit)}
+        recent = self._map.unsettled(NAMES_AT_ONCE)
+        found.update(name for name in recent or () if after is None or name > after)
+        return sorted(found)[:limit], recent is not None
+
     def changes(self, next_offset: int) -> list[EncodedBatch]:
         """The open transaction's changelog entries: progress and every identity it has moved."""
         fresh, duplicate, invalid = (int(n) for n in self._judged)
@@ -210,6 +235,8 @@ class SequencePartition:
         self.stretches.settle()
         self.position, self.progress = changelog_next, self._pending
         self._judged[:] = 0
+        if self.tally is not None:
+            self.tally.settle()
         self._save_in_time()
         self._take_rest()
 
@@ -265,6 +292,8 @@ class SequencePartition:
         """Pushed falls back to persisted, for every identity."""
         self._map.roll_back()
         self.stretches.roll_back()
+        if self.tally is not None:
+            self.tally.roll_back()
         self._judged[:] = 0
 
     def apply(self, batch: RecordBatch) -> None:

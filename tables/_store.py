@@ -172,13 +172,13 @@ class Store:
         except StateError as error:
             raise StateError(f"{self.path}: {error}") from None
 
-    def entries(self) -> Generator[tuple[bytes, bytes], None, None]:
-        """All identities' entries, key and value as in the changelog.
+    def entries(self, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
+        """All identities' entries, or those behind one, in order; key and value as in the changelog.
 
         Raises:
             StoreDamaged: a file is not what was written.
         """
-        return self._entries(b"i")
+        return self._entries(b"i", b"i" if after is None else b"i" + after + b"\0")
 
     def stretches(self) -> list[Stretch]:
         """Which offsets were judged, and which were not.
@@ -188,17 +188,17 @@ class Store:
             StateError: an entry is not of this version.
         """
         try:
-            return [Stretch.unpack(key, value) for key, value in self._entries(STRETCH)]
+            return [Stretch.unpack(key, value) for key, value in self._entries(STRETCH, STRETCH)]
         except StoreDamaged:
             raise
         except StateError as error:
             raise StateError(f"{self.path}: {error}") from None
 
-    def _entries(self, prefix: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    def _entries(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         # Not Rdict.items(): it takes a damaged block for the end, and identities would be missing without a word.
         at = self._db.iter()
         try:
-            at.seek(prefix)
+            at.seek(first)
             while at.valid() and (key := at.key()).startswith(prefix):
                 yield key, at.value()
                 at.next()

@@ -14,6 +14,7 @@ from app.cli.policy import policy
 from app.cli.publish import publish
 from app.cli.setup import setup
 from app.cli.sink import sink
+from app.cli.status import status
 from app.cli.tables import tables
 from app.cli.verify import verify
 from app.cli.web import web
@@ -28,7 +29,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, sink, tables, verify, faults, setup):
+for command in (demo, broker, worker, web, publish, sink, tables, status, verify, faults, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(bench, name="bench")

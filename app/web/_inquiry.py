@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from app._group import Group, describe_group
-from app._lookup import QueryError
+from app._lookup import QueryError, answer_of
 from app._status import IdentityAnswer, WorkerStatus
 from app.settings import Settings
 from app.web._kafka import InputPartition, KafkaView
@@ -85,8 +85,10 @@ class Inquiry:
                 self._asked_at = asyncio.get_running_loop().time()
             return self._overview
 
-    async def lookup(self, stream: str | None, identity: bytes, sequence: int | None) -> Lookup:
-        """What all partitions of the stream know of an identity.
+    async def lookup(
+        self, stream: str | None, identity: bytes, sequence: int | None, partition: int | None = None
+    ) -> Lookup:
+        """What all partitions of the stream know of an identity, and what that says of a record with this sequence.
 
         Raises:
             SettingsError: there is no such stream.
@@ -103,14 +105,26 @@ class Inquiry:
         found = [row for url, answer in answers.items() for row in known(names[url], answer.partitions)]
         asked = {number for answer in answers.values() for number in answer.asked}
         partitions = {row.partition for row in next(s for s in overview.streams if s.stream == name).partitions}
+        rows = _furthest(found)
+        answer = None
+        if sequence is not None:
+            verdicts = {row.partition: row.verdict for row in rows}
+            missing = partitions - asked
+            answer = answer_of(verdicts, partitions, missing, identity=str(spec.identity), partition=partition)
+        told = next(iter(answers.values()), None)
         return Lookup(
             stream=name,
             identity_hex=identity.hex(),
             sequence=sequence,
-            partitions=_furthest(found),
+            partitions=rows,
             asked=sorted(asked),
             not_asked=sorted(partitions - asked),
             problems=[f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()],
+            partition=partition,
+            answer=answer,
+            deduplicate=told.deduplicate if told else None,
+            origin=told.origin if told else None,
+            unjudged=sum(each.unjudged for each in answers.values()),
         )
 
     async def _ask(self) -> Overview:

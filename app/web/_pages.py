@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from app._http import guard, is_wildcard, json_refusal, reachable_host, url_of
-from app._lookup import QueryError, parse_identity, parse_query, parse_sequence
+from app._lookup import QueryError, parse_identity, parse_partition, parse_query, parse_sequence
 from app.settings import Settings
 from app.web._inquiry import Inquiry
 from app.web._model import Lookup, Overview
@@ -134,6 +134,7 @@ async def _lookup(request: web.Request) -> web.Response:
             query.get("stream") or None,
             parse_identity(query.get("identity"), query.get("hex")),
             parse_sequence(query.get("sequence", "").strip()),
+            parse_partition(query.get("partition", "").strip()),
         )
     except (QueryError, SettingsError) as error:
         problem = str(error)
