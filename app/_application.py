@@ -14,7 +14,8 @@ from yarl import URL
 from agents import deduplicate
 from app._growth import watch
 from app._policy import PolicyFollower, StreamSwitch
-from app._status import IdentityStatus, PartitionStatus, TableStatus
+from app._producers import list_producers
+from app._status import IdentityStatus, PartitionStatus, ProducersAnswer, TableStatus
 from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
@@ -201,6 +202,10 @@ class Application:
             for number, last in sorted(self.streams[stream].sequences.last(identity).items())
             if (changelog, number) in self.lanes.running
         ]
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        """The producers that these partitions know, at most limit of them, from behind a name on."""
+        return list_producers(self.streams[stream].sequences, asked, after, limit)
 
 
 def _known(sequence: int) -> int | None:

@@ -19,6 +19,9 @@ Answer = Literal["persisted", "in flight", "unseen", "depends", "unknown"]
 
 ANSWERS: Final[Mapping[Verdict, Answer]] = {"duplicate": "persisted", "unknown": "in flight", "fresh": "unseen"}
 
+LIMIT, LIMIT_MOST = 100, 500
+"""Producers in one answer: the worker looks each of them up in its partitions while nothing else runs."""
+
 MAX_PARAMETERS = 8
 """A look-up has at most five; more parameters than this are no look-up."""
 
@@ -77,6 +80,19 @@ def parse_partition(text: str | None) -> int | None:
         return None
     if not re.fullmatch(r"[0-9]{1,7}", text):
         raise QueryError("the partition must be a whole number, from 0")
+    return int(text)
+
+
+def parse_limit(text: str | None) -> int:
+    """How many to list.
+
+    Raises:
+        QueryError: it is not a whole number from 1 to `LIMIT_MOST`.
+    """
+    if not text:
+        return LIMIT
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= LIMIT_MOST:
+        raise QueryError(f"the limit must be a whole number from 1 to {LIMIT_MOST}")
     return int(text)
 
 

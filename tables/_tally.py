@@ -40,7 +40,8 @@ class Tally:
 
     def __init__(self, row: int, now: Callable[[], float] = time.time) -> None:
         """row: where a batch has the start of the identity; its length is in the next."""
-        self.since = now()
+        self.since: float | None = None
+        """Seconds since the epoch, the owner's clock, of the first batch judged; None: there was none."""
         self.not_tallied = 0
         """Records judged and in no tally: of batches with too many producers."""
         self.forgotten = 0
@@ -56,6 +57,8 @@ class Tally:
         """Count a batch that was judged."""
         if not batch.count:
             return
+        if self.since is None:
+            self.since = self._now()
         table = np.full(TABLE, -1, np.int32)
         found = tally(batch.data, batch.columns, self._row, verdicts, self._seed, table, self._firsts, self._counts)
         if found < 0:

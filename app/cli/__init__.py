@@ -11,6 +11,7 @@ from app.cli.broker import broker
 from app.cli.demo import demo
 from app.cli.faults import faults
 from app.cli.policy import policy
+from app.cli.producers import producers
 from app.cli.publish import publish
 from app.cli.setup import setup
 from app.cli.sink import sink
@@ -29,7 +30,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, sink, tables, status, verify, faults, setup):
+for command in (demo, broker, worker, web, publish, sink, tables, producers, status, verify, faults, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(bench, name="bench")

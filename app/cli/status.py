@@ -79,6 +79,8 @@ async def _ask(settings: Settings, stream: str, identity: bytes, sequence: int |
 
 
 def _sentences(found: Lookup) -> list[str]:
+    from app._producers import shown
+
     lines = [f"{found.answer}"]
     for row in found.partitions:
         lines.append(
@@ -89,7 +91,7 @@ def _sentences(found: Lookup) -> list[str]:
         lines.append("  the partitions differ; say with --partition which one the record was sent to")
     if found.not_asked:
         lines.append(f"  nobody can answer now for partitions {', '.join(map(str, found.not_asked))}")
-    lines += [f"  {problem}" for problem in found.problems]
+    lines += [f"  {shown(problem.encode())}" for problem in found.problems]
     if found.deduplicate is False:
         lines.append(
             f"  deduplication is off ({found.origin}): records are forwarded unjudged and leave no sequence, so unseen "
