@@ -96,8 +96,8 @@ def _partitions(sequences: Sequences, numbers: list[int], name: bytes) -> list[P
                 last.persisted if last.persisted >= 0 else None,
                 last.pushed if last.pushed >= 0 else None,
                 _time(last_seen) if seen else None,
-                fresh,
-                duplicate,
+                round(fresh),
+                round(duplicate),
                 _time(tally.since) if tally and tally.since is not None else None,
             )
         )

@@ -91,8 +91,9 @@ class IdentityStatus:
 class ProducerPartition:
     """What one partition knows of a producer.
 
-    fresh and duplicate count what its owner has judged since it has the partition, or since it last remembered the name
-    (`tables.Tally`); times are UTC, ISO 8601, by the owner's clock. last_seen None: nothing since then.
+    fresh and duplicate estimate what its owner has judged since it has the partition, or since it last remembered the
+    name, from a sample of each batch (`tables.Tally`); times are UTC, ISO 8601, by the owner's clock. last_seen None:
+    nothing since then.
     """
 
     partition: int

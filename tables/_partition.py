@@ -21,7 +21,7 @@ from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
 from tables._store import PROGRESS, Progress, Store
 from tables._stretches import Stretches
-from tables._tally import Tally
+from tables._tally import MOST_MOVED, Tally
 from transport import EncodedBatch, RecordBatch, crash_point, pack_entries
 
 log = structlog.get_logger(__name__)
@@ -231,12 +231,13 @@ class SequencePartition:
 
     def committed(self, changelog_next: int) -> None:
         """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
+        if self.tally is not None:
+            moved = self._map.changed_entries() if self._map.changes <= MOST_MOVED else ()
+            self.tally.settle(key[1:] for key, _ in moved)
         self._map.settle()
         self.stretches.settle()
         self.position, self.progress = changelog_next, self._pending
         self._judged[:] = 0
-        if self.tally is not None:
-            self.tally.settle()
         self._save_in_time()
         self._take_rest()
 

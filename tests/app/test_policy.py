@@ -197,6 +197,7 @@ def test_rows_12_13_21_switched_while_workers_run(place: Switched) -> None:
 
     try:
         first.start()
+        first.wait_for(lambda: "lane runs" in first.text(), "the lane")
         sent_and_read(first, 1, 2, 2, None)
         answer = place.policy("set", "off", "--stream", "events")
         assert answer["streams"]["events"] == {
@@ -214,6 +215,16 @@ def test_rows_12_13_21_switched_while_workers_run(place: Switched) -> None:
         write_policy(place.settings, place.broker, "events", None)
         second.wait_for(lambda: second.text().count("set_for=events") == 2, "the policy")
         sent_and_read(second, 2, 7, 7, 3, None)  # the table stood still at 2: 7 is new to it, and passes once more
+        # Asked while it is on again, of a worker that took the partition over.
+        for sequence, code, words in (("7", 0, "persisted"), ("8", 1, "unseen")):
+            asked = place.command("status", "--producer", "a", "--sequence", sequence)
+            assert (asked.returncode, asked.stdout.splitlines()[0]) == (code, words), asked.stdout + asked.stderr
+            assert "6 records of the stream were forwarded unjudged" in asked.stdout
+        listed = place.command("producers", "--json")
+        assert listed.returncode == 0, listed.stderr
+        (a,) = next(t for t in json.loads(listed.stdout)["topics"] if t["stream"] == "events")["producers"]
+        assert (a["name"], a["persisted"], a["pushed"], a["published"]) == ("a", 7, 7, None)
+        assert (a["fresh"], a["duplicate"]) == (1, 3)  # since it took over, and while it judged
         second.stop()
     finally:
         first.end()

@@ -8,16 +8,17 @@ from itertools import count
 import numpy as np
 import pytest
 from fetched_records import fetched, named
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tables import DUPLICATE, FRESH, INVALID, Activity, Tally
-from tables._tally import MOST_IN_A_BATCH
+from tables._tally import MOST_IN_A_BATCH, SAMPLE
 from transport import _kernels as records
 
 NAMES = [b"a", b"b", b"aa", b"\xff", b"a\0", *(b"%d" % i for i in range(20))]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([FRESH, DUPLICATE, INVALID])), max_size=60))
 def test_counts_are_those_of_a_plain_counter(rows: list[tuple[bytes, int]]) -> None:
     tally = Tally(records.SECOND, lambda: 7.0)
@@ -43,6 +44,20 @@ def test_what_is_lost_with_its_transaction_is_not_counted() -> None:
     tally.settle()
     assert tally.of(b"a") == Activity(102.0, 2, 2)
     assert tally.since == 100.0
+
+
+def test_a_large_batch_is_estimated_from_a_sample_and_who_moved_was_seen_all_the_same() -> None:
+    tally = Tally(records.SECOND, lambda: 7.0)
+    size = 20 * SAMPLE
+    verdicts = np.tile(np.array([FRESH, DUPLICATE], np.uint8), size // 2)  # each sent twice in a row
+    tally.add(fetched(named(b"a", *range(size))), verdicts)
+    tally.settle([b"a", b"rare"])
+    seen = tally.of(b"a")
+    assert seen is not None
+    assert seen.fresh + seen.duplicate == pytest.approx(size)
+    # 512 drawn of halves: ten standard deviations are 0.22.
+    assert abs(seen.duplicate / size - 0.5) < 0.22
+    assert tally.of(b"rare") == Activity(7.0, 0, 0)
 
 
 def test_too_many_names_in_a_batch_are_said_and_too_many_in_all_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
