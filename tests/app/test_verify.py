@@ -120,7 +120,8 @@ def test_what_went_by_while_deduplication_was_off_must_all_be_there(
     stage.write(0, 0, given)
     stage.write(1, 0, [given[i] for i in output])
     changelog = f"{stage.settings.app}-events-changelog"
-    AdminClient({"bootstrap.servers": broker}).create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
     entries = [Stretch(0, False, 2, 6, 1, 4), Stretch(1, True, 6, 6, 2, 0)]
     for key, value in [(b"p", b"?"), (b"ia", b"?"), *(entry.pack() for entry in entries)]:
         stage.producer.produce(changelog, value, key)
