@@ -22,7 +22,8 @@
         ├── StateFolderInUse        another worker holds the folder
         ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
         ├── StateAhead              the local store is ahead of the changelog it stems from
-        └── ChangelogLost           the changelog does not hold what was counted
+        ├── ChangelogLost           the changelog does not hold what was counted
+        └── PolicyLost              the policy topic ends before what a partition was judged by
 
 spark_sink/ ships alone to Spark clusters and imports nothing of the other rooms, so its errors
 (`SinkError`, `Fenced`) have a root of their own in spark_sink/errors.py.
@@ -125,3 +126,7 @@ class StateAhead(StateError):
 
 class ChangelogLost(StateError):
     """The changelog does not hold what was committed together with the input position: duplicates would pass."""
+
+
+class PolicyLost(StateError):
+    """The policy topic ends before what a partition was last judged by: whether to judge would be a guess."""

@@ -1,4 +1,7 @@
-"""The deduplicating agent: forwards a record, counts it as duplicate, or dead-letters it with its reason."""
+"""The deduplicating agent: forwards a record, counts it as duplicate, or dead-letters it with its reason.
+
+Where deduplication is switched off it forwards everything, and the table stands still.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,10 @@ def deduplicate(sequences: Sequences) -> Callable[[AsyncIterator[Delivery]], Awa
                 # all, and the partition's next owner would find its records duplicates.
                 continue
             async with delivery as batch:
+                sequences.under(delivery.policy, batch)
+                if not delivery.policy.deduplicate:
+                    delivery.forward(np.ones(batch.count, np.bool_))
+                    continue
                 verdicts, reasons = sequences.judge(batch)
                 delivery.forward(verdicts == FRESH)
                 for index in np.flatnonzero(verdicts == INVALID).tolist():

@@ -27,11 +27,12 @@ def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
     """
     # Imported here, so that `import app` stays light for the commands that need none of it.
     from app._application import Application
-    from app._topics import prepare
+    from app._topics import prepare, prepare_policy
     from errors import SettingsError
 
     bootstrap = bootstrap or settings.bootstrap
     if bootstrap is None:
         raise SettingsError("bootstrap: is missing. Say which Kafka the streams are in")
+    prepare_policy(bootstrap, settings)
     topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
     return Application(settings, bootstrap, topics)

@@ -13,7 +13,9 @@ from yarl import URL
 
 from agents import deduplicate
 from app._growth import watch
-from app._status import IdentityStatus, PartitionStatus, TableStatus
+from app._policy import PolicyFollower, StreamSwitch
+from app._producers import list_producers
+from app._status import IdentityStatus, PartitionStatus, ProducersAnswer, TableStatus
 from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
@@ -39,7 +41,12 @@ class Stream:
         )
 
     def lane(
-        self, cluster: Cluster, settings: Settings, number: int, deliver: Callable[[Delivery], Awaitable[None]]
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        switch: StreamSwitch,
+        number: int,
+        deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
         """The lane of one partition."""
         spec = LaneSpec(
@@ -58,7 +65,7 @@ class Stream:
             output_limit=self.topics.output_limit,
             dead_letters_limit=self.topics.dead_letters_limit,
         )
-        return Lane(cluster, spec, self.sequences.partition(number), deliver)
+        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch)
 
     def standby(self, cluster: Cluster, number: int) -> Standby:
         """The standby of one partition."""
@@ -94,11 +101,15 @@ class Application:
         self.streams = {
             name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
         }
+        self.policies = PolicyFollower(self.cluster, settings)
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
-            {changelog: partial(stream.lane, self.cluster, settings) for changelog, stream in by_changelog.items()},
+            {
+                changelog: partial(stream.lane, self.cluster, settings, StreamSwitch(self.policies, stream.name))
+                for changelog, stream in by_changelog.items()
+            },
             {changelog: partial(stream.standby, self.cluster) for changelog, stream in by_changelog.items()},
         )
         for stream in self.streams.values():
@@ -122,6 +133,7 @@ class Application:
         if url is not None:
             self.app.conf.canonical_url = URL(url)
         await self.cluster.start(self.settings.kafka_timeout_s)
+        self.policies.start()
         self.lanes.start()
         await self.app.start()
 
@@ -149,6 +161,7 @@ class Application:
         """Commit and end every lane, then leave the group."""
         await self.lanes.stop()
         await self.app.stop()
+        await self.policies.stop()
         await self.cluster.close()
 
     # What the status address asks (app._status.StatusProvider):
@@ -168,6 +181,8 @@ class Application:
                     for (changelog, _), lane in sorted(self.lanes.running.items())
                     if changelog == stream.topics.changelog
                 ],
+                deduplicate=self.policies.policies.effective(stream.name).deduplicate,
+                origin=str(self.policies.policies.effective(stream.name).origin),
                 standbys=[
                     number
                     for changelog, number in sorted(self.lanes.standing_by)
@@ -188,6 +203,10 @@ class Application:
             if (changelog, number) in self.lanes.running
         ]
 
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        """The producers that these partitions know, at most limit of them, from behind a name on."""
+        return list_producers(self.streams[stream].sequences, asked, after, limit)
+
 
 def _known(sequence: int) -> int | None:
     return sequence if sequence >= 0 else None
@@ -196,6 +215,7 @@ def _known(sequence: int) -> int | None:
 def _partition_status(lane: Lane) -> PartitionStatus:
     partition: Any = lane.state
     progress = partition.progress
+    stretch = partition.stretches.last
     return PartitionStatus(
         partition=lane.spec.partition,
         state=str(lane.status.state),
@@ -207,6 +227,9 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         duplicate=progress.duplicate if progress else 0,
         invalid=progress.invalid if progress else 0,
         error=lane.status.error,
+        unjudged=partition.stretches.unjudged,
+        deduplicate=stretch.deduplicate if stretch else True,
+        since=stretch.start if stretch else None,
     )
 
 

@@ -6,8 +6,9 @@ import struct
 
 import numpy as np
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, LastSequences, Progress, SequenceSource, reader_for
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, LastSequences, Progress, SequenceSource, Tally, reader_for
 from transport import EncodedBatch, entry_batch, forward, read_chunk
+from transport import _kernels as records
 
 
 def compile_kernels() -> None:
@@ -22,7 +23,7 @@ def compile_kernels() -> None:
     table.absent(batch, 2, 1024)
     table.judge(batch, 2, 1024, sequences, reasons)
     sequences[:], reasons[:] = 1, 0
-    table.judge(batch, 1, 1024, sequences, reasons)
+    Tally(records.KEY).add(batch, table.judge(batch, 1, 1024, sequences, reasons))
     table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
     table.roll_back()
     table.settle()

@@ -6,16 +6,24 @@ The status address, the page and `ratchet tables` read it here, so that all thre
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
 from urllib.parse import parse_qsl
 
 from errors import RatchetError
 from tables import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 
 Verdict = Literal["fresh", "duplicate", "unknown"]
+Answer = Literal["persisted", "in flight", "unseen", "depends", "unknown"]
+"""To "did my record arrive?": see `answer_of`."""
+
+ANSWERS: Final[Mapping[Verdict, Answer]] = {"duplicate": "persisted", "unknown": "in flight", "fresh": "unseen"}
+
+LIMIT, LIMIT_MOST = 100, 500
+"""Producers in one answer: the worker looks each of them up in its partitions while nothing else runs."""
 
 MAX_PARAMETERS = 8
-"""A look-up has at most four; more parameters than this are no look-up."""
+"""A look-up has at most five; more parameters than this are no look-up."""
 
 
 class QueryError(RatchetError):
@@ -62,6 +70,32 @@ def parse_sequence(text: str | None) -> int | None:
     return int(text)
 
 
+def parse_partition(text: str | None) -> int | None:
+    """The number of a partition, or None where nothing was typed.
+
+    Raises:
+        QueryError: it is no number that a partition can have.
+    """
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,7}", text):
+        raise QueryError("the partition must be a whole number, from 0")
+    return int(text)
+
+
+def parse_limit(text: str | None) -> int:
+    """How many to list.
+
+    Raises:
+        QueryError: it is not a whole number from 1 to `LIMIT_MOST`.
+    """
+    if not text:
+        return LIMIT
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= LIMIT_MOST:
+        raise QueryError(f"the limit must be a whole number from 1 to {LIMIT_MOST}")
+    return int(text)
+
+
 def parse_query(raw: str) -> dict[str, str]:
     """The parameters of a query string as it came over the wire.
 
@@ -93,3 +127,40 @@ def verdict_of(sequence: int, persisted: int | None, pushed: int | None) -> Verd
     if pushed is not None and sequence <= pushed:
         return "unknown"
     return "fresh"
+
+
+def answer_of(
+    verdicts: Mapping[int, Verdict | None],
+    partitions: Collection[int],
+    not_asked: Collection[int],
+    *,
+    identity: str,
+    partition: int | None,
+) -> Answer:
+    """Whether a record with the sequence asked about has arrived: only what is true wherever the record went.
+
+    persisted   committed, it or a later one of its identity: sent again it would be dropped
+    in flight   judged in a transaction that is still open: ask again
+    unseen      nothing as high of its identity has come so far: it would be forwarded
+    depends     one thing in one partition and another in another: say which partition
+    unknown     a partition that it may have gone to cannot be asked now
+
+    Args:
+        verdicts: of the partitions that know the identity
+        partitions: all of the stream's
+        not_asked: those that nobody answers for
+        identity: whose sequence it is: a "key" goes to one partition, so those that do not know it do not count
+        partition: where the record went, if that is known
+    """
+    if partition is not None:
+        if partition in not_asked or partition not in partitions:
+            return "unknown"
+        return ANSWERS[verdicts.get(partition) or "fresh"]
+    if not_asked:
+        return "unknown"
+    where = verdicts.keys() if identity == "key" and verdicts else partitions
+    answers = {ANSWERS[verdicts.get(number) or "fresh"] for number in where}
+    if len(answers) > 1:
+        # Here committed and there not yet, but nowhere missing.
+        return "depends" if "unseen" in answers else "in flight"
+    return answers.pop() if answers else "unknown"

@@ -3,6 +3,7 @@
     GET /status                                                  all tables and partitions of this worker
     GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
     GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
+    GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, from behind one on
     GET /metrics                                                 Prometheus text
 
 Workers publish the address in the consumer group's member metadata, where Faust puts it; `app._group` reads it
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app._http import guard, json_refusal, reachable_host, url_of
-from app._lookup import QueryError, Verdict, parse_identity, parse_query, parse_sequence, verdict_of
+from app._lookup import QueryError, Verdict, parse_identity, parse_limit, parse_query, parse_sequence, verdict_of
 
 log = structlog.get_logger(__name__)
 
@@ -37,9 +38,10 @@ INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
 class PartitionStatus:
     """One input partition as its worker sees it.
 
-    fresh, duplicate and invalid are the partition's durable totals in records: they are kept in the changelog and
-    go on counting where the last worker stopped. Positions are offsets; input_position is the next one to be read by
-    whoever continues from the last commit.
+    fresh, duplicate, invalid and unjudged are the partition's durable totals in records: they are kept in the changelog
+    and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
+    input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
+    committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
     """
 
     partition: int
@@ -52,11 +54,17 @@ class PartitionStatus:
     duplicate: int
     invalid: int
     error: str | None = None
+    unjudged: int = 0
+    deduplicate: bool = True
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of."""
+    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
+
+    deduplicate is the policy as this worker knows it, origin who decided it (`app._policy.Origin`).
+    """
 
     stream: str
     input: str
@@ -66,6 +74,8 @@ class TableStatus:
     identity: str
     partitions: list[PartitionStatus]
     standbys: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,48 @@ class IdentityStatus:
     pushed: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerPartition:
+    """What one partition knows of a producer.
+
+    fresh and duplicate estimate what its owner has judged since it has the partition, or since it last remembered the
+    name, from a sample of each batch (`tables.Tally`); times are UTC, ISO 8601, by the owner's clock. last_seen None:
+    nothing since then.
+    """
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    last_seen: str | None
+    fresh: int
+    duplicate: int
+    since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatus:
+    """One producer in the partitions that know it. name_hex has the bytes of its name."""
+
+    name_hex: str
+    partitions: list[ProducerPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersAnswer:
+    """The body of GET /status/producers: names in the order of their bytes.
+
+    more says that further ones follow; complete is False where names that came within the last seconds may be missing,
+    because they were too many; not_tallied counts records that are in nobody's fresh and duplicate, because they came
+    in batches of too many producers.
+    """
+
+    producers: list[ProducerStatus]
+    more: bool
+    asked: list[int]
+    complete: bool = True
+    not_tallied: int = 0
+
+
 class StatusProvider(Protocol):
     """What the status address asks the worker. Called in the event loop: answers come from memory."""
 
@@ -85,6 +137,9 @@ class StatusProvider(Protocol):
 
     def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
         """The partitions of this worker that know the identity."""
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        """The producers that these partitions know, at most limit of them, from behind a name on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +165,15 @@ class IdentityAnswer:
     """The body of GET /status/identity.
 
     asked lists the partitions that were looked into, those that do not know the identity included, those whose table
-    is not complete yet left out.
+    is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
+    here knows of.
     """
 
     partitions: list[JudgedIdentity]
     asked: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
+    unjudged: int = 0
 
 
 def worker_name() -> str:
@@ -159,6 +218,7 @@ class StatusServer:
         application = web.Application(middlewares=[guard({host, self._host}, json_refusal)])
         application.router.add_get("/status", self._status)
         application.router.add_get("/status/identity", self._identity)
+        application.router.add_get("/status/producers", self._producers)
         application.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -185,15 +245,30 @@ class StatusServer:
         query = parse_query(request.rel_url.raw_query_string)
         identity = parse_identity(query.get("identity"), query.get("hex"))
         sequence = parse_sequence(query.get("sequence"))
+        name, table, asked = self._asked(query)
+        if not identity and table.identity != "partition":
+            raise QueryError("give the identity, as identity=TEXT or hex=HEX")
+        found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
+        unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
+        judged = [_judged(status, sequence) for status in found]
+        return _json(IdentityAnswer(judged, asked, table.deduplicate, table.origin, unjudged))
+
+    async def _producers(self, request: web.Request) -> web.Response:
+        query = parse_query(request.rel_url.raw_query_string)
+        name, table, asked = self._asked(query)
+        if table.identity != "producer":
+            raise QueryError(f"stream {name!r} goes by {table.identity}: it knows no producers")
+        after = parse_identity(None, query["after"]) if query.get("after") else None
+        return _json(self._provider.producers(name, asked, after, parse_limit(query.get("limit"))))
+
+    def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
+        """The stream of a query, its table, and its partitions that can be asked."""
         name = query.get("stream", "")
         table = next((table for table in self._provider.tables() if table.stream == name), None)
         if table is None:
             raise QueryError(f"this worker serves no stream {name!r}")
-        if not identity and table.identity != "partition":
-            raise QueryError("give the identity, as identity=TEXT or hex=HEX")
         asked = [partition.partition for partition in table.partitions if partition.state not in INCOMPLETE]
-        found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
-        return _json(IdentityAnswer([_judged(status, sequence) for status in found], asked))
+        return name, table, asked
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -209,7 +284,14 @@ class StatusCollector(Collector):
         """One family per figure; labels stream and partition."""
         labels = ["stream", "partition"]
         records = CounterMetricFamily(
-            "ratchet_records", "Records judged and committed, of all workers so far.", labels=[*labels, "verdict"]
+            "ratchet_records",
+            "Records committed, by what became of them, of all workers so far.",
+            labels=[*labels, "verdict"],
+        )
+        deduplicate = GaugeMetricFamily(
+            "ratchet_deduplicate",
+            "1 where the stream is deduplicated, 0 where it is forwarded unjudged.",
+            labels=["stream", "origin"],
         )
         gauges = {
             "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
@@ -222,15 +304,17 @@ class StatusCollector(Collector):
             ),
         }
         for table in self._provider.tables():
+            deduplicate.add_metric([table.stream, table.origin], int(table.deduplicate))
             for partition in table.partitions:
                 where = [table.stream, str(partition.partition)]
-                for verdict in ("fresh", "duplicate", "invalid"):
+                for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
                     records.add_metric([*where, verdict], getattr(partition, verdict))
                 for name, gauge in gauges.items():
                     value = getattr(partition, name)
                     if value is not None:
                         gauge.add_metric(where, value)
         yield records
+        yield deduplicate
         yield from gauges.values()
 
 
@@ -239,5 +323,5 @@ def _judged(status: IdentityStatus, sequence: int | None) -> JudgedIdentity:
     return JudgedIdentity(status.partition, status.persisted, status.pushed, verdict)
 
 
-def _json(body: WorkerStatus | IdentityAnswer) -> web.Response:
+def _json(body: WorkerStatus | IdentityAnswer | ProducersAnswer) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type="application/json", charset="utf-8")

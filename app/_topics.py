@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from app._policy import policy_topic
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
 
@@ -72,14 +73,43 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
                 "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
                 "many, or let Ratchet create them. For an input that was given more, see docs/guide/partitions.md"
             )
-    policy = config_of(admin, changelog)["cleanup.policy"]
-    if policy != "compact":
-        raise TopicError(
-            f"{changelog}: cleanup.policy is {policy}, so retention would delete the last sequences of identities that "
-            "were quiet for long, and their duplicates would pass. Set cleanup.policy=compact on the topic"
-        )
+    _only_compacted(
+        admin,
+        changelog,
+        "the last sequences of identities that were quiet for long, and their duplicates would pass",
+    )
     limits = (limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog))
     return StreamTopics(changelog, partitions, *limits)
+
+
+def prepare_policy(bootstrap: str, settings: Settings) -> None:
+    """Create the policy topic if it is missing, and check it.
+
+    Raises:
+        TopicError: it cannot be created, has more than one partition, or is not compacted only.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
+    topic = policy_topic(settings.app)
+    found = partition_counts(admin, [topic])
+    if topic not in found:
+        replication = max((stream.replication for stream in settings.streams.values()), default=1)
+        create(admin, topic, 1, replication, COMPACTED)
+    elif found[topic] != 1:
+        raise PartitionsDiffer(
+            f"{topic}: has {found[topic]} partitions. Policies have to be in one order, so it must have one: delete "
+            "the topic while no worker runs, and set the policies again"
+        )
+    _only_compacted(admin, topic, "policies that were set long ago")
+
+
+def _only_compacted(admin: AdminClient, topic: str, loses: str) -> None:
+    policy = config_of(admin, topic)["cleanup.policy"]
+    if policy != "compact":
+        raise TopicError(
+            f"{topic}: cleanup.policy is {policy}, so retention would delete {loses}. "
+            "Set cleanup.policy=compact on the topic"
+        )
 
 
 def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:

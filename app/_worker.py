@@ -18,7 +18,7 @@ from app._application import Application
 from app._compile import compile_kernels
 from app._reach import wait_until_reachable
 from app._status import StatusServer
-from app._topics import StreamTopics, prepare
+from app._topics import StreamTopics, prepare, prepare_policy
 from app.settings import Settings
 from errors import BrokerUnavailable, StateFolderInUse
 
@@ -46,6 +46,7 @@ def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
     while True:
         wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
         try:
+            prepare_policy(bootstrap, settings)
             return {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
         except BrokerUnavailable as error:
             if time.monotonic() > deadline:

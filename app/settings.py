@@ -28,6 +28,8 @@ CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 """RATCHET_* variables that are not settings: the config file, and what the `ratchet` script itself reads."""
 
+STREAM_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
 
@@ -88,6 +90,8 @@ class StreamSettings(_Section):
     identity: Identity = Identity.PRODUCER
     sequence: str = f"header:{SEQUENCE_HEADER}"
     """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
+    deduplicate: bool | None = None
+    """Whether records are judged; False forwards them unjudged. None: not said here. `app._policy` has who wins."""
     compression: Compression = "input"
     partitions: int = Field(default=4, ge=1, le=10_000)
     """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
@@ -141,6 +145,8 @@ class Settings(BaseSettings):
     kafka_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """How long a part keeps trying to reach Kafka at its start before it gives up with an error, in seconds."""
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
+    deduplicate: bool | None = None
+    """The same as a stream's, for the streams that do not say."""
     commit_interval_ms: int = Field(default=100, ge=1, le=30_000)
     """A partition's transaction is committed when it is this old, ..."""
     records_per_transaction: int = Field(default=500_000, ge=1, le=100_000_000)
@@ -182,7 +188,7 @@ class Settings(BaseSettings):
         used: dict[str, str] = {}
         written: dict[str, str] = {}
         for name, stream in streams.items():
-            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", name):
+            if not STREAM_NAME.fullmatch(name):
                 raise ValueError(f"stream name {name!r}: use a lower-case letter, then letters, digits, '_' or '-'")
             if stream.input in used:
                 raise ValueError(f"streams {used[stream.input]!r} and {name!r} read the same input {stream.input!r}")

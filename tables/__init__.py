@@ -17,7 +17,9 @@ from tables._spec import (
     SequenceSource,
 )
 from tables._store import Progress
+from tables._stretches import STRETCH, Stretch
 from tables._table import Sequences, SequenceTable
+from tables._tally import Activity, Tally
 
 __all__ = [
     "DUPLICATE",
@@ -28,6 +30,8 @@ __all__ = [
     "REASONS",
     "SEQUENCE_HEADER",
     "SEQUENCE_MAX",
+    "STRETCH",
+    "Activity",
     "Identity",
     "LastSequence",
     "LastSequences",
@@ -37,5 +41,7 @@ __all__ = [
     "SequenceSource",
     "SequenceTable",
     "Sequences",
+    "Stretch",
+    "Tally",
     "reader_for",
 ]

@@ -189,6 +189,11 @@ class LastSequences:
         kernels.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
         return self._entries(slots[np.lexsort((second, first))])
 
+    def unsettled(self, most: int) -> list[bytes] | None:
+        """Identities that are pushed, or persisted since `saved`; None where they are more than so many."""
+        slots = np.flatnonzero((self._unsaved != 0) | (self._changed != 0))
+        return [key[1:] for key, _ in self._entries(slots)] if len(slots) <= most else None
+
     def saved(self) -> None:
         """What is persisted is in the store on disk."""
         self._unsaved[:] = 0

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
-from tables._map import LastSequence, LastSequences
+from tables._map import COLUMN, LastSequence, LastSequences
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
 from tables._store import PROGRESS, Progress, Store
+from tables._stretches import Stretches
+from tables._tally import MOST_MOVED, Tally
 from transport import EncodedBatch, RecordBatch, crash_point, pack_entries
 
 log = structlog.get_logger(__name__)
@@ -42,6 +44,9 @@ LOAD_ENTRIES: Final = 10_000
 LOAD_AT_ONCE: Final = 50_000
 """Identities that are all taken before the partition is at work. Where there are more, they follow while it is, some
 after each commit, and what a batch needs before that is looked up."""
+NAMES_AT_ONCE: Final = 20_000
+"""Identities not yet in the store that are looked through for a list, in some 10 ms. Where more came since the last
+snapshot, a list is without them until the next one."""
 RESIDENT_BYTES: Final = 100
 """What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
 
@@ -79,6 +84,9 @@ class SequencePartition:
         self.identity, self.limit, self.room = identity, limit, room
         self.position = 0
         self.progress: Progress | None = None
+        self.stretches = Stretches()
+        self.tally: Tally | None = None
+        """Who was active since the store was opened; None where that is not by producer."""
         self._map = LastSequences()
         self._beyond = 0
         """Identities that are in the store and not in the map."""
@@ -95,6 +103,12 @@ class SequencePartition:
     def input_position(self) -> int | None:
         """Next input offset as of `position`; None where nothing was ever committed."""
         return self.progress.next if self.progress else None
+
+    @property
+    def policy_position(self) -> int:
+        """Next offset of the policy topic as of `position`."""
+        last = self.stretches.last
+        return last.policy if last else 0
 
     @property
     def is_open(self) -> bool:
@@ -114,7 +128,7 @@ class SequencePartition:
         if self._store is not None:
             return
         try:
-            store, loaded, beyond, position, progress = self._read()
+            store, loaded, beyond, position, progress, stretches = self._read()
         except StoreDamaged as error:
             log.error(
                 "the local store is damaged; it is removed, and rebuilt from the changelog",
@@ -123,20 +137,23 @@ class SequencePartition:
                 reason=str(error),
             )
             Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
-            store, loaded, beyond, position, progress = self._read()
+            store, loaded, beyond, position, progress, stretches = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
+        self.stretches = stretches
         self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
+        self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
         if beyond and beyond * RESIDENT_BYTES <= self.room():
             self._rest = store.entries()
 
-    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None]:
+    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Stretches]:
         store = Store(self.path)
         try:
             position, identities = store.stands_for
+            stretches = Stretches(store.stretches())
             if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
-                return store, LastSequences(), identities, position, store.progress
-            return store, self._loaded(store), 0, position, store.progress
+                return store, LastSequences(), identities, position, store.progress, stretches
+            return store, self._loaded(store), 0, position, store.progress, stretches
         except BaseException:
             store.close()
             raise
@@ -159,6 +176,8 @@ class SequencePartition:
         sequences, reasons = read(batch)
         verdicts = self._map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
         self._judged += np.bincount(verdicts, minlength=3)
+        if self.tally is not None:
+            self.tally.add(batch, verdicts)
         return verdicts, reasons
 
     def _look_up(self, identities: list[bytes]) -> None:
@@ -185,6 +204,22 @@ class SequencePartition:
                 return LastSequence(sequence, sequence)
         return self._map.get(identity)
 
+    def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+        """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
+
+        Returns:
+            (at most limit of them; whether none can be missing, see `NAMES_AT_ONCE`)
+
+        Raises:
+            StateError: the store is not open.
+            StoreDamaged: a file is not what was written.
+        """
+        with closing(self._opened().entries(after)) as entries:
+            found = {key[1:] for key, _ in islice(entries, limit)}
+        recent = self._map.unsettled(NAMES_AT_ONCE)
+        found.update(name for name in recent or () if after is None or name > after)
+        return sorted(found)[:limit], recent is not None
+
     def changes(self, next_offset: int) -> list[EncodedBatch]:
         """The open transaction's changelog entries: progress and every identity it has moved."""
         fresh, duplicate, invalid = (int(n) for n in self._judged)
@@ -192,11 +227,15 @@ class SequencePartition:
         self._pending = Progress(
             next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid
         )
-        return self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit)
+        return [*self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit), *self.stretches.encode()]
 
     def committed(self, changelog_next: int) -> None:
         """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
+        if self.tally is not None:
+            moved = self._map.changed_entries() if self._map.changes <= MOST_MOVED else ()
+            self.tally.settle(key[1:] for key, _ in moved)
         self._map.settle()
+        self.stretches.settle()
         self.position, self.progress = changelog_next, self._pending
         self._judged[:] = 0
         self._save_in_time()
@@ -247,11 +286,13 @@ class SequencePartition:
         if self.position > self._stored:
             progress = [(PROGRESS, self.progress.pack())] if self.progress else []
             try:
-                self._opened().write(chain(self._map.unsaved_entries(), progress), self.position, len(self))
+                entries = chain(self._map.unsaved_entries(), self.stretches.unsaved_entries(), progress)
+                self._opened().write(entries, self.position, len(self))
             except StateError:
                 self._release()  # the next `open` is a fresh start
                 raise
             self._map.saved()
+            self.stretches.saved()
             self._stored = self.position
             crash_point("saved")
         self._saved_at = time.monotonic()
@@ -260,6 +301,9 @@ class SequencePartition:
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""
         self._map.roll_back()
+        self.stretches.roll_back()
+        if self.tally is not None:
+            self.tally.roll_back()
         self._judged[:] = 0
 
     def apply(self, batch: RecordBatch) -> None:
@@ -269,6 +313,7 @@ class SequencePartition:
             StateError: an entry that Ratchet did not write.
         """
         self._opened()
+        batch = self.stretches.apply(batch)
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
         damaged, progress = self._map.load(batch, saved=False)

@@ -4,6 +4,7 @@ Keys and values are those of the changelog, byte for byte:
 
     b"i" + identity   8-byte big-endian sequence
     b"p"              progress: see `Progress`
+    b"s" + number     see `Stretch`
 
 and one key of the store's own:
 
@@ -25,6 +26,7 @@ import structlog
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
 from errors import StateError, StateFolderInUse, StoreDamaged
+from tables._stretches import STRETCH, Stretch
 
 log = structlog.get_logger(__name__)
 
@@ -176,17 +178,34 @@ class Store:
         except StateError as error:
             raise StateError(f"{self.path}: {error}") from None
 
-    def entries(self) -> Generator[tuple[bytes, bytes], None, None]:
-        """All identities' entries, key and value as in the changelog.
+    def entries(self, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
+        """All identities' entries, or those behind one, in order; key and value as in the changelog.
 
         Raises:
             StoreDamaged: a file is not what was written.
         """
+        return self._entries(b"i", b"i" if after is None else b"i" + after + b"\0")
+
+    def stretches(self) -> list[Stretch]:
+        """Which offsets were judged, and which were not.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+            StateError: an entry is not of this version.
+        """
+        try:
+            return [Stretch.unpack(key, value) for key, value in self._entries(STRETCH, STRETCH)]
+        except StoreDamaged:
+            raise
+        except StateError as error:
+            raise StateError(f"{self.path}: {error}") from None
+
+    def _entries(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         # Not Rdict.items(): it takes a damaged block for the end, and identities would be missing without a word.
         at = self._db.iter()
         try:
-            at.seek(b"i")
-            while at.valid() and (key := at.key()).startswith(b"i"):
+            at.seek(first)
+            while at.valid() and (key := at.key()).startswith(prefix):
                 yield key, at.value()
                 at.next()
             at.status()

@@ -17,7 +17,7 @@ from tables._map import LastSequence
 from tables._partition import SequencePartition
 from tables._sequences import Reader
 from tables._spec import Identity
-from transport import RecordBatch
+from transport import Policy, RecordBatch
 
 
 class Sequences:
@@ -51,6 +51,10 @@ class Sequences:
     def _room(self) -> int:
         """Each open partition's share."""
         return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
+
+    def under(self, policy: Policy, batch: RecordBatch) -> None:
+        """Note the policy of a batch, before it is judged or forwarded unjudged."""
+        self.partition(batch.partition).stretches.push(policy, batch)
 
     def judge(self, batch: RecordBatch) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Verdicts and reasons for a batch, see `SequencePartition.judge`."""

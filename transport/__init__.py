@@ -5,13 +5,15 @@ transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encodi
 (requests).
 """
 
-from transport._cluster import Cluster
+from transport._changelog import Changelog, ChangelogReader
+from transport._cluster import EARLIEST, LATEST, Cluster
 from transport._crash import POINTS as CRASH_POINTS
 from transport._crash import VARIABLE as CRASH_AT
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus, PartitionState
+from transport._policy import AlwaysOn, Policy, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._security import client_options
 from transport._standby import Standby
@@ -19,6 +21,11 @@ from transport._standby import Standby
 __all__ = [
     "CRASH_AT",
     "CRASH_POINTS",
+    "EARLIEST",
+    "LATEST",
+    "AlwaysOn",
+    "Changelog",
+    "ChangelogReader",
     "Cluster",
     "Delivery",
     "EncodedBatch",
@@ -31,8 +38,10 @@ __all__ = [
     "LaneTableManager",
     "Lanes",
     "PartitionState",
+    "Policy",
     "RecordBatch",
     "Standby",
+    "Switch",
     "client_options",
     "crash_point",
     "entry_batch",

@@ -33,6 +33,7 @@ from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog, Changelo
 from transport._cluster import EARLIEST, Cluster, Committed
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch, forward, with_headers
+from transport._policy import AlwaysOn, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._transaction import OFFSET_METADATA, State, TransactionalProducer
 
@@ -66,6 +67,10 @@ class PartitionState(ChangelogReader, Protocol):
     @property
     def input_position(self) -> int | None:
         """Next input offset as of the last commit; None where nothing was ever committed."""
+
+    @property
+    def policy_position(self) -> int:
+        """Next offset of the policy topic as of the last commit: who goes on must know as much."""
 
     def open(self) -> None:
         """Load the local store; nothing to do when it is open."""
@@ -116,6 +121,7 @@ class Delivery:
     def __init__(self, lane: Lane, batch: RecordBatch) -> None:
         self.batch = batch
         self.spec = lane.spec
+        self.policy = lane.switch.policy
         self.outputs: list[tuple[str, EncodedBatch]] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -175,9 +181,15 @@ class Lane:
     """Runs one partition until it is stopped; see the module's text for the order of things."""
 
     def __init__(
-        self, cluster: Cluster, spec: LaneSpec, state: PartitionState, deliver: Callable[[Delivery], Awaitable[None]]
+        self,
+        cluster: Cluster,
+        spec: LaneSpec,
+        state: PartitionState,
+        deliver: Callable[[Delivery], Awaitable[None]],
+        switch: Switch | None = None,
     ) -> None:
         self.cluster, self.spec, self.state = cluster, spec, state
+        self.switch: Switch = switch or AlwaysOn()
         self.status = LaneStatus()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._deliver = deliver
@@ -280,6 +292,7 @@ class Lane:
             await opening  # a thread cannot be stopped, and what it opens has to be closed
             raise
         self.status.restored += await self._changelog.restore()
+        await self.switch.known_to(state.policy_position)
         crash_point("restored")
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         position = self._agreed(committed)

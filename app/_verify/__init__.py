@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app._topics import changelog_name
 from app._verify._compare import ExpectedPartition, compare_dead_letters
 from app._verify._reading import Reader
 from app._verify._report import Finding, Kind, Report
@@ -17,6 +18,7 @@ def verify(settings: Settings, stream: str | None = None) -> Report:
     """Compare a stream's output and dead letters with what its input demands.
 
     It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
+    Records that went by while deduplication was switched off, as the changelog has it, must all be in the output.
     In memory it holds some 200 bytes per fresh record of one partition at a time, and per invalid record of all.
 
     Args:
@@ -39,8 +41,10 @@ def verify(settings: Settings, stream: str | None = None) -> Report:
     bounds = reader.bounds()
     report = Report(name)
     invalid: dict[int, dict[int, bytes]] = {}
+    unjudged = reader.unjudged(changelog_name(settings.app, name))
+    report.stretches += [(partition, each.start, each.end) for partition, found in unjudged.items() for each in found]
     for partition in range(reader.partitions):
-        expected = ExpectedPartition(rule, partition)
+        expected = ExpectedPartition(rule, partition, unjudged.get(partition, ()))
         for offset, record in reader.records(chosen.input, partition, bounds.settled[partition]):
             expected.judge(offset, record, report)
         output = reader.records(chosen.output, partition, bounds.output_ends[partition])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 from app._verify._report import Finding, Kind, Report
 from app._verify._rule import Headers, RecordView, Rule
+from tables import Stretch
 
 DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """Appended to a dead letter's own headers, in any order."""
@@ -30,44 +32,85 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
     return digest.digest()
 
 
-class ExpectedPartition:
-    """What the output of one partition must be: the fresh records of its input, in order."""
+NO_SEQUENCE = -1
+"""Of a record that was forwarded although it has none."""
 
-    def __init__(self, rule: Rule, partition: int) -> None:
+
+class ExpectedPartition:
+    """What one partition's output must be, in order: its input's fresh records, and all of stretches not judged."""
+
+    def __init__(self, rule: Rule, partition: int, unjudged: Sequence[Stretch] = ()) -> None:
+        """Nothing is read yet.
+
+        Args:
+            rule: of the stream.
+            partition: number.
+            unjudged: stretches of its input that went by while deduplication was off.
+        """
         self.partition = partition
+        self._unjudged = [range(stretch.start, stretch.end) for stretch in unjudged]
         self._rule = rule
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
-        # Per fresh record, in order. A sequence rises within its identity, so the two name one record.
+        # Per record to be forwarded, in order.
         self._offsets = array("q")
         self._sequences = array("q")
         self._owners = array("q")
         self._contents = bytearray()
+        # A sequence rises within its identity, so the two name one fresh record ...
         self._places: dict[bytes, int] = {}
+        # ... and, where records were not judged, several of the output: all that are not yet seen.
+        self._several: dict[bytes, deque[int]] = {}
         self.invalid: dict[int, bytes] = {}
         """Offset of each invalid record -> digest of what its dead letter must carry."""
 
     def judge(self, offset: int, record: RecordView, report: Report) -> None:
         """Take the next record of the input."""
         found = self._rule.judge(record)
+        if any(offset in stretch for stretch in self._unjudged):
+            report.unjudged += 1
+            self._expect(offset, record, found)
+            return
         if found is None:
             report.invalid += 1
             self.invalid[offset] = content(record, with_timestamp=False)
             return
         identity, sequence = found
-        owner, last = self._last.get(identity, (len(self._identities), -1))
-        if sequence <= last:
+        if sequence <= self._last.get(identity, (0, -1))[1]:
             report.duplicate += 1
             return
         report.fresh += 1
+        self._expect(offset, record, found)
+        self._last[identity] = (self._owners[-1], sequence)
+
+    def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None) -> None:
+        """The next record of the output. found: its identity and sequence; None where it has none."""
+        identity, sequence = found or (b"", NO_SEQUENCE)
+        owner, _ = self._last.setdefault(identity, (len(self._identities), -1))
         if owner == len(self._identities):
             self._identities.append(identity)
-        self._last[identity] = (owner, sequence)
-        self._places[_place_key(identity, sequence)] = len(self._offsets)
+        digest, place = content(record), len(self._offsets)
+        key = _place_key(identity, sequence) if found else digest
+        if (first := self._places.setdefault(key, place)) != place:
+            self._several.setdefault(key, deque((first,))).append(place)
         self._offsets.append(offset)
         self._sequences.append(sequence)
         self._owners.append(owner)
-        self._contents += content(record)
+        self._contents += digest
+
+    def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
+        """Which expected record this one of the output is: of several that it may be, the first not yet seen."""
+        found = self._rule.judge(record)
+        key = _place_key(*found) if found else digest
+        if (left := self._several.get(key)) is None:
+            return self._places.get(key)
+        while left and seen[left[0]]:
+            left.popleft()
+        same = (each for each in left if not seen[each] and self._content(each) == digest)
+        return next(same, left[0] if left else self._places[key])
+
+    def _content(self, place: int) -> bytes:
+        return bytes(self._contents[16 * place : 16 * place + 16])
 
     def compare(self, topic: str, output: Iterator[tuple[int, RecordView]], judged_to: int, report: Report) -> None:
         """Go through the output and add what is wrong with it.
@@ -84,8 +127,8 @@ class ExpectedPartition:
         strangers: list[tuple[int, int]] = []  # records without a counterpart: (offset, the place they stand at)
         for offset, record in output:
             report.delivered += 1
-            found = self._rule.judge(record)
-            place = self._places.get(_place_key(*found)) if found else None
+            digest = content(record)
+            place = self._place(record, digest, seen)
             if place is None:
                 strangers_here += 1
                 strangers.append((offset, furthest + strangers_here))
@@ -94,7 +137,7 @@ class ExpectedPartition:
                 report.add(self._finding("doubled", topic, place, offset))
                 continue
             seen[place] = 1
-            if content(record) != self._contents[16 * place : 16 * place + 16]:
+            if digest != self._content(place):
                 report.add(self._finding("altered", topic, place, offset, "key, value, headers or timestamp differ"))
             if place < furthest:
                 report.add(self._finding("reordered", topic, place, offset))
@@ -107,7 +150,7 @@ class ExpectedPartition:
                 seen[place] = 1
                 report.add(self._finding("altered", topic, place, offset, "identity or sequence differ"))
             else:
-                detail = "no fresh record of the input has its identity and sequence"
+                detail = "no record of the input that had to be forwarded has its identity and sequence"
                 report.add(Finding("unexpected", topic, None, None, self.partition, offset, None, None, detail))
         for place, there in enumerate(seen):
             if there:

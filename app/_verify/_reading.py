@@ -14,6 +14,7 @@ from app._verify._rule import RecordView
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, PositionLost, TopicError, TopicMissing, TransportError
 from producers import END_OF_PARTITION, PASSING
+from tables import STRETCH, Stretch
 
 log = structlog.get_logger(__name__)
 
@@ -130,6 +131,29 @@ class Reader:
                 self._stream.dead_letters, partition, bounds.dead_letter_ends[partition]
             ):
                 yield partition, offset, record
+
+    def unjudged(self, changelog: str) -> dict[int, list[Stretch]]:
+        """The stretches of each input partition that the changelog says were not judged. Read it after the bounds."""
+        try:
+            count = self._partition_counts([changelog])[changelog]
+        except TopicMissing:
+            return {}
+        consumer = self._consumer("ratchet-verify", "read_committed")
+        try:
+            ends = self._ends(consumer, changelog, count)
+        finally:
+            consumer.close()
+        found: dict[int, list[Stretch]] = {}
+        for partition, end in ends.items():
+            stretches = {
+                record.key: Stretch.unpack(record.key, record.value or b"")
+                for _, record in self.records(changelog, partition, end)
+                if record.key is not None and record.key.startswith(STRETCH)
+            }
+            unjudged = [stretch for stretch in stretches.values() if not stretch.deduplicate]
+            if unjudged:
+                found[partition] = sorted(unjudged)
+        return found
 
     def _consumer(self, group: str, isolation: str) -> Consumer:
         return Consumer(

@@ -51,6 +51,10 @@ class Report:
     """Of the input up to the committed offsets, recomputed."""
     duplicate: int = 0
     invalid: int = 0
+    unjudged: int = 0
+    """Records of the input that went by while deduplication was off: each of them must be in the output."""
+    stretches: list[tuple[int, int, int]] = field(default_factory=list)
+    """Input partition, first offset and offset behind the last, of each stretch that was not judged."""
     delivered: int = 0
     """Records in the output."""
     dead_letters: int = 0
@@ -110,6 +114,8 @@ class Report:
             "fresh": self.fresh,
             "duplicate": self.duplicate,
             "invalid": self.invalid,
+            "unjudged": self.unjudged,
+            "unjudged_stretches": [list(stretch) for stretch in self.stretches],
             "delivered": self.delivered,
             "dead_letters": self.dead_letters,
             "pending": self.pending,

@@ -10,9 +10,12 @@ from app.cli.bench import bench
 from app.cli.broker import broker
 from app.cli.demo import demo
 from app.cli.faults import faults
+from app.cli.policy import policy
+from app.cli.producers import producers
 from app.cli.publish import publish
 from app.cli.setup import setup
 from app.cli.sink import sink
+from app.cli.status import status
 from app.cli.tables import tables
 from app.cli.verify import verify
 from app.cli.web import web
@@ -27,8 +30,9 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, sink, tables, verify, setup):
+for command in (demo, broker, worker, web, publish, sink, tables, producers, status, verify, setup):
     cli.command()(command)
+cli.add_typer(policy, name="policy")
 cli.add_typer(bench, name="bench")
 cli.add_typer(faults, name="faults")
 

@@ -109,6 +109,10 @@ def _render_overview(overview: Overview, wide: bool) -> Iterator[RenderableType]
             yield Text(f"■ worker {worker.url} does not answer: {worker.error}", "red")
     for stream in overview.streams:
         yield _stream_table(stream, wide)
+        if stream.deduplicate is False:
+            yield Text(f"▲ deduplication is off ({stream.origin}): everything is forwarded unjudged", "yellow")
+        if stream.totals.unjudged:
+            yield Text(f"▲ {stream.totals.unjudged:,} records were forwarded unjudged, beside the fresh ones", "yellow")
         for row in stream.partitions:
             if row.error is not None:
                 yield Text(f"■ {stream.input}-{row.partition}: {row.error}", "red")

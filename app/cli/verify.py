@@ -30,6 +30,10 @@ def verify(stream: Stream = None, config: Config = None, json: Json = False) -> 
             f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
             f"{report.pending:,} pending"
         )
+        for partition, start, end in report.stretches:
+            console.print(f"  deduplication was off in partition {partition} for offsets {start:,} to {end - 1:,}")
+        if report.stretches:
+            console.print(f"  {report.unjudged:,} records forwarded unjudged there")
         for finding in report.findings:
             console.print(f"  {finding}")
         console.print(

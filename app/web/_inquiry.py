@@ -14,8 +14,9 @@ import msgspec
 import structlog
 
 from app._group import Group, describe_group
-from app._lookup import QueryError
-from app._status import IdentityAnswer, WorkerStatus
+from app._lookup import QueryError, answer_of
+from app._producers import ProducersPage, merge_pages
+from app._status import IdentityAnswer, ProducersAnswer, WorkerStatus
 from app.settings import Settings
 from app.web._kafka import InputPartition, KafkaView
 from app.web._model import KnownIdentity, Lookup, Overview, Worker, changelog_topic, known, merge
@@ -36,7 +37,7 @@ FRESH_FOR_S = 1.0
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 """States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
 
-Body = TypeVar("Body", WorkerStatus, IdentityAnswer)
+Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer)
 
 
 class Inquiry:
@@ -85,8 +86,10 @@ class Inquiry:
                 self._asked_at = asyncio.get_running_loop().time()
             return self._overview
 
-    async def lookup(self, stream: str | None, identity: bytes, sequence: int | None) -> Lookup:
-        """What all partitions of the stream know of an identity.
+    async def lookup(
+        self, stream: str | None, identity: bytes, sequence: int | None, partition: int | None = None
+    ) -> Lookup:
+        """What all partitions of the stream know of an identity, and what that says of a record with this sequence.
 
         Raises:
             SettingsError: there is no such stream.
@@ -103,14 +106,51 @@ class Inquiry:
         found = [row for url, answer in answers.items() for row in known(names[url], answer.partitions)]
         asked = {number for answer in answers.values() for number in answer.asked}
         partitions = {row.partition for row in next(s for s in overview.streams if s.stream == name).partitions}
+        rows = _furthest(found)
+        answer = None
+        if sequence is not None:
+            verdicts = {row.partition: row.verdict for row in rows}
+            missing = partitions - asked
+            answer = answer_of(verdicts, partitions, missing, identity=str(spec.identity), partition=partition)
+        told = next(iter(answers.values()), None)
         return Lookup(
             stream=name,
             identity_hex=identity.hex(),
             sequence=sequence,
-            partitions=_furthest(found),
+            partitions=rows,
             asked=sorted(asked),
             not_asked=sorted(partitions - asked),
             problems=[f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()],
+            partition=partition,
+            answer=answer,
+            deduplicate=told.deduplicate if told else None,
+            origin=told.origin if told else None,
+            unjudged=sum(each.unjudged for each in answers.values()),
+        )
+
+    async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:
+        """The producers that the workers know, by name, at most limit of them, from behind a name on.
+
+        Raises:
+            SettingsError: there is no such stream.
+            QueryError: the stream does not go by producer.
+        """
+        name, spec = self._settings.stream(stream)
+        if spec.identity != "producer":
+            raise QueryError(f"stream {name!r} goes by {spec.identity}: its workers know no producers")
+        overview = await self.overview()
+        query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})
+        urls = [worker.url for worker in overview.workers]
+        answers, failures = await self._ask_all(urls, f"/status/producers?{urlencode(query)}", ProducersAnswer)
+        names = {worker.url: worker.name or worker.url for worker in overview.workers}
+        view = next(each for each in overview.streams if each.stream == name)
+        return merge_pages(
+            name,
+            spec.input,
+            answers.values(),
+            limit,
+            {row.partition for row in view.partitions},
+            [f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()],
         )
 
     async def _ask(self) -> Overview:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from app._group import Group
-from app._lookup import Verdict
+from app._lookup import Answer, Verdict
 from app._status import JudgedIdentity, PartitionStatus, TableStatus, WorkerStatus
 from app.settings import Settings, StreamSettings
 from app.web._kafka import InputPartition
@@ -28,8 +28,9 @@ class Worker:
 class Partition:
     """One row: an input partition, its worker, its place in the input and what its table holds.
 
-    None means not known now. lag is in records (offsets between the next one to be read and the end). While a
-    partition moves, two workers may report it: the one that is further is shown, also_reported_by has the other.
+    None means not known now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
+    the next one to be read and the end). While a partition moves, two workers may report it: the one that is further is
+    shown, also_reported_by has the other.
     """
 
     partition: int
@@ -46,6 +47,9 @@ class Partition:
     invalid: int | None
     error: str | None = None
     also_reported_by: list[str] = field(default_factory=list)
+    unjudged: int | None = None
+    deduplicate: bool | None = None
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,15 @@ class Totals:
     duplicate: int | None
     invalid: int | None
     unknown: int
+    unjudged: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream: where it comes from, where it goes, how it is judged."""
+    """One stream: where it comes from, where it goes, how it is judged.
+
+    deduplicate and origin are the policy as the workers know it; None: no worker tells.
+    """
 
     stream: str
     input: str
@@ -76,6 +84,8 @@ class Stream:
     sequence: str
     partitions: list[Partition]
     totals: Totals
+    deduplicate: bool | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,9 @@ class KnownIdentity:
 class Lookup:
     """The answer to a look-up.
 
-    identity_hex has the bytes asked for; not_asked the partitions that nobody can answer for now.
+    identity_hex has the bytes asked for; not_asked the partitions that nobody can answer for now; answer the whole in a
+    word (`app._lookup.answer_of`), None where no sequence was asked about. Where deduplicate is False, or unjudged is
+    above 0, records passed that no sequence here knows of.
     """
 
     stream: str
@@ -119,6 +131,11 @@ class Lookup:
     asked: list[int]
     not_asked: list[int]
     problems: list[str]
+    partition: int | None = None
+    answer: Answer | None = None
+    deduplicate: bool | None = None
+    origin: str | None = None
+    unjudged: int = 0
 
 
 def merge(
@@ -182,6 +199,8 @@ def _stream(
         sequence=stream.sequence,
         partitions=rows,
         totals=_totals(rows),
+        deduplicate=tables[0][1].deduplicate if tables else None,
+        origin=tables[0][1].origin if tables else None,
     )
 
 
@@ -211,11 +230,14 @@ def _row(
         invalid=status.invalid if status else None,
         error=status.error if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
+        unjudged=status.unjudged if status else None,
+        deduplicate=status.deduplicate if status else None,
+        since=status.since if status else None,
     )
 
 
 def _judged(status: PartitionStatus) -> int:
-    return status.fresh + status.duplicate + status.invalid
+    return status.fresh + status.duplicate + status.invalid + status.unjudged
 
 
 def _further(told: int | None, asked: int | None) -> int | None:
@@ -237,6 +259,7 @@ def _totals(rows: list[Partition]) -> Totals:
         fresh=_sum(row.fresh for row in rows),
         duplicate=_sum(row.duplicate for row in rows),
         invalid=_sum(row.invalid for row in rows),
+        unjudged=_sum(row.unjudged for row in rows),
         unknown=sum(1 for row in rows if row.fresh is None),
     )
 

@@ -3,6 +3,7 @@
 GET /            all tables        also /index.json, or Accept: application/json
 GET /tables      only the part of it that the page asks for every two seconds
 GET /lookup      one identity      also /lookup.json, or Accept: application/json
+GET /producers.json                the producers of a stream: ?stream=S&after=HEX&limit=N
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import msgspec
 from aiohttp import web
 
 from app._http import guard, is_wildcard, json_refusal, reachable_host, url_of
-from app._lookup import QueryError, parse_identity, parse_query, parse_sequence
+from app._lookup import QueryError, parse_identity, parse_limit, parse_partition, parse_query, parse_sequence
+from app._producers import ProducersPage
 from app.settings import Settings
 from app.web._inquiry import Inquiry
 from app.web._model import Lookup, Overview
@@ -110,6 +112,7 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     application.router.add_get("/tables", _tables)
     application.router.add_get("/lookup", _lookup)
     application.router.add_get("/lookup.json", _lookup)
+    application.router.add_get("/producers.json", _producers)
     application.router.add_static("/static", FOLDER / "static")
     return application
 
@@ -134,6 +137,7 @@ async def _lookup(request: web.Request) -> web.Response:
             query.get("stream") or None,
             parse_identity(query.get("identity"), query.get("hex")),
             parse_sequence(query.get("sequence", "").strip()),
+            parse_partition(query.get("partition", "").strip()),
         )
     except (QueryError, SettingsError) as error:
         problem = str(error)
@@ -142,6 +146,16 @@ async def _lookup(request: web.Request) -> web.Response:
         return _json(found) if found is not None else json_refusal(request, status, str(problem))
     context = {"found": found, "problem": problem, "asked": query, "settings": request.app[SETTINGS]}
     return _html(request, "lookup.html", context, status)
+
+
+async def _producers(request: web.Request) -> web.Response:
+    try:
+        query = parse_query(request.rel_url.raw_query_string)
+        after = parse_identity(None, query["after"]) if query.get("after") else None
+        limit = parse_limit(query.get("limit"))
+        return _json(await request.app[INQUIRY].producers(query.get("stream") or None, after, limit))
+    except (QueryError, SettingsError) as error:
+        return json_refusal(request, 400, str(error))
 
 
 def _refusal(request: web.Request, status: int, sentence: str) -> web.Response:
@@ -157,7 +171,7 @@ def _html(request: web.Request, template: str, context: dict[str, Any], status: 
     return response
 
 
-def _json(body: Overview | Lookup) -> web.Response:
+def _json(body: Overview | Lookup | ProducersPage) -> web.Response:
     return web.Response(
         body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
     )

@@ -13,7 +13,14 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
 from app._group import describe_group
-from app._status import IdentityStatus, PartitionStatus, TableStatus
+from app._status import (
+    IdentityStatus,
+    PartitionStatus,
+    ProducerPartition,
+    ProducersAnswer,
+    ProducerStatus,
+    TableStatus,
+)
 from app.settings import Settings, StreamSettings
 
 
@@ -29,6 +36,21 @@ class KnownWorker:
 
     def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
         return self.sequences.get((stream, identity), [])
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        names = sorted({name for of, name in self.sequences if of == stream and (after is None or name > after)})
+        found = [
+            ProducerStatus(
+                name.hex(),
+                [
+                    ProducerPartition(status.partition, status.persisted, status.pushed, None, 0, 0, None)
+                    for status in self.sequences[stream, name]
+                    if status.partition in asked
+                ],
+            )
+            for name in names[:limit]
+        ]
+        return ProducersAnswer(found, len(names) > limit, asked)
 
 
 def partition(number: int, **changed: object) -> PartitionStatus:

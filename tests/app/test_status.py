@@ -1,5 +1,6 @@
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -11,6 +12,8 @@ from app._status import IdentityStatus, StatusServer
 from tests.app.known_worker import KnownWorker, partition, table
 
 HOSTILE = ["<script>alert(1)</script>", "a\0b", "../../etc/passwd", "a&sequence=9", "%41", "Zürich ☂", "' OR 1=1 --"]
+
+POLICY = {"deduplicate": True, "origin": "default", "unjudged": 0}
 
 
 @pytest.fixture
@@ -63,7 +66,11 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "duplicate": 2000000,
         "invalid": 2,
         "error": "offset 7: corrupt",
+        "unjudged": 0,
+        "deduplicate": True,
+        "since": None,
     }
+    assert (events["deduplicate"], events["origin"]) == (True, "default")
 
 
 async def test_an_identity_by_text_and_by_hex(http: aiohttp.ClientSession, url: str) -> None:
@@ -73,7 +80,7 @@ async def test_an_identity_by_text_and_by_hex(http: aiohttp.ClientSession, url: 
     ]
     for parameters in ({"identity": "sensor"}, {"hex": b"sensor".hex()}):
         status, body = await get(http, f"{url}/status/identity", stream="events", **parameters)
-        assert (status, body) == (200, {"partitions": expected, "asked": [0, 3]})
+        assert (status, body) == (200, {"partitions": expected, "asked": [0, 3], **POLICY})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ async def test_an_identity_that_is_not_utf8_is_asked_by_hex(http: aiohttp.Client
 async def test_an_unknown_identity_has_no_partitions(http: aiohttp.ClientSession, url: str) -> None:
     assert await get(http, f"{url}/status/identity", stream="events", identity="nobody") == (
         200,
-        {"partitions": [], "asked": [0, 3]},
+        {"partitions": [], "asked": [0, 3], **POLICY},
     )
 
 
@@ -208,3 +215,55 @@ async def test_nothing_answers_after_stop(http: aiohttp.ClientSession, worker: K
     await server.stop()
     with pytest.raises(aiohttp.ClientConnectionError):
         await http.get(f"{url}/status")
+
+
+async def test_policy_and_unjudged_records_are_told(http: aiohttp.ClientSession, url: str, worker: KnownWorker) -> None:
+    off = table(partition(0, unjudged=70, deduplicate=False, since=12), partition(3, unjudged=7))
+    worker.tables_now = [replace(off, deduplicate=False, origin="stream policy")]
+    _, body = await get(http, f"{url}/status/identity", stream="events", identity="nobody", sequence="1")
+    assert body == {"partitions": [], "asked": [0, 3], "deduplicate": False, "origin": "stream policy", "unjudged": 77}
+    async with http.get(f"{url}/metrics") as response:
+        families = {family.name: family for family in text_string_to_metric_families(await response.text())}
+    records = {(s.labels["partition"], s.labels["verdict"]): s.value for s in families["ratchet_records"].samples}
+    assert records["0", "unjudged"] == 70
+    (sample,) = families["ratchet_deduplicate"].samples
+    assert (sample.labels, sample.value) == ({"stream": "events", "origin": "stream policy"}, 0)
+
+
+async def test_producers_come_in_pages(http: aiohttp.ClientSession, url: str, worker: KnownWorker) -> None:
+    names: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        status, body = await get(http, f"{url}/status/producers", stream="events", limit="3", **after)
+        assert (status, body["asked"]) == (200, [0, 3])
+        names += [each["name_hex"] for each in body["producers"]]
+        if not body["more"]:
+            break
+        after = {"after": names[-1]}
+    assert names == sorted(name.hex() for _, name in worker.sequences)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"stream": "nobody"}, "serves no stream"),
+        ({"stream": "events", "limit": "0"}, "limit must be"),
+        ({"stream": "events", "limit": "501"}, "limit must be"),
+        ({"stream": "events", "limit": "-1"}, "limit must be"),
+        ({"stream": "events", "limit": "١٢"}, "limit must be"),
+        ({"stream": "events", "after": "zz"}, "pairs of the digits"),
+        ({"stream": "events", "after": "00" * 2000}, "2,000 bytes"),
+    ],
+)
+async def test_a_page_that_cannot_be_read_is_a_sentence(
+    http: aiohttp.ClientSession, url: str, parameters: dict[str, str], sentence: str
+) -> None:
+    status, body = await get(http, f"{url}/status/producers", **parameters)
+    assert status == 400
+    assert sentence in body["error"]
+
+
+async def test_a_stream_by_key_knows_no_producers(http: aiohttp.ClientSession, url: str, worker: KnownWorker) -> None:
+    worker.tables_now = [table(partition(0), identity="key")]
+    status, body = await get(http, f"{url}/status/producers", stream="events")
+    assert (status, body["error"]) == (400, "stream 'events' goes by key: it knows no producers")

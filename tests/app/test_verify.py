@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as Topic
 
 from app._verify import RecordView, Report, verify
 from app._verify._rule import Rule
 from app.cli.verify import verify as verify_command
 from app.settings import Settings, StreamSettings
 from errors import PartitionsDiffer, PositionLost, SettingsError, TopicMissing
-from tables import Identity, SequenceSource
+from tables import Identity, SequenceSource, Stretch
 
 NewTopic = Callable[..., str]
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,42 @@ def written_with(stage: Stage, output: list[RecordView]) -> Report:
     stage.write(1, 1, output)
     stage.commit(0, 12)
     return stage.verify()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6], {}),
+        ([0, 1, 2, 3, 4, 6], {"lost": 1}),
+        ([0, 1, 2, 4, 4, 5, 6], {"doubled": 1, "lost": 1}),
+        ([0, 1, 2, 3, 4, 5, 6, 7], {"doubled": 1}),
+        ([0, 1, 4, 2, 3, 5, 6], {"reordered": 2}),
+    ],
+)
+def test_what_went_by_while_deduplication_was_off_must_all_be_there(
+    broker: str, new_topic: NewTopic, output: list[int], expected: dict[str, int]
+) -> None:
+    stage = Stage(broker, new_topic, 1)
+    given = [
+        *(record(1, value=b"first"), record(2)),
+        # Off: a repeat, an older one with other content, one without a sequence, and one that is new.
+        *(record(2), record(1, value=b"other"), record(None), record(9)),
+        *(record(9, value=b"on again"), record(2)),
+    ]
+    stage.write(0, 0, given)
+    stage.write(1, 0, [given[i] for i in output])
+    changelog = f"{stage.settings.app}-events-changelog"
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
+    entries = [Stretch(0, False, 2, 6, 1, 4), Stretch(1, True, 6, 6, 2, 0)]
+    for key, value in [(b"p", b"?"), (b"ia", b"?"), *(entry.pack() for entry in entries)]:
+        stage.producer.produce(changelog, value, key)
+    stage.producer.flush()
+    stage.commit(8)
+    report = stage.verify()
+    assert counts(report) == expected, report.findings
+    assert (report.fresh, report.unjudged, report.duplicate, report.invalid) == (3, 4, 1, 0)
+    assert report.as_dict()["unjudged_stretches"] == [[0, 2, 6]]
 
 
 def test_everything_as_it_must_be(stage: Stage) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,9 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
         "duplicate": 4_000_000,
         "invalid": 2,
         "unknown": 1,
+        "unjudged": 0,
     }
+    assert "unjudged" not in html
     for shown in (html, fragment):
         rows = TableReader(shown).rows
         for row in stream["partitions"]:
@@ -150,6 +153,25 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
             assert cells[10] == (row["worker"] or "–")
         assert "<b>offset" not in shown
         assert "&lt;b&gt;offset 7&lt;/b&gt;: corrupt" in shown
+
+
+async def test_a_policy_that_is_off_is_on_the_page(
+    broker: str, new_topic: Callable[..., str], http: aiohttp.ClientSession
+) -> None:
+    topic = new_topic(partitions=1)
+    settings = settings_for(broker, topic)
+    off = table(partition(0, unjudged=4_321, deduplicate=False, since=7), topic=topic)
+    known = KnownWorker([replace(off, deduplicate=False, origin="global policy")])
+    async with one_worker(settings, topic, known), page(settings) as url:
+        html, body = await read(http, url), await read_json(http, url)
+        found = await read(http, f"{url}/lookup", identity="a", sequence="1")
+    (stream,) = body["streams"]
+    assert (stream["deduplicate"], stream["origin"], stream["totals"]["unjudged"]) == (False, "global policy", 4_321)
+    assert (stream["partitions"][0]["deduplicate"], stream["partitions"][0]["since"]) == (False, 7)
+    assert "Deduplication is off (global policy)" in html
+    assert "and 4,321 unjudged" in html
+    assert "unseen" in found
+    assert "leave no sequence here" in found
 
 
 async def test_without_a_worker_kafka_itself_is_asked(
@@ -253,9 +275,21 @@ async def test_a_look_up_on_the_page_and_as_json(
                 "asked": [0, 1],
                 "not_asked": [],
                 "problems": [],
+                "partition": None,
+                "answer": "depends",  # partition 0 does not know it
+                "deduplicate": True,
+                "origin": "default",
+                "unjudged": 0,
             }
             assert TableReader(html).rows[1] == ["1", "1,000", "2,000", "◑unknown", "worker-a"]
             assert not re.search(r"<script>alert|\"\s*onfocus=\"", html)
+        there = await read_json(http, f"{url}/lookup.json", identity="sensor", sequence="1500", partition="1")
+        assert (there["partition"], there["answer"]) == (1, "in flight")
+        listed = await read_json(http, f"{url}/producers.json", limit="2")
+        following = await read_json(http, f"{url}/producers.json", limit="500", after=listed["next"])
+        names = [each["name_hex"] for body in (listed, following) for each in body["producers"]]
+        assert names == sorted(name.hex() for _, name in known.sequences)
+        assert (len(listed["producers"]), following["next"]) == (2, None)
         by_hex = await read_json(http, f"{url}/lookup.json", hex="ff")
         assert by_hex["partitions"][0]["persisted"] == 3
         assert "None of the 2 partitions that answered" in await read(http, f"{url}/lookup", identity="nobody")

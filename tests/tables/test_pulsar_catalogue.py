@@ -16,10 +16,11 @@ from fetched_records import Sent, fetched, named, stored
 
 from app._lookup import verdict_of
 from tables import Identity, SequencePartition, SequenceSource, reader_for
-from transport import read_chunk
+from transport import Policy, read_chunk
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 VERDICTS = ("fresh", "duplicate", "invalid")
+ON = Policy()
 
 
 class OnePartition:
@@ -49,9 +50,16 @@ class OnePartition:
             assert offset == self.state.position
             self.state.apply(read_chunk("changelog", 0, offset, data, []))
 
-    def judge(self, records: list[Sent]) -> list[str]:
+    def pass_by(self, records: list[Sent], policy: Policy) -> None:
+        """Forward unjudged."""
         batch = fetched(records, self.input)
         self.input = batch.next
+        self.state.stretches.push(policy, batch)
+
+    def judge(self, records: list[Sent], policy: Policy = ON) -> list[str]:
+        batch = fetched(records, self.input)
+        self.input = batch.next
+        self.state.stretches.push(policy, batch)
         return [VERDICTS[verdict] for verdict in self.state.judge(batch, READ)[0]]
 
     def commit(self) -> list[tuple[bytes | None, bytes | None]]:
@@ -140,6 +148,38 @@ def test_row_8_a_failed_write_falls_back_for_every_name(one: OnePartition) -> No
     assert [one.state.last(name) for name in (b"a", b"b", b"c")] == [(9, 9), (3, 3), (1, 1)]
     assert one.state.progress is not None
     assert one.state.progress[1:] == (5, 1, 0)  # the failed transaction is in no total
+
+
+def test_row_12_while_it_is_off_the_table_stands_still_and_judging_goes_on_from_there(one: OnePartition) -> None:
+    # Pulsar forgets what it knew when it is switched off. Here what was counted before stays counted.
+    one.judge(named(b"a", 1, 2))
+    one.commit()
+    one.pass_by(named(b"a", 1, 9), Policy(False, 1))
+    one.commit()
+    assert one.state.last(b"a") == (2, 2)
+    assert one.judge(named(b"a", 2, 3, 9), Policy(True, 2)) == ["duplicate", "fresh", "fresh"]
+    one.commit()
+    assert [stretch[1:] for stretch in one.state.stretches] == [(False, 2, 4, 1, 2), (True, 4, 4, 2, 0)]
+    assert one.state.progress is not None
+    assert (one.state.progress[1:], one.state.stretches.unjudged) == ((4, 1, 0), 2)
+
+
+@pytest.mark.parametrize("every_s", [0.0, 3_600.0])
+def test_row_15_snapshots_and_recovery_while_it_is_off(
+    one: OnePartition, monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", every_s)
+    one.judge(named(b"a", 5))
+    one.commit()
+    for _ in range(3):
+        one.pass_by(named(b"a", 1), Policy(False, 7))
+        one.commit()
+    one.pass_by(named(b"a", 1), Policy(False, 7))  # in no transaction that was committed
+    one.crash()
+    one.restore()
+    assert one.state.last(b"a") == (5, 5)
+    assert list(one.state.stretches) == [(0, False, 1, 4, 7, 3)]
+    assert (one.state.policy_position, one.state.stretches.unjudged) == (7, 3)
 
 
 @pytest.mark.parametrize(("every_s", "snapshot"), [(0.0, 1), (3_600.0, 0)])

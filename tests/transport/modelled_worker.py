@@ -14,7 +14,7 @@ from rocksdict import Checkpoint
 
 from agents import deduplicate
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, Sequences, SequenceSource, reader_for
-from transport import Delivery, Lane, LaneSpec
+from transport import Delivery, Lane, LaneSpec, Policy
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
 SPEC = LaneSpec(
@@ -66,16 +66,38 @@ def crash_point(point: str) -> None:
         worker.comes_to(point)
 
 
+class ReadPolicies:
+    """A worker's reading of the policy topic, which is a list here: it knows everything at its start, and then lags."""
+
+    def __init__(self, topic: list[bool]) -> None:
+        self.topic = topic
+        self.position = len(topic)
+
+    def read(self) -> None:
+        self.position = len(self.topic)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.topic[self.position - 1] if self.position else True, self.position)
+
+    async def known_to(self, position: int) -> None:
+        while self.position < position:
+            await asyncio.sleep(0.01)
+            self.read()
+
+
 class Worker:
     """One worker process on the one partition of the model."""
 
-    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity, memory: int) -> None:
+    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity, memory: int, policies: list[bool]) -> None:
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
         self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
-        self.lane = Lane(self.link, SPEC, self.sequences.partition(0), self.deliveries.put)  # type: ignore[arg-type]
+        self.policies = ReadPolicies(policies)
+        partition = self.sequences.partition(0)
+        self.lane = Lane(self.link, SPEC, partition, self.deliveries.put, self.policies)  # type: ignore[arg-type]
         self.crash_at: tuple[str, int] | None = None
 
     async def start(self) -> None:

@@ -15,6 +15,7 @@ import asyncio
 import shutil
 import tempfile
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from known_batches import Source, encode
 from memory_kafka import ABORT, MemoryKafka, PowerOff, Record
 from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Identity, Stretch
 from tables._store import PROGRESS, Progress, Store
 from transport import CRASH_POINTS, LaneState
 from transport._transaction import OFFSET_METADATA
@@ -58,17 +59,24 @@ class Sent(NamedTuple):
 class Expected:
     """The oracle."""
 
-    def __init__(self, sent: list[Sent | None]) -> None:
+    def __init__(self, sent: list[Sent | None], unjudged: list[range]) -> None:
+        """unjudged: input offsets that went by while deduplication was off."""
         self.last: dict[bytes, int] = {}
-        self.fresh: list[Record] = []
+        self.forwarded: list[Record] = []
         self.invalid: list[Record] = []
-        self.duplicates = 0
-        for each in filter(None, sent):  # None: an offset without a record that counts
-            if each.identity is None or each.sequence is None:
+        self.fresh = self.duplicates = self.unjudged = 0
+        for offset, each in enumerate(sent):
+            if each is None:  # an offset without a record that counts
+                continue
+            if any(offset in stretch for stretch in unjudged):
+                self.unjudged += 1
+                self.forwarded.append(each.record)
+            elif each.identity is None or each.sequence is None:
                 self.invalid.append(each.record)
             elif each.sequence > self.last.get(each.identity, -1):
                 self.last[each.identity] = each.sequence
-                self.fresh.append(each.record)
+                self.fresh += 1
+                self.forwarded.append(each.record)
             else:
                 self.duplicates += 1
 
@@ -109,6 +117,8 @@ class CommitPath(RuleBasedStateMachine):
         self.kafka = MemoryKafka()
         self.sent: list[Sent | None] = []
         self.workers: list[Worker | None] = [None, None]
+        self.policies: list[bool] = []
+        """The policy topic."""
         self.kind = Identity.PRODUCER
         self.was_ahead = False
 
@@ -175,9 +185,23 @@ class CommitPath(RuleBasedStateMachine):
     def start(self, slot: int) -> None:
         """Where the other one runs already, that is a rebalance which it has not heard of."""
         if self.workers[slot] is None:
-            self.workers[slot] = worker = Worker(self.kafka, self.folder / str(slot), self.kind, self.memory)
+            self.workers[slot] = worker = self._new_worker(str(slot))
             run(self.loop, worker.start())
             self._bury()
+
+    def _new_worker(self, name: str) -> Worker:
+        return Worker(self.kafka, self.folder / name, self.kind, self.memory, self.policies)
+
+    @rule(data=st.data(), deduplicate=st.booleans(), seconds=STEP_S)
+    def switch(self, data: st.DataObject, deduplicate: bool, seconds: float) -> None:
+        """Workers hear of it at different moments, and perhaps in the middle of a transaction."""
+        self._arrive(data)
+        self.go_on(data.draw(STEP_S))
+        self.policies.append(deduplicate)
+        for worker in filter(None, self.workers):
+            if data.draw(st.booleans()):
+                worker.policies.read()
+        self.append(data, seconds)
 
     @rule(seconds=STEP_S)
     def go_on(self, seconds: float) -> None:
@@ -329,17 +353,30 @@ class CommitPath(RuleBasedStateMachine):
     @invariant()
     def committed_is_what_the_oracle_says(self) -> None:
         offset = self.committed_offset
-        expected = Expected(self.sent[:offset])
-        assert self.kafka.logs[OUTPUT, 0].committed() == expected.fresh
+        changelog = {r.key or b"": r.value or b"" for r in self.kafka.logs[CHANGELOG, 0].committed()}
+        unjudged = self._unjudged_by([changelog.pop(key) for key in sorted(changelog) if key.startswith(STRETCH)])
+        expected = Expected(self.sent[:offset], [range(each.start, each.end) for each in unjudged])
+        assert sum(each.unjudged for each in unjudged) == expected.unjudged
+        assert self.kafka.logs[OUTPUT, 0].committed() == expected.forwarded
         letters = self.kafka.logs[DEAD, 0].committed()
         assert [Record(r.key, r.value, r.headers[: len(r.headers) - 4]) for r in letters] == expected.invalid
-        changelog = {r.key: r.value for r in self.kafka.logs[CHANGELOG, 0].committed()}
         progress = changelog.pop(PROGRESS, None)
         assert changelog == {b"i" + name: last.to_bytes(8, "big") for name, last in expected.last.items()}
         if offset:
             assert progress is not None
-            counted = (len(expected.fresh), expected.duplicates, len(expected.invalid))
+            counted = (expected.fresh, expected.duplicates, len(expected.invalid))
             assert Progress.unpack(progress) == (offset, *counted)
+
+    def _unjudged_by(self, entries: list[bytes]) -> list[Stretch]:
+        """The stretches that were not judged; all of them must be what the policy topic said at their place in it."""
+        stretches = [Stretch.unpack(b"s" + n.to_bytes(8, "big"), entry) for n, entry in enumerate(entries)]
+        for before, after in pairwise(stretches):
+            assert (before.deduplicate, before.policy) != (after.deduplicate, after.policy)
+            assert before.start <= before.end <= after.start
+            assert before.policy <= after.policy
+        for stretch in stretches:
+            assert self.policies[stretch.policy - 1] == stretch.deduplicate
+        return [stretch for stretch in stretches if not stretch.deduplicate]
 
     def teardown(self) -> None:
         try:
@@ -349,7 +386,7 @@ class CommitPath(RuleBasedStateMachine):
                 worker.crash_at = worker.link.lose = None
             for slot in self._running():
                 self._stop(slot)
-            self.workers = [Worker(self.kafka, self.folder / "last", self.kind, self.memory), None]
+            self.workers = [self._new_worker("last"), None]
             assert self.workers[0] is not None
             run(self.loop, self.workers[0].start())
             run(self.loop, asyncio.sleep(100))

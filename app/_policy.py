@@ -1,0 +1,264 @@
+"""Deduplication on or off, per stream and for all: where it is said, who wins, and how workers hear of it.
+
+Four places may say it, the first that does wins (docs/decisions/0010-the-switch.md):
+
+    stream policy     live, in the policy topic          ratchet policy set off --stream NAME
+    stream setting    streams.NAME.deduplicate           read when the worker starts
+    global policy     live                               ratchet policy set off --global
+    global setting    deduplicate
+
+and where none does it is on. The topic is compacted and has one partition. Keys are `["global"]` and
+`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from app.settings import STREAM_NAME, Settings
+from errors import PolicyLost, RatchetError
+from transport import EARLIEST, LATEST, Changelog, Cluster, Policy, RecordBatch
+
+log = structlog.get_logger(__name__)
+
+MAX_KEY_BYTES: Final = 256
+"""Far more than the longest stream name takes; longer keys are nobody's."""
+MAX_VALUE_BYTES: Final = 1024
+PAUSE_S: Final = 5.0
+"""Before the policy topic is tried again that could not be read."""
+SHOWN: Final = 60
+"""Bytes of a foreign key that the log shows."""
+
+
+class Origin(StrEnum):
+    """Who decided, the most specific first."""
+
+    STREAM_POLICY = "stream policy"
+    STREAM_SETTING = "stream setting"
+    GLOBAL_POLICY = "global policy"
+    GLOBAL_SETTING = "global setting"
+    DEFAULT = "default"
+
+
+class Effective(NamedTuple):
+    """What holds for a stream, and who decided it."""
+
+    deduplicate: bool
+    origin: Origin
+
+
+class Said(NamedTuple):
+    """The newest record of the policy topic for a stream or for all: None where it unsets."""
+
+    deduplicate: bool | None
+    next: int
+    """Offset behind the record."""
+
+
+NOTHING: Final = Said(None, 0)
+
+
+def policy_topic(app: str) -> str:
+    """The policy topic of an app."""
+    return f"{app}-policy"
+
+
+def policy_key(stream: str | None) -> bytes:
+    """Key of the records for a stream; None: for all."""
+    return json.dumps(["global"] if stream is None else ["stream", stream], separators=(",", ":")).encode()
+
+
+def policy_value(deduplicate: bool) -> bytes:
+    """Value of a record that sets the policy."""
+    return json.dumps({"deduplicate": deduplicate}, separators=(",", ":")).encode()
+
+
+class Policies:
+    """What the policy topic says, as far as it was read. A `transport.ChangelogReader`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is read yet."""
+        self.settings = settings
+        self.changelog = policy_topic(settings.app)
+        self.position = 0
+        self.said: dict[str | None, Said] = {}
+        """By stream; None: for all."""
+
+    def effective(self, stream: str) -> Effective:
+        """What holds for a stream of the settings."""
+        settings = self.settings
+        candidates = (
+            (self.said.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
+            (settings.streams[stream].deduplicate, Origin.STREAM_SETTING),
+            (self.said.get(None, NOTHING).deduplicate, Origin.GLOBAL_POLICY),
+            (settings.deduplicate, Origin.GLOBAL_SETTING),
+        )
+        for deduplicate, origin in candidates:
+            if deduplicate is not None:
+                return Effective(deduplicate, origin)
+        return Effective(True, Origin.DEFAULT)
+
+    def policy(self, stream: str) -> Policy:
+        """The same for a lane. Its position counts only records that can concern the stream."""
+        position = max(self.said.get(key, NOTHING).next for key in (None, stream))
+        return Policy(self.effective(stream).deduplicate, position)
+
+    def apply(self, batch: RecordBatch) -> None:
+        """Take over records of the policy topic. They are strangers' until they prove to be policies."""
+        for index in range(batch.count):
+            self._take(batch.key(index), batch.value(index), int(batch.offsets[index]))
+        self.position = batch.next
+
+    def _take(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        try:
+            stream = _stream_of(key)
+        except ValueError as error:
+            shown = None if key is None else repr(key[:SHOWN])
+            log.warning("not a policy; ignored", topic=self.changelog, offset=offset, key=shown, reason=str(error))
+            return
+        deduplicate = None
+        if value is not None:
+            try:
+                deduplicate = _deduplicate_of(value)
+            except ValueError as error:
+                # Not ignored: compaction removes the policy that it follows, and then workers would differ by when they
+                # have read the topic.
+                log.warning("unreadable policy; unset", topic=self.changelog, offset=offset, reason=str(error))
+        self.said[stream] = Said(deduplicate, offset + 1)
+        if stream is not None and stream not in self.settings.streams:
+            log.info("policy of a stream that these settings do not have", stream=stream, offset=offset)
+        else:
+            now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
+            log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
+
+
+def _stream_of(key: bytes | None) -> str | None:
+    if key is None or len(key) > MAX_KEY_BYTES:
+        raise ValueError(f"a key of {0 if key is None else len(key)} bytes")
+    parts = _parsed(key)
+    if parts == ["global"]:
+        return None
+    if isinstance(parts, list) and len(parts) == 2 and parts[0] == "stream" and isinstance(parts[1], str):
+        if not STREAM_NAME.fullmatch(parts[1]):
+            raise ValueError("no stream can have that name")
+        return parts[1]
+    raise ValueError('the key must be ["global"] or ["stream", NAME]')
+
+
+def _deduplicate_of(value: bytes) -> bool:
+    if len(value) > MAX_VALUE_BYTES:
+        raise ValueError(f"a value of {len(value)} bytes")
+    found = _parsed(value)
+    deduplicate = found.get("deduplicate") if isinstance(found, dict) and len(found) == 1 else None
+    if not isinstance(deduplicate, bool):
+        raise ValueError('the value must be {"deduplicate": true} or {"deduplicate": false}')
+    return deduplicate
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {type(error).__name__}") from None
+
+
+class StreamSwitch:
+    """The switch of one stream's lanes: a `transport.Switch`."""
+
+    def __init__(self, follower: PolicyFollower, stream: str) -> None:
+        self._follower, self._stream = follower, stream
+
+    @property
+    def policy(self) -> Policy:
+        """As of now."""
+        return self._follower.policies.policy(self._stream)
+
+    async def known_to(self, position: int) -> None:
+        """See `PolicyFollower.known_to`."""
+        await self._follower.known_to(position)
+
+
+class PolicyFollower:
+    """Reads the policy topic to its end, and then what comes; one per worker."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        """Nothing is started."""
+        self.policies = Policies(settings)
+        self._cluster = cluster
+        self._connection = ("policy", self.policies.changelog)
+        self._changelog = Changelog(cluster, self.policies, 0, self._connection)
+        self._complete = False
+        self._error: RatchetError | None = None
+        self._read = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"policies of {self.policies.changelog}")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def known_to(self, position: int) -> None:
+        """Wait until the topic was read to its end once, and to this position at least.
+
+        Raises:
+            PolicyLost: it ends before that position.
+            RatchetError: it could not be read even once; the text says why.
+        """
+        async with self._read:
+            await self._read.wait_for(lambda: self._complete or self._error)
+        if not self._complete and self._error is not None:
+            raise self._error
+        if self.policies.position < position:
+            end = await self._cluster.offset(self.policies.changelog, 0, LATEST, self._connection)
+            if end < position:
+                raise PolicyLost(
+                    f"{self.policies.changelog}: ends at offset {end}, but the partition was last judged by what stood "
+                    f"before offset {position}. It was deleted and created again, or lost its end; whether to judge "
+                    "would be a guess. See docs/reference/halted.md"
+                )
+            async with self._read:
+                await self._read.wait_for(lambda: self.policies.position >= position)
+
+    async def read(self) -> None:
+        """Read the topic from its beginning to its end.
+
+        Raises:
+            RatchetError: it cannot be read.
+        """
+        self.policies.position = await self._cluster.offset(self.policies.changelog, 0, EARLIEST, self._connection)
+        await self._changelog.restore()
+        self._complete = True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if not self._complete:
+                    await self.read()
+                while True:
+                    await self._tell(None)
+                    await self._changelog.follow()
+            except RatchetError as error:
+                # What was read so far goes on to hold.
+                log.error("the policy topic cannot be read; trying again", reason=str(error))
+                await self._tell(error)
+            except Exception:
+                log.exception("following the policy topic failed; trying again")
+            await asyncio.sleep(PAUSE_S)
+
+    async def _tell(self, error: RatchetError | None) -> None:
+        async with self._read:
+            self._error = error
+            self._read.notify_all()

@@ -1,0 +1,122 @@
+"""`ratchet policy`: deduplication on or off, per stream and for all, while workers run."""
+
+from __future__ import annotations
+
+import json as json_text
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli._options import Config, Json
+
+if TYPE_CHECKING:
+    from app._policy import Policies
+    from app.settings import Settings
+
+policy = typer.Typer(no_args_is_help=True, help="Deduplication on or off, per stream and for all, while workers run.")
+
+OneStream = Annotated[str | None, typer.Option("--stream", help="Only this stream.")]
+All = Annotated[bool, typer.Option("--global", help="What holds for streams of which nothing more specific is said.")]
+
+
+class Switch(StrEnum):
+    """What `set` takes."""
+
+    ON = "on"
+    OFF = "off"
+
+
+@policy.command()
+def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
+    """Show what holds for each stream, and who decided it."""
+    from app._policy_topic import read_policies
+
+    settings, bootstrap = _settings(config)
+    _one(settings, stream, globally, needed=False)
+    _show(read_policies(settings, bootstrap), stream, globally, json)
+
+
+@policy.command("set")
+def set_(
+    deduplicate: Annotated[Switch, typer.Argument(help="on, or off: everything is forwarded unjudged.")],
+    stream: OneStream = None,
+    globally: All = False,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Switch deduplication on or off. Every running worker applies it with the next batch of each partition."""
+    _write(stream, globally, config, json, deduplicate is Switch.ON)
+
+
+@policy.command()
+def unset(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
+    """Take back what was set: the next one in the order decides."""
+    _write(stream, globally, config, json, None)
+
+
+def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
+    from app._policy_topic import read_policies, write_policy
+
+    settings, bootstrap = _settings(config)
+    _one(settings, stream, globally, needed=True)
+    offset = write_policy(settings, bootstrap, stream, deduplicate)
+    _show(read_policies(settings, bootstrap), stream, globally, json, offset)
+
+
+def _settings(config: Any) -> tuple[Settings, str]:
+    from app.settings import load
+    from errors import SettingsError
+
+    settings = load(config)
+    if settings.bootstrap is None:
+        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    return settings, settings.bootstrap
+
+
+def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
+    """Refuse what is not one of the two."""
+    from errors import SettingsError
+
+    chosen = (stream is not None) + globally
+    if chosen > 1 or (needed and not chosen):
+        raise SettingsError("say for what: --stream NAME or --global, one of the two")
+    if stream is not None:
+        settings.stream(stream)
+
+
+def _show(policies: Policies, stream: str | None, globally: bool, json: bool, offset: int | None = None) -> None:
+    from app._policy import NOTHING
+
+    settings = policies.settings
+    effective = {name: policies.effective(name) for name in settings.streams if stream in (None, name)}
+    said = {name: policies.said.get(name, NOTHING).deduplicate for name in (None, *settings.streams)}
+    if json:
+        body: dict[str, Any] = {
+            "global": {"policy": said[None], "setting": settings.deduplicate},
+            "streams": {
+                name: {
+                    "deduplicate": found.deduplicate,
+                    "origin": str(found.origin),
+                    "policy": said[name],
+                    "setting": settings.streams[name].deduplicate,
+                }
+                for name, found in effective.items()
+            },
+        }
+        typer.echo(json_text.dumps(body if offset is None else body | {"offset": offset}))
+        return
+    if offset is not None:
+        typer.echo(f"written at offset {offset} of {policies.changelog}; workers apply it with their next batches")
+    if stream is None:
+        typer.echo(f"global: policy {_word(said[None])}, setting {_word(settings.deduplicate)}")
+    if not globally:
+        for name, found in effective.items():
+            typer.echo(
+                f"{name}: {_word(found.deduplicate)} ({found.origin}); "
+                f"policy {_word(said[name])}, setting {_word(settings.streams[name].deduplicate)}"
+            )
+
+
+def _word(deduplicate: bool | None) -> str:
+    return "unset" if deduplicate is None else "on" if deduplicate else "off"

@@ -1,0 +1,131 @@
+"""`ratchet producers`: who publishes, how far each has come, and how much of it was sent twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli._options import Config, Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from app._producers import Producer, ProducersPage
+    from app.settings import Settings
+
+
+def producers(
+    stream: Annotated[str | None, typer.Option(help="Only the producers of this stream's input.")] = None,
+    after: Annotated[str | None, typer.Option(help="List the names behind this one, in hex.")] = None,
+    limit: Annotated[str | None, typer.Option(help="Names per topic, at most 500.")] = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List producers: what each has published by its own account, and what the workers have of it.
+
+    Published is kept by the producers themselves in Kafka. The rest is known for streams that go by producer: the
+    highest sequence of all partitions, committed and judged; and, since the workers have had the partitions, when it
+    was last seen and how much of it was a duplicate.
+    """
+    import asyncio
+
+    import msgspec
+    from rich.console import Console
+
+    from app._lookup import parse_identity, parse_limit
+    from app.settings import load
+    from errors import SettingsError
+
+    settings = load(config)
+    if settings.bootstrap is None:
+        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    if stream is not None:
+        settings.stream(stream)
+    behind = parse_identity(None, after) if after else None
+    pages = asyncio.run(_pages(settings, settings.bootstrap, stream, behind, parse_limit(limit)))
+    if json:
+        typer.echo(msgspec.json.encode({"topics": pages}).decode())
+        return
+    console = Console(markup=False, highlight=False)
+    for page in pages:
+        for part in _render(page):
+            console.print(part)
+    if not pages:
+        console.print("No stream goes by producer, and no producer has published.")
+
+
+async def _pages(
+    settings: Settings, bootstrap: str, stream: str | None, after: bytes | None, limit: int
+) -> list[ProducersPage]:
+    import asyncio
+
+    from app._producers import ProducersPage, with_published
+    from app._published import read_published
+    from app.web import Inquiry
+
+    published = await asyncio.to_thread(read_published, settings, bootstrap)
+    pages = []
+    async with Inquiry(bootstrap, settings) as inquiry:
+        for name, spec in settings.streams.items():
+            if stream not in (None, name):
+                continue
+            page = ProducersPage(name, spec.input, [], None, [])
+            if spec.identity == "producer":
+                page = await inquiry.producers(name, after, limit)
+            elif spec.input not in published:
+                continue
+            pages.append(with_published(page, published.get(spec.input, {}), after, limit))
+    if stream is None:
+        inputs = {spec.input for spec in settings.streams.values()}
+        pages += [
+            with_published(ProducersPage(None, topic, [], None, []), names, after, limit)
+            for topic, names in sorted(published.items())
+            if topic not in inputs and names
+        ]
+    return pages
+
+
+def _render(page: ProducersPage) -> Iterator[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from app._producers import shown
+
+    read_by = f"read by stream {page.stream}" if page.stream else "read by no stream of these settings"
+    title = Text(f"{shown(page.topic.encode('utf-8', 'surrogatepass'))} ({read_by})")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("Producer", overflow="fold")
+    for header in ("Partitions", "Published", "Persisted", "Pushed"):
+        table.add_column(header, justify="right")
+    for header in ("Last seen", "Duplicates"):
+        table.add_column(header)
+    for each in page.producers:
+        table.add_row(Text(each.name), *map(Text, _cells(each)))
+    yield table
+    for problem in page.problems:
+        yield Text(f"▲ {shown(problem.encode())}", "yellow")
+    if page.next is not None:
+        yield Text(f"There are more: --after {page.next}")
+
+
+def _cells(each: Producer) -> tuple[str, ...]:
+    persisted = _figure(each.persisted)
+    if each.persisted_lowest != each.persisted:
+        persisted += f" (lowest {_figure(each.persisted_lowest)})"
+    judged = each.fresh + each.duplicate
+    rate = f"{each.duplicate / judged:.1%} of {judged:,} since {_clock(each.since)}" if judged else "–"
+    numbers = ",".join(str(row.partition) for row in each.partitions[:8]) + (",…" if len(each.partitions) > 8 else "")
+    return numbers or "–", _figure(each.published), persisted, _figure(each.pushed), _clock(each.last_seen), rate
+
+
+def _figure(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"
+
+
+def _clock(time: str | None) -> str:
+    """A worker's time as it told it, which may be anything: only what looks like one is shown."""
+    return time[:19].replace("T", " ") if time and time[:19].isprintable() else "–"

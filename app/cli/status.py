@@ -1,0 +1,109 @@
+"""`ratchet status`: did my record arrive?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli._options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from app.settings import Settings, StreamSettings
+    from app.web import Lookup
+
+EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
+"""2 is for questions that cannot be asked."""
+
+
+def status(
+    sequence: Annotated[str, typer.Option(help="The record's sequence.")],
+    producer: Annotated[str | None, typer.Option(help="The producer's name; for streams by producer.")] = None,
+    key: Annotated[str | None, typer.Option(help="The record's key; for streams by key.")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="Either of them, its bytes in hex.")] = None,
+    partition: Annotated[str | None, typer.Option(help="The partition it was sent to, if you know it.")] = None,
+    stream: Stream = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Say whether a record has arrived: what a producer asks that got no answer.
+
+    Exit code 0: persisted (it, or a later one of its identity, is committed; sent again it would be dropped). 3: in
+    flight (in an open transaction; ask again). 1: unseen. 4: it depends on the partition, or some could not be asked.
+    """
+    import asyncio
+
+    import msgspec
+
+    from app._lookup import parse_identity, parse_partition, parse_sequence
+    from app.settings import load
+    from errors import SettingsError
+
+    settings = load(config)
+    if settings.bootstrap is None:
+        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    name, spec = settings.stream(stream)
+    text = _identity(name, spec, producer, key, identity_hex)
+    wanted = parse_identity(text, identity_hex), parse_sequence(sequence), parse_partition(partition)
+    found = asyncio.run(_ask(settings, name, *wanted))
+    if json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        for line in _sentences(found):
+            typer.echo(line)
+    raise typer.Exit(EXIT[found.answer or "unknown"])
+
+
+def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | None, hexadecimal: str | None) -> str:
+    """The identity as text, where it was given so; refuses what the stream does not go by."""
+    from app._lookup import QueryError
+
+    given = {"producer": producer, "key": key}
+    wrong = next((kind for kind, text in given.items() if text is not None and kind != spec.identity), None)
+    if wrong:
+        rather = (
+            "no identity: each partition has one sequence" if spec.identity == "partition" else f"--{spec.identity}"
+        )
+        raise QueryError(f"stream {name!r} does not go by {wrong}; it goes by {spec.identity}: give {rather}")
+    text = given.get(spec.identity)
+    if spec.identity != "partition" and text is None and hexadecimal is None:
+        raise QueryError(f"stream {name!r} goes by {spec.identity}: give --{spec.identity} or --identity-hex")
+    return text or ""
+
+
+async def _ask(settings: Settings, stream: str, identity: bytes, sequence: int | None, partition: int | None) -> Lookup:
+    from app.web import Inquiry
+
+    async with Inquiry(settings.bootstrap or "", settings) as inquiry:
+        return await inquiry.lookup(stream, identity, sequence, partition)
+
+
+def _sentences(found: Lookup) -> list[str]:
+    from app._producers import shown
+
+    lines = [f"{found.answer}"]
+    for row in found.partitions:
+        lines.append(
+            f"  partition {row.partition}: persisted {_number(row.persisted)}, pushed {_number(row.pushed)}, "
+            f"a record with sequence {found.sequence} would be {row.verdict}"
+        )
+    if found.answer == "depends":
+        lines.append("  the partitions differ; say with --partition which one the record was sent to")
+    if found.not_asked:
+        lines.append(f"  nobody can answer now for partitions {', '.join(map(str, found.not_asked))}")
+    lines += [f"  {shown(problem.encode())}" for problem in found.problems]
+    if found.deduplicate is False:
+        lines.append(
+            f"  deduplication is off ({found.origin}): records are forwarded unjudged and leave no sequence, so unseen "
+            "does not mean not forwarded"
+        )
+    elif found.unjudged:
+        lines.append(
+            f"  {found.unjudged:,} records of the stream were forwarded unjudged while deduplication was off; of these "
+            "unseen does not mean not forwarded"
+        )
+    return lines
+
+
+def _number(sequence: int | None) -> str:
+    return "nothing" if sequence is None else str(sequence)

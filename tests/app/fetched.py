@@ -1,0 +1,20 @@
+"""Records as a lane gets them, for tests of what stands above the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER
+from transport import RecordBatch, read_chunk
+
+
+def named_batch(rows: Iterable[tuple[bytes, int]], partition: int = 0) -> RecordBatch:
+    """One record for each producer and sequence."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for delta, (name, sequence) in enumerate(rows):
+        headers = [(PRODUCER_HEADER, name), (SEQUENCE_HEADER, b"%d" % sequence)]
+        builder.append(delta, 1_700_000_000_000, None, b"", headers)
+    names = {"first_header": SEQUENCE_HEADER.encode(), "second_header": PRODUCER_HEADER.encode()}
+    return read_chunk("events", partition, 0, bytes(builder.build()), [], **names)

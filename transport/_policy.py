@@ -1,0 +1,40 @@
+"""The switch: whether a lane's records are judged, or forwarded as they come."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Policy(NamedTuple):
+    """What holds for a batch. It is taken once for each, so a change never falls into the middle of one.
+
+    deduplicate: judge the records; False: forward all of them unjudged
+    position: the next offset of the policy topic as of which this holds; 0 where that topic has nothing to say
+    """
+
+    deduplicate: bool = True
+    position: int = 0
+
+
+class Switch(Protocol):
+    """Where a lane asks."""
+
+    @property
+    def policy(self) -> Policy:
+        """As of now."""
+
+    async def known_to(self, position: int) -> None:
+        """Wait until the policy topic was read to its end once, and to this position at least.
+
+        Raises:
+            PolicyLost: it will never get there: the topic ends before.
+        """
+
+
+class AlwaysOn:
+    """A switch for lanes without a policy topic."""
+
+    policy = Policy()
+
+    async def known_to(self, position: int) -> None:
+        """Nothing to wait for."""
