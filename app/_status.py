@@ -39,7 +39,7 @@ class PartitionStatus:
 
     fresh, duplicate and invalid are the partition's durable totals in records: they are kept in the changelog and
     go on counting where the last worker stopped. Positions are offsets; input_position is the next one to be read by
-    whoever continues from the last commit.
+    whoever continues from the last commit. evicted_inactive and evicted_displaced are durable totals of identities.
     """
 
     partition: int
@@ -52,6 +52,8 @@ class PartitionStatus:
     duplicate: int
     invalid: int
     error: str | None = None
+    evicted_inactive: int = 0
+    evicted_displaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,9 @@ class StatusCollector(Collector):
         records = CounterMetricFamily(
             "ratchet_records", "Records judged and committed, of all workers so far.", labels=[*labels, "verdict"]
         )
+        evicted = CounterMetricFamily(
+            "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*labels, "reason"]
+        )
         gauges = {
             "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
             "input_position": GaugeMetricFamily(
@@ -226,11 +231,14 @@ class StatusCollector(Collector):
                 where = [table.stream, str(partition.partition)]
                 for verdict in ("fresh", "duplicate", "invalid"):
                     records.add_metric([*where, verdict], getattr(partition, verdict))
+                for reason in ("inactive", "displaced"):
+                    evicted.add_metric([*where, reason], getattr(partition, f"evicted_{reason}"))
                 for name, gauge in gauges.items():
                     value = getattr(partition, name)
                     if value is not None:
                         gauge.add_metric(where, value)
         yield records
+        yield evicted
         yield from gauges.values()
 
 

@@ -44,6 +44,7 @@ class Partition:
     fresh: int | None
     duplicate: int | None
     invalid: int | None
+    evicted: int | None = None
     error: str | None = None
     also_reported_by: list[str] = field(default_factory=list)
 
@@ -60,6 +61,7 @@ class Totals:
     fresh: int | None
     duplicate: int | None
     invalid: int | None
+    evicted: int | None
     unknown: int
 
 
@@ -209,6 +211,7 @@ def _row(
         fresh=status.fresh if status else None,
         duplicate=status.duplicate if status else None,
         invalid=status.invalid if status else None,
+        evicted=status.evicted_inactive + status.evicted_displaced if status else None,
         error=status.error if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
     )
@@ -237,6 +240,7 @@ def _totals(rows: list[Partition]) -> Totals:
         fresh=_sum(row.fresh for row in rows),
         duplicate=_sum(row.duplicate for row in rows),
         invalid=_sum(row.invalid for row in rows),
+        evicted=_sum(row.evicted for row in rows),
         unknown=sum(1 for row in rows if row.fresh is None),
     )
 

@@ -13,7 +13,7 @@ from memory_kafka import Link, MemoryKafka, PowerOff
 from rocksdict import Checkpoint
 
 from agents import deduplicate
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, Sequences, SequenceSource, reader_for
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Bounds, Identity, Sequences, SequenceSource, reader_for
 from transport import Delivery, Lane, LaneSpec
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
@@ -69,11 +69,13 @@ def crash_point(point: str) -> None:
 class Worker:
     """One worker process on the one partition of the model."""
 
-    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity, memory: int) -> None:
+    def __init__(
+        self, kafka: MemoryKafka, folder: Path, identity: Identity, memory: int, bounds: Bounds | None = None
+    ) -> None:
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
-        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory)
+        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory, bounds)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.lane = Lane(self.link, SPEC, self.sequences.partition(0), self.deliveries.put)  # type: ignore[arg-type]
         self.crash_at: tuple[str, int] | None = None

@@ -2,7 +2,8 @@
 
 Real are the lane, the transactional producer, the tables, RocksDB and the deduplicating agent; Kafka is in memory
 (memory_kafka.py). Hypothesis draws what arrives, what fails and who dies, and after every step the committed output,
-dead letters, position, changelog and totals must be those of ten obvious lines.
+dead letters, position, changelog and totals must be those of ten obvious lines. Where the stream has bounds, who goes
+is the worker's choice; what it writes down of that must be allowed, and a duplicate passes after that and never before.
 
 A failure prints the steps that lead to it, shortened, and a `@reproduce_failure` line; the whole run is repeated with
 `./ratchet test tests/transport/test_commit_path.py --hypothesis-seed=N`, whose N stands above it. 20,000 runs:
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -29,12 +31,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from known_batches import Source, encode
+from known_batches import HEAD, Source, encode
 from memory_kafka import ABORT, MemoryKafka, PowerOff, Record
 from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
-from tables._store import PROGRESS, Progress, Store
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Bounds, Evicted, Identity, Progress
+from tables._store import EVICTED, PROGRESS, Store
 from transport import CRASH_POINTS, LaneState
 from transport._transaction import OFFSET_METADATA
 
@@ -43,6 +45,10 @@ FOREIGN = 77
 SLOTS = (0, 1)
 PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
+MS_A_SECOND = 10**6
+"""Milliseconds of Kafka's clock in a second of the loop's: bounds are whole seconds, and a second is long here."""
+EVICTED_IN_ALL = Counter[str]()
+"""By all workers that came to the end of a run."""
 STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
 """Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
 
@@ -55,24 +61,57 @@ class Sent(NamedTuple):
     sequence: int | None
 
 
-class Expected:
-    """The oracle."""
+class Transaction(NamedTuple):
+    """What a committed transaction says of itself in the changelog. at_s: Kafka's time; gone: whom it evicts."""
 
-    def __init__(self, sent: list[Sent | None]) -> None:
+    progress: Progress
+    at_s: int
+    gone: list[bytes]
+    evicted: Evicted | None
+
+
+class Expected:
+    """The oracle: one transaction after the other. Who goes is the worker's choice, within what the bounds allow."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
         self.last: dict[bytes, int] = {}
+        self.active_s: dict[bytes, int] = {}
         self.fresh: list[Record] = []
         self.invalid: list[Record] = []
-        self.duplicates = 0
+        self.duplicates = self.gone = 0
+
+    def take(self, sent: list[Sent | None], transaction: Transaction) -> None:
+        active = set()
         for each in filter(None, sent):  # None: an offset without a record that counts
             if each.identity is None or each.sequence is None:
                 self.invalid.append(each.record)
-            elif each.sequence > self.last.get(each.identity, -1):
+                continue
+            active.add(each.identity)
+            if each.sequence > self.last.get(each.identity, -1):
                 self.last[each.identity] = each.sequence
                 self.fresh.append(each.record)
             else:
                 self.duplicates += 1
+        self.active_s |= dict.fromkeys(active, transaction.at_s)
+        self._evict(transaction, active)
+        assert transaction.progress[1:] == (len(self.fresh), self.duplicates, len(self.invalid))
+
+    def _evict(self, transaction: Transaction, active: set[bytes]) -> None:
+        gone, (most, inactive_s) = set(transaction.gone), self.bounds
+        assert len(gone) == len(transaction.gone)
+        assert gone <= self.last.keys() - active
+        quiet = {name for name in gone if inactive_s and transaction.at_s - self.active_s[name] > inactive_s}
+        too_many = max(0, len(self.last) - most) if most else 0
+        assert len(gone - quiet) <= too_many
+        assert len(self.last) - len(gone) <= max(most, len(active)) if most else True
+        for name in gone:
+            del self.last[name], self.active_s[name]
+        self.gone += len(gone)
+        assert (sum(transaction.evicted) if transaction.evicted else 0) == (self.gone if gone else 0)
 
 
+ANY_BOUNDS = [Bounds(1), Bounds(2), Bounds(None, 20), Bounds(None, 400), Bounds(1, 400), Bounds(2, 20)]
 names = st.sampled_from([b"a", b"b", b"c"])
 sequences = st.one_of(
     st.integers(0, 12).map(lambda n: (n.to_bytes(8, "big"), n)),
@@ -101,6 +140,8 @@ def sent(draw: st.DrawFn, kind: Identity) -> Sent:
 class CommitPath(RuleBasedStateMachine):
     """Two workers and one partition."""
 
+    bounds_of_a_run: st.SearchStrategy[Bounds | None] = st.sampled_from([None, *ANY_BOUNDS])
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
@@ -111,21 +152,27 @@ class CommitPath(RuleBasedStateMachine):
         self.workers: list[Worker | None] = [None, None]
         self.kind = Identity.PRODUCER
         self.was_ahead = False
+        self.bounds: Bounds | None = None
 
     @initialize(
         kind=st.sampled_from(list(Identity)),
         every_commit=st.booleans(),
         memory=st.sampled_from([0, 1 << 40]),
         at_once=st.booleans(),
+        data=st.data(),
     )
-    def begin(self, kind: Identity, every_commit: bool, memory: int, at_once: bool) -> None:
-        self.kind, self.memory = kind, memory
+    def begin(self, kind: Identity, every_commit: bool, memory: int, at_once: bool, data: st.DataObject) -> None:
+        self.kind, self.memory, self.bounds = kind, memory, data.draw(self.bounds_of_a_run)
+        if self.bounds is not None:
+            self.kafka.stamped[CHANGELOG] = lambda: 10**9 + int(self.loop.time() * MS_A_SECOND)
         self.patch = pytest.MonkeyPatch()
         for module in ("transport._lane", "transport._transaction", "tables._partition"):
             self.patch.setattr(f"{module}.crash_point", crash_point)
         self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
         self.patch.setattr("tables._partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("tables._partition.LOAD_ENTRIES", 1)
+        self.patch.setattr("tables._partition.NULLS_LAST_S", 2_000)
+        self.patch.setattr("tables._map.WASTE_LEAST", 0)
         self.start(slot=0)
 
     # What arrives.
@@ -175,7 +222,9 @@ class CommitPath(RuleBasedStateMachine):
     def start(self, slot: int) -> None:
         """Where the other one runs already, that is a rebalance which it has not heard of."""
         if self.workers[slot] is None:
-            self.workers[slot] = worker = Worker(self.kafka, self.folder / str(slot), self.kind, self.memory)
+            self.workers[slot] = worker = Worker(
+                self.kafka, self.folder / str(slot), self.kind, self.memory, self.bounds
+            )
             run(self.loop, worker.start())
             self._bury()
 
@@ -294,7 +343,7 @@ class CommitPath(RuleBasedStateMachine):
         self.was_ahead = True
         path = self.folder / "0"
         store = Store(path / "0")
-        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5, store.stands_for[1])
+        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5, store.stands_for[1], 0 if self.bounds else None)
         store.close()
         self.start(slot=0)
         run(self.loop, asyncio.sleep(5))
@@ -325,21 +374,41 @@ class CommitPath(RuleBasedStateMachine):
         assert committed is None or committed.metadata == OFFSET_METADATA
         return committed.offset if committed else 0
 
+    def transactions(self) -> list[Transaction]:
+        """What is committed in the changelog, in order; each begins with its progress."""
+        log, found = self.kafka.logs[CHANGELOG, 0], list[Transaction]()
+        for batch in log.batches:
+            if not batch.committed or batch.offset >= log.stable_end:
+                continue
+            for key, value, _ in batch.records:
+                if key == PROGRESS:
+                    at_s = HEAD.unpack_from(batch.data)[8] // 1000
+                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None))
+                elif key == EVICTED:
+                    found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
+                elif key is not None and value is None:
+                    found[-1].gone.append(key[1:])
+        return found
+
+    def expected(self) -> Expected:
+        """Of what is committed."""
+        expected, begin = Expected(self.bounds or Bounds()), 0
+        for transaction in self.transactions():
+            expected.take(self.sent[begin : transaction.progress.next], transaction)
+            begin = transaction.progress.next
+        assert begin == self.committed_offset
+        return expected
+
     @precondition(lambda self: not self._left_open)
     @invariant()
     def committed_is_what_the_oracle_says(self) -> None:
-        offset = self.committed_offset
-        expected = Expected(self.sent[:offset])
+        expected = self.expected()
         assert self.kafka.logs[OUTPUT, 0].committed() == expected.fresh
         letters = self.kafka.logs[DEAD, 0].committed()
         assert [Record(r.key, r.value, r.headers[: len(r.headers) - 4]) for r in letters] == expected.invalid
         changelog = {r.key: r.value for r in self.kafka.logs[CHANGELOG, 0].committed()}
-        progress = changelog.pop(PROGRESS, None)
+        changelog = {key: value for key, value in changelog.items() if key not in (PROGRESS, EVICTED) and value}
         assert changelog == {b"i" + name: last.to_bytes(8, "big") for name, last in expected.last.items()}
-        if offset:
-            assert progress is not None
-            counted = (len(expected.fresh), expected.duplicates, len(expected.invalid))
-            assert Progress.unpack(progress) == (offset, *counted)
 
     def teardown(self) -> None:
         try:
@@ -349,13 +418,18 @@ class CommitPath(RuleBasedStateMachine):
                 worker.crash_at = worker.link.lose = None
             for slot in self._running():
                 self._stop(slot)
-            self.workers = [Worker(self.kafka, self.folder / "last", self.kind, self.memory), None]
-            assert self.workers[0] is not None
-            run(self.loop, self.workers[0].start())
+            last = Worker(self.kafka, self.folder / "last", self.kind, self.memory, self.bounds)
+            self.workers = [last, None]
+            run(self.loop, last.start())
             run(self.loop, asyncio.sleep(100))
-            run(self.loop, self.workers[0].stop())
             assert self.committed_offset == self.kafka.logs[INPUT, 0].end
             self.committed_is_what_the_oracle_says()
+            expected, table = self.expected(), last.sequences.partition(0)
+            known = {name: table.last(name).persisted for name in (b"", b"a", b"b", b"c")}
+            assert {name: number for name, number in known.items() if number >= 0} == expected.last
+            assert (len(table), sum(table.evicted)) == (len(expected.last), expected.gone)
+            EVICTED_IN_ALL.update(table.evicted._asdict())
+            run(self.loop, last.stop())
         finally:
             self.patch.undo()
             self.loop.run_until_complete(asyncio.sleep(0))
@@ -373,8 +447,25 @@ CHECKS = {
 }
 
 
-def test_the_commit_path() -> None:
-    run_state_machine_as_test(CommitPath, settings=settings(max_examples=200, **CHECKS))
+class Unbounded(CommitPath):
+    bounds_of_a_run = st.none()
+
+
+class Displacing(CommitPath):
+    bounds_of_a_run = st.sampled_from([bounds for bounds in ANY_BOUNDS if not bounds.inactive_s])
+
+
+class Forgetting(CommitPath):
+    bounds_of_a_run = st.sampled_from([bounds for bounds in ANY_BOUNDS if bounds.inactive_s])
+
+
+@pytest.mark.parametrize(
+    ("machine", "runs", "evicts"), [(Unbounded, 150, None), (Displacing, 60, "displaced"), (Forgetting, 60, "inactive")]
+)
+def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:
+    EVICTED_IN_ALL.clear()
+    run_state_machine_as_test(machine, settings=settings(max_examples=runs, **CHECKS))
+    assert evicts is None or EVICTED_IN_ALL[evicts] > 0
 
 
 @pytest.mark.long
