@@ -108,7 +108,7 @@ class Eviction:
             if store is not None:
                 entries = self._next(table, store, SWEEP_ENTRIES)
                 quiet = self._evict_entries(table, take, [entry for entry in entries if _seen(entry) < before])
-            slots, self._slot = table.quiet(before, self._slot, SWEEP_SLOTS, EVICT_MOST - quiet)
+            slots, self._slot = table.quiet(before, self._slot, EVICT_MOST - quiet, SWEEP_SLOTS)
             quiet += self._evict(table, slots)
         displaced = 0
         excess = known - quiet - self.bounds.most if self.bounds.most is not None else 0
@@ -118,7 +118,7 @@ class Eviction:
                 entries = self._next(table, store, max(SAMPLE_STORE * excess, SWEEP_ENTRIES))
                 displaced = self._evict_entries(table, take, sorted(entries, key=_seen)[:excess])
             some = max(SAMPLE * excess, SAMPLE_LEAST)
-            slots, self._slot = table.quiet(now + 1, self._slot, 4 * some, some)
+            slots, self._slot = table.quiet(now + 1, self._slot, some)
             displaced += self._evict(table, table.oldest(slots, excess - displaced))
         self._chosen = Evicted(quiet, displaced)
         return self._chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -242,14 +243,14 @@ class LastSequences:
         touched = self._touched[: self._sizes[kernels.TOUCHED]]
         self._change(touched[(self._changed[touched] == 0) & (self._seen[touched] < before)])
 
-    def quiet(self, before: int, at: int, look_at: int, most: int) -> tuple[NDArray[np.int64], int]:
+    def quiet(self, before: int, at: int, most: int, look_at: int = sys.maxsize) -> tuple[NDArray[np.int64], int]:
         """Slots of persisted identities that were last active before a time, and not in the open transaction.
 
         Args:
             before: seconds
             at: slot to begin at
-            look_at: slots to look at, at most
             most: slots to return, at most
+            look_at: slots to look at, at most
 
         Returns:
             (int64[...], slot to begin at next)

@@ -426,7 +426,7 @@ def test_every_partition_forgets_as_the_plain_one(
             assert one.known() == plain.last
             assert (len(one.state), sum(one.state.evicted)) == (len(plain.last), plain.gone)
             if what == "replay":
-                other = one.another(Path(folder) / f"{number}")
+                other = one.another(Path(folder) / f"{number}-again")
                 assert (one.known(other), len(other), other.evicted) == (plain.last, len(plain.last), one.state.evicted)
                 other.close()
         one.state.close()
