@@ -4,10 +4,10 @@ A reader's way in: `_partition.py` (what a lane's transaction moves), `_map.py` 
 `_store.py` (the snapshot on disk), `_eviction.py` (who is forgotten), `_sequences.py` (where a sequence comes from).
 """
 
-from tables._eviction import Bounds
+from tables._eviction import NULLS_LAST_S, Bounds
 from tables._kernels import DUPLICATE, FRESH, INVALID
 from tables._map import LastSequence, LastSequences
-from tables._partition import NULLS_LAST_S, SequencePartition
+from tables._partition import SequencePartition
 from tables._sequences import REASONS, Record, reader_for
 from tables._spec import (
     MAX_IDENTITY_BYTES,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +43,9 @@ REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8
 """A duplicate is activity too. It is written down where what is known is older than an eighth of `inactive_s`, and than
 ten minutes at most: so a duplicate seldom costs an entry in the changelog."""
+NULLS_LAST_S: Final = 24 * 3600
+"""How long a null stays in a compacted topic for whoever has not read it yet: delete.retention.ms, Kafka's default and
+the least that a stream with bounds is started with."""
 TOLD_EVERY_S: Final = 60.0
 NAMES_TOLD: Final = 3
 NAME_TOLD: Final = 60
@@ -117,15 +121,16 @@ class Eviction:
             if store is not None:
                 entries = self._next(table, store, max(SAMPLE_STORE * excess, SWEEP_ENTRIES))
                 displaced = self._evict_entries(table, take, sorted(entries, key=_seen)[:excess])
-            some = max(SAMPLE * excess, SAMPLE_LEAST)
-            slots, self._slot = table.quiet(now + 1, self._slot, some)
-            displaced += self._evict(table, table.oldest(slots, excess - displaced))
+            if displaced < excess:
+                slots, self._slot = table.quiet(now + 1, self._slot, max(SAMPLE * excess, SAMPLE_LEAST))
+                displaced += self._evict(table, table.oldest(slots, excess - displaced))
         self._chosen = Evicted(quiet, displaced)
         return self._chosen
 
     def _next(self, table: LastSequences, store: Store, most: int) -> list[tuple[bytes, bytes]]:
         """The next entries of the store, but for those that are in the map, which is newer."""
-        found = list(islice(store.entries(self._key), most))
+        with closing(store.entries(self._key)) as entries:
+            found = list(islice(entries, most))
         self._key = found[-1][0] + b"\0" if len(found) == most else b"i"
         absent = set(table.absent_entries(pack_entries("", 0, found)))
         return [entry for entry in found if entry[0][1:] in absent]
@@ -144,9 +149,11 @@ class Eviction:
     def committed(self) -> None:
         """What was chosen is gone; say so, once in a while."""
         chosen, self._chosen = self._chosen, Evicted()
-        self._untold = Evicted(*(a + b for a, b in zip(self._untold, chosen, strict=True)))
+        if not any(chosen):
+            return
+        self._untold = self._untold.plus(chosen)
         self._untold_names += self._names[: NAMES_TOLD - len(self._untold_names)]
-        if any(chosen) and time.monotonic() >= self._told_at + TOLD_EVERY_S:
+        if time.monotonic() >= self._told_at + TOLD_EVERY_S:
             self.tell()
 
     def rolled_back(self) -> None:

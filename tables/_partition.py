@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
-from tables._eviction import Bounds, Eviction
+from tables._eviction import NULLS_LAST_S, Bounds, Eviction
 from tables._map import LastSequence, LastSequences
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
@@ -45,9 +45,6 @@ LOAD_AT_ONCE: Final = 50_000
 after each commit, and what a batch needs before that is looked up."""
 RESIDENT_BYTES: Final = 100
 """What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
-NULLS_LAST_S: Final = 24 * 3600
-"""How long a null stays in a compacted topic for whoever has not read it yet: delete.retention.ms, Kafka's default and
-the least that a stream with bounds is started with."""
 
 
 class SequencePartition:
@@ -248,7 +245,7 @@ class SequencePartition:
             raise
         if self._map.changes == begin:
             return []
-        self._pending_evicted = Evicted(*(a + b for a, b in zip(self.evicted, gone, strict=True)))
+        self._pending_evicted = self.evicted.plus(gone)
         head = (EVICTED, self._pending_evicted.pack()) if any(gone) else None
         return self._map.encode_changes(head, self.limit, begin)
 

@@ -104,6 +104,10 @@ class Evicted(NamedTuple):
     inactive: int = 0
     displaced: int = 0
 
+    def plus(self, more: Evicted) -> Evicted:
+        """Both together."""
+        return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
+
     def pack(self) -> bytes:
         """Version byte and two big-endian integers."""
         return _EVICTED.pack(_VERSION, *self)

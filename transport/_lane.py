@@ -402,16 +402,14 @@ class Lane:
         """Steps 3 (the changelog), 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
         logged = await self._log(state.changes(self._position))
-        if state.is_bounded and logged:
+        if state.is_bounded:
             await producer.delivered()
             evictions = state.evictions(logged[-1][0].result().at_ms, caught_up=self._has_caught_up)
             logged += await self._log(evictions)
         await producer.commit(spec.topic, spec.partition, self._position)
         crash_point("committed")
-        changelog_next = state.position
-        for sent, count in logged[-1:]:
-            changelog_next = sent.result().offset + count
-        state.committed(changelog_next)
+        sent, count = logged[-1]  # progress at least
+        state.committed(sent.result().offset + count)
         crash_point("remembered")
         self.status.position = self._position
         self.status.commits += 1

@@ -394,7 +394,7 @@ todo = st.lists(
 some_bounds = st.sampled_from([Bounds(most=2), Bounds(most=5), Bounds(inactive_s=80), Bounds(4, 80), Bounds(1, 8)])
 
 
-@settings(deadline=None, max_examples=120, derandomize=True)
+@settings(deadline=None, max_examples=80, derandomize=True)
 @given(steps=todo, bounds=some_bounds, room=st.sampled_from([EVERYTHING, NOTHING]), at_once=st.booleans())
 def test_every_partition_forgets_as_the_plain_one(
     steps: list[tuple[str, list[tuple[bytes, int]], int, bool]], bounds: Bounds, room: int, at_once: bool
