@@ -396,11 +396,15 @@ def write_entries(
         at = records.write_varint(out, at, length + 1)
         out[at] = ENTRY_PREFIX
         at = records.copy_bytes(out, at + 1, arena, starts[slot], length)
-        at = records.write_varint(out, at, np.int64(-1 if gone else 8))
-        raw = np.uint64(pushed[slot])
-        for q in range(size):
-            out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
-        at = records.write_varint(out, at + size, np.int64(0))
+        if gone:
+            at = records.write_varint(out, at, np.int64(-1))
+        else:
+            at = records.write_varint(out, at, np.int64(8))
+            raw = np.uint64(pushed[slot])
+            for q in range(8):
+                out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
+            at += 8
+        at = records.write_varint(out, at, np.int64(0))
         count += 1
         i += 1
     return i, at, count
