@@ -47,6 +47,10 @@ RESIDENT_BYTES: Final = 100
 """What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
 
 
+class _WithoutTimes(Exception):
+    """A store that was written while the stream had no bounds."""
+
+
 class SequencePartition:
     """What a lane's transaction moves: satisfies `transport.PartitionState`.
 
@@ -80,6 +84,7 @@ class SequencePartition:
         """
         self.path, self.changelog, self.partition = path, changelog, partition
         self.identity, self.limit, self.room = identity, limit, room
+        self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0
         self.progress: Progress | None = None
         self.evicted = Evicted()
@@ -128,42 +133,37 @@ class SequencePartition:
         """
         if self._store is not None:
             return
+        found = None
         try:
-            store, loaded, beyond = self._read()
+            found = self._read()
         except StoreDamaged as error:
-            log.error(
-                "the local store is damaged; it is removed, and rebuilt from the changelog",
-                changelog=self.changelog,
-                partition=self.partition,
-                reason=str(error),
+            self.log.error(
+                "the local store is damaged; it is removed, and rebuilt from the changelog", reason=str(error)
             )
+        except _WithoutTimes:
+            self.log.info(
+                "the local store does not know when its identities were active; it is rebuilt from the changelog"
+            )
+        if found is None:
             Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
-            store, loaded, beyond = self._read()
-        position, _, as_of = store.stands_for
+            found = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
-        self._map, self._beyond, self.position, self._store = loaded, beyond, position, store
-        self.progress, self.evicted, self._time = store.progress, store.evicted, as_of or 0
+        store, self._map, self._beyond, position, self.progress, self.evicted, self._time = found
+        self.position, self._store = position, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
-        if beyond and beyond * RESIDENT_BYTES <= self.room():
+        if self._beyond and self._beyond * RESIDENT_BYTES <= self.room():
             self._rest = store.entries()
 
-    def _read(self) -> tuple[Store, LastSequences, int]:
-        """The store, what is loaded of it, and how many identities are not."""
+    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Evicted, int]:
         store = Store(self.path)
         try:
             position, identities, as_of = store.stands_for
             if self.is_bounded and position and as_of is None:
-                log.info(
-                    "the local store does not know when its identities were active; it is rebuilt from the changelog",
-                    changelog=self.changelog,
-                    partition=self.partition,
-                )
-                store.close()
-                Store.remove(self.path)
-                return Store(self.path), self._empty_map(), 0
+                raise _WithoutTimes
+            known = position, store.progress, store.evicted, as_of or 0
             if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
-                return store, self._empty_map(), identities
-            return store, self._loaded(store), 0
+                return store, self._empty_map(), identities, *known
+            return store, self._loaded(store), 0, *known
         except BaseException:
             store.close()
             raise
@@ -360,10 +360,8 @@ class SequencePartition:
         """
         if not self.is_bounded or not self._restoring_from or self._time - self._restoring_from <= NULLS_LAST_S:
             return True
-        log.warning(
+        self.log.warning(
             "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",
-            changelog=self.changelog,
-            partition=self.partition,
             behind_s=self._time - self._restoring_from,
         )
         self._discard()
@@ -388,7 +386,7 @@ class SequencePartition:
             try:
                 self._save()
             except StateError as error:
-                log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
+                self.log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
         self._release()
 
     def _forget_rest(self) -> None:
