@@ -19,7 +19,7 @@ from app._status import IdentityStatus, PartitionStatus, ProducersAnswer, TableS
 from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
-from tables import PRODUCER_HEADER, Identity, Sequences, SequenceSource, SequenceTable, reader_for
+from tables import PRODUCER_HEADER, Bounds, Identity, Sequences, SequenceSource, SequenceTable, reader_for
 from transport import Cluster, Delivery, Lane, Lanes, LaneSpec, LaneTableManager, Standby, client_options
 
 REQUEST_SLACK_S = 5.0
@@ -37,7 +37,13 @@ class Stream:
         self.first_header = source.name.encode() if source.kind == "header" else b""
         self.second_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
         self.sequences = Sequences(
-            folder / name, topics.changelog, settings.identity, reader_for(source), topics.changelog_limit, memory
+            folder / name,
+            topics.changelog,
+            settings.identity,
+            reader_for(source),
+            topics.changelog_limit,
+            memory,
+            _bounds(name, settings, topics.partitions),
         )
 
     def lane(
@@ -208,6 +214,19 @@ class Application:
         return list_producers(self.streams[stream].sequences, asked, after, limit)
 
 
+def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
+    """What one partition may keep; None where a stream keeps all."""
+    if not settings.is_bounded:
+        return None
+    most = settings.max_identities
+    if most is not None and most < partitions:
+        raise SettingsError(
+            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions, each of which has an even "
+            f"share. Write {partitions} or more"
+        )
+    return Bounds(None if most is None else most // partitions, settings.inactive_after_s)
+
+
 def _known(sequence: int) -> int | None:
     return sequence if sequence >= 0 else None
 
@@ -230,6 +249,8 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         unjudged=partition.stretches.unjudged,
         deduplicate=stretch.deduplicate if stretch else True,
         since=stretch.start if stretch else None,
+        evicted_inactive=partition.evicted.inactive,
+        evicted_displaced=partition.evicted.displaced,
     )
 
 

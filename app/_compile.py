@@ -31,4 +31,9 @@ def compile_kernels() -> None:
     table.load(batch, saved=True)
     table.get(b"a")
     table.grow(1 << 14)
+    table.pack()
+    timed = LastSequences(timed=True)
+    for _ in range(2):
+        timed.judge(batch, 1, 1024, sequences, reasons)
+        timed.quiet(1, 0, 1)
     list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))

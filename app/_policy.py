@@ -137,6 +137,13 @@ class Policies:
             now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
             log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
 
+    def restoring(self) -> None:
+        """A replay to the end begins: nothing to note."""
+
+    def restored(self) -> bool:
+        """It is done; what was known before can be too old for nothing."""
+        return True
+
 
 def _stream_of(key: bytes | None) -> str | None:
     if key is None or len(key) > MAX_KEY_BYTES:

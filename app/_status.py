@@ -42,6 +42,7 @@ class PartitionStatus:
     and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
     input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
     committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
+    evicted_inactive and evicted_displaced are durable totals of identities.
     """
 
     partition: int
@@ -57,6 +58,8 @@ class PartitionStatus:
     unjudged: int = 0
     deduplicate: bool = True
     since: int | None = None
+    evicted_inactive: int = 0
+    evicted_displaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,9 @@ class StatusCollector(Collector):
             "1 where the stream is deduplicated, 0 where it is forwarded unjudged.",
             labels=["stream", "origin"],
         )
+        evicted = CounterMetricFamily(
+            "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*labels, "reason"]
+        )
         gauges = {
             "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
             "input_position": GaugeMetricFamily(
@@ -309,12 +315,15 @@ class StatusCollector(Collector):
                 where = [table.stream, str(partition.partition)]
                 for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
                     records.add_metric([*where, verdict], getattr(partition, verdict))
+                for reason in ("inactive", "displaced"):
+                    evicted.add_metric([*where, reason], getattr(partition, f"evicted_{reason}"))
                 for name, gauge in gauges.items():
                     value = getattr(partition, name)
                     if value is not None:
                         gauge.add_metric(where, value)
         yield records
         yield deduplicate
+        yield evicted
         yield from gauges.values()
 
 

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from app._policy import policy_topic
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
+from tables import NULLS_LAST_S
 
 log = structlog.get_logger(__name__)
 
@@ -73,11 +74,13 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
                 "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
                 "many, or let Ratchet create them. For an input that was given more, see docs/guide/partitions.md"
             )
-    _only_compacted(
+    config = _only_compacted(
         admin,
         changelog,
         "the last sequences of identities that were quiet for long, and their duplicates would pass",
     )
+    if stream.is_bounded:
+        _check_clock(changelog, config)
     limits = (limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog))
     return StreamTopics(changelog, partitions, *limits)
 
@@ -103,12 +106,30 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
     _only_compacted(admin, topic, "policies that were set long ago")
 
 
-def _only_compacted(admin: AdminClient, topic: str, loses: str) -> None:
-    policy = config_of(admin, topic)["cleanup.policy"]
+def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str]:
+    config = config_of(admin, topic)
+    policy = config["cleanup.policy"]
     if policy != "compact":
         raise TopicError(
             f"{topic}: cleanup.policy is {policy}, so retention would delete {loses}. "
             "Set cleanup.policy=compact on the topic"
+        )
+    return config
+
+
+def _check_clock(changelog: str, config: Mapping[str, str]) -> None:
+    """Whether who was active when can be told from the changelog, and who was evicted for long enough."""
+    if config["message.timestamp.type"] != "LogAppendTime":
+        raise TopicError(
+            f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so a worker whose clock is "
+            "wrong could have identities forgotten that are active. Set message.timestamp.type=LogAppendTime on the "
+            "topic, or remove max_identities and inactive_after_s"
+        )
+    least_ms = NULLS_LAST_S * 1000
+    if int(config["delete.retention.ms"]) < least_ms:
+        raise TopicError(
+            f"{changelog}: delete.retention.ms is {config['delete.retention.ms']}, so a worker that was away may miss "
+            f"who was forgotten. Set delete.retention.ms={least_ms} on the topic, or more"
         )
 
 

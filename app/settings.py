@@ -96,6 +96,15 @@ class StreamSettings(_Section):
     partitions: int = Field(default=4, ge=1, le=10_000)
     """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
     replication: int = Field(default=1, ge=1, le=32)
+    max_identities: int | None = Field(default=None, ge=1, le=10**12)
+    """Most identities remembered; each partition has an even share. None: all."""
+    inactive_after_s: int | None = Field(default=None, ge=1, le=10**9)
+    """Seconds without a record after which an identity is forgotten. None: never."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether identities are ever forgotten."""
+        return self.max_identities is not None or self.inactive_after_s is not None
 
     @field_validator("sequence")
     @classmethod
@@ -106,6 +115,15 @@ class StreamSettings(_Section):
     def _distinct_topics(self) -> StreamSettings:
         if len({self.input, self.output, self.dead_letters}) < 3:
             raise ValueError("input, output and dead_letters must be three different topics")
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_have_a_meaning(self) -> StreamSettings:
+        if self.is_bounded and self.identity is Identity.PARTITION:
+            raise ValueError(
+                'max_identities and inactive_after_s have no meaning with identity = "partition": there is one in each '
+                "partition, and to forget it would let all its duplicates pass. Remove them"
+            )
         return self
 
 

@@ -1,9 +1,10 @@
 """The last sequence of every identity: verdicts, pushed and persisted, changelog, RocksDB.
 
 A reader's way in: `_partition.py` (what a lane's transaction moves), `_map.py` and `_kernels.py` (the map in memory),
-`_store.py` (the snapshot on disk), `_sequences.py` (where a sequence comes from).
+`_store.py` (the snapshot on disk), `_eviction.py` (who is forgotten), `_sequences.py` (where a sequence comes from).
 """
 
+from tables._eviction import NULLS_LAST_S, Bounds
 from tables._kernels import DUPLICATE, FRESH, INVALID
 from tables._map import LastSequence, LastSequences
 from tables._partition import SequencePartition
@@ -16,7 +17,7 @@ from tables._spec import (
     Identity,
     SequenceSource,
 )
-from tables._store import Progress
+from tables._store import Evicted, Progress
 from tables._stretches import STRETCH, Stretch
 from tables._table import Sequences, SequenceTable
 from tables._tally import Activity, Tally
@@ -26,12 +27,15 @@ __all__ = [
     "FRESH",
     "INVALID",
     "MAX_IDENTITY_BYTES",
+    "NULLS_LAST_S",
     "PRODUCER_HEADER",
     "REASONS",
     "SEQUENCE_HEADER",
     "SEQUENCE_MAX",
     "STRETCH",
     "Activity",
+    "Bounds",
+    "Evicted",
     "Identity",
     "LastSequence",
     "LastSequences",

@@ -8,12 +8,18 @@ The map is open addressing with linear probing in plain numpy arrays, one slot p
     lengths  int32[slots]   how many they are; bytes are compared, never the hash alone
     pushed   int64[slots]   last sequence judged fresh; -1 is none
     changed  int32[slots]   0, or 1 + the index in `slots`/`undo` of this slot's entry in the open transaction
-    unsaved  uint8[slots]   1 where the persisted sequence is not yet in the store on disk
+    unsaved  uint8[slots]   1 where what is persisted is not yet in the store on disk
+    seen     uint32[slots]  when it was last active, in seconds; in a map with bounds, else empty
+    active   uint8[slots]   1 where the open transaction has judged a duplicate of it; likewise
 
     arena    uint8[...]     the identities' bytes
     slots    int64[...]     slots that the open transaction changed, in order
     undo     int64[...]     what `pushed` was before it: the persisted sequence
-    sizes    int64[4]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted)
+    sizes    int64[5]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted), TOUCHED
+                            slots (those with `active`)
+
+An identity that is evicted keeps its slot, with -1 for its sequence, as one that was pushed and rolled back does; so
+nobody looks for it in a store that does not know yet. `tables._aging` has the passes that only a map with bounds needs.
 
 `hash_of` is seeded per map, so that nobody can choose keys that all land in one place. The functions never raise and
 change nothing but the arrays they are given; tests/tables/plain_judge.py is what they are held against.
@@ -27,7 +33,7 @@ from numpy.typing import NDArray
 
 from transport import _kernels as records
 
-USED, ARENA, CHANGED, KNOWN = range(4)
+USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)
 
 FRESH, DUPLICATE, INVALID = 0, 1, 2
 """Verdicts, uint8."""
@@ -55,10 +61,14 @@ ENTRY_PREFIX = 105
 PROGRESS_KEY = 112
 """b"p": the whole key of the partition's progress."""
 
+EVICTED_KEY = 101
+"""b"e": the whole key of how many identities were evicted."""
+
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
+U32 = NDArray[np.uint32]
 
 
 @njit(**records.OPTIONS)
@@ -358,7 +368,7 @@ def write_entries(
     count: int,
     limit: int,
 ) -> tuple[int, int, int]:
-    """Changed identities as changelog records: key b"i" + identity, value 8-byte big-endian sequence.
+    """Changed identities as changelog records: key b"i" + identity, value 8-byte big-endian sequence; null if evicted.
 
     Args:
         first: index in slots of the first to write
@@ -374,7 +384,9 @@ def write_entries(
     while i < sizes[CHANGED]:
         slot = slots[i]
         length = np.int64(lengths[slot])
-        body = 1 + 1 + records.varint_size(count) + records.varint_size(length + 1) + length + 1 + 1 + 8 + 1
+        gone = pushed[slot] < 0
+        size = 0 if gone else 8
+        body = 1 + 1 + records.varint_size(count) + records.varint_size(length + 1) + length + 1 + 1 + size + 1
         if count > 0 and at + records.varint_size(body) + body > limit:
             break
         at = records.write_varint(out, at, body)
@@ -384,11 +396,15 @@ def write_entries(
         at = records.write_varint(out, at, length + 1)
         out[at] = ENTRY_PREFIX
         at = records.copy_bytes(out, at + 1, arena, starts[slot], length)
-        at = records.write_varint(out, at, np.int64(8))
-        raw = np.uint64(pushed[slot])
-        for q in range(8):
-            out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
-        at = records.write_varint(out, at + 8, np.int64(0))
+        if gone:
+            at = records.write_varint(out, at, np.int64(-1))
+        else:
+            at = records.write_varint(out, at, np.int64(8))
+            raw = np.uint64(pushed[slot])
+            for q in range(8):
+                out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
+            at += 8
+        at = records.write_varint(out, at, np.int64(0))
         count += 1
         i += 1
     return i, at, count
@@ -405,29 +421,46 @@ def load(
     pushed: I64,
     changed: I32,
     unsaved: U8,
+    seen: U32,
     arena: U8,
     sizes: I64,
     mark: int,
-) -> tuple[int, int]:
+    since: int,
+) -> tuple[int, int, int]:
     """Take over committed entries in order; the last one of an identity stands.
 
     Args:
         data, columns: a record batch
-        seed, hashes, starts, lengths, pushed, changed, unsaved, arena, sizes: the map, with room for all records
-        mark: what becomes of `unsaved`, 0 or 1
+        seed, hashes, starts, lengths, pushed, changed, unsaved, seen, arena, sizes: the map, with room for all records
+        mark: what becomes of `unsaved`: 1 for entries of the changelog, 0 for those of the store, which may have
+            `seen` behind the sequence, as 4 bytes
+        since: seconds, for `seen` where the record's timestamp is before that
 
     Returns:
-        (index of the first that is no changelog entry of ours, or -1; index of the last progress entry, or -1)
+        (index of the first that is no entry of ours, or -1; indices of the last progress entry and of the last count
+        of evictions, or -1)
     """
-    progress = -1
+    progress, evicted = -1, -1
     for i in range(columns.shape[1]):
         start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
         if length == 1 and data[start] == PROGRESS_KEY:
             progress = i
             continue
+        if mark and length == 1 and data[start] == EVICTED_KEY:
+            evicted = i
+            continue
         value, value_length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
-        if length < 1 or data[start] != ENTRY_PREFIX or value_length != 8 or data[value] > 127:  # a negative sequence
-            return i, progress
+        if length < 1 or data[start] != ENTRY_PREFIX:
+            return i, progress, evicted
+        if mark and value_length < 0:
+            slot, h = find(data, start + 1, length - 1, seed, hashes, starts, lengths, arena)
+            if slot >= 0 and pushed[slot] >= 0:
+                sizes[KNOWN] -= 1
+                pushed[slot] = -1
+                unsaved[slot] = 1
+            continue
+        if not (value_length == 8 or (not mark and value_length == 12)) or data[value] > 127:  # a negative sequence
+            return i, progress, evicted
         raw = np.uint64(0)
         for q in range(8):
             raw = (raw << np.uint64(8)) | np.uint64(data[value + q])
@@ -439,7 +472,14 @@ def load(
             sizes[KNOWN] += 1
         pushed[slot] = np.int64(raw)
         unsaved[slot] = mark
-    return -1, progress
+        if len(seen):
+            when = max(columns[records.TIMESTAMP, i] // 1000, since)
+            if value_length == 12:
+                when = np.int64(0)
+                for q in range(8, 12):
+                    when = (when << 8) | np.int64(data[value + q])
+            seen[slot] = np.uint32(when)
+    return -1, progress, evicted
 
 
 @njit(**records.OPTIONS)
@@ -450,6 +490,8 @@ def rehash(
     pushed: I64,
     changed: I32,
     unsaved: U8,
+    seen: U32,
+    active: U8,
     slots: I64,
     new_hashes: U64,
     new_starts: I64,
@@ -457,6 +499,8 @@ def rehash(
     new_pushed: I64,
     new_changed: I32,
     new_unsaved: U8,
+    new_seen: U32,
+    new_active: U8,
 ) -> None:
     """Move every identity into larger arrays; the open transaction's entries follow."""
     mask = len(new_hashes) - 1
@@ -472,5 +516,8 @@ def rehash(
         new_pushed[slot] = pushed[old]
         new_changed[slot] = changed[old]
         new_unsaved[slot] = unsaved[old]
+        if len(seen):
+            new_seen[slot] = seen[old]
+            new_active[slot] = active[old]
         if changed[old]:
             slots[changed[old] - 1] = slot

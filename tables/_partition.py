@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
+from tables._eviction import NULLS_LAST_S, Bounds, Eviction
 from tables._map import COLUMN, LastSequence, LastSequences
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
-from tables._store import PROGRESS, Progress, Store
+from tables._store import EVICTED, PROGRESS, Evicted, Progress, Store
 from tables._stretches import Stretches
 from tables._tally import MOST_MOVED, Tally
 from transport import EncodedBatch, RecordBatch, crash_point, pack_entries
@@ -51,6 +52,10 @@ RESIDENT_BYTES: Final = 100
 """What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
 
 
+class _WithoutTimes(Exception):
+    """A store that was written while the stream had no bounds."""
+
+
 class SequencePartition:
     """What a lane's transaction moves: satisfies `transport.PartitionState`.
 
@@ -69,6 +74,7 @@ class SequencePartition:
         identity: Identity,
         limit: int,
         room: Callable[[], int] = lambda: sys.maxsize,
+        bounds: Bounds | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -79,22 +85,28 @@ class SequencePartition:
             identity: whose sequences these are
             limit: bytes, max.message.bytes of the changelog
             room: bytes that the map may take, asked after each commit
+            bounds: beyond which identities are evicted
         """
         self.path, self.changelog, self.partition = path, changelog, partition
         self.identity, self.limit, self.room = identity, limit, room
+        self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0
         self.progress: Progress | None = None
+        self.evicted = Evicted()
         self.stretches = Stretches()
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
-        self._map = LastSequences()
+        self._eviction = Eviction(bounds, changelog=changelog, partition=partition) if bounds else None
+        self._map = self._empty_map()
+        self._time, self._restoring_from = 0, 0
+        """Seconds, by Kafka's clock: as of when the map is; and as of when it was before the changelog's replay."""
         self._beyond = 0
         """Identities that are in the store and not in the map."""
         self._store: Store | None = None
         self._rest: Generator[tuple[bytes, bytes], None, None] | None = None
         """Entries that are still to be taken into the map, as they were when the store was opened."""
         self._judged = np.zeros(3, np.int64)
-        self._pending = Progress(0, 0, 0, 0)
+        self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
         self._stored = 0
         """Changelog offset below which the store has everything; `position` is that of the map."""
         self._saved_at, self._later = 0.0, 1.0
@@ -115,9 +127,17 @@ class SequencePartition:
         """Whether its store is loaded."""
         return self._store is not None
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `evictions` belong to each transaction."""
+        return self._eviction is not None
+
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
         return len(self._map) + self._beyond
+
+    def _empty_map(self) -> LastSequences:
+        return LastSequences(timed=self.is_bounded)
 
     def open(self) -> None:
         """Load the store, unless it is open already. One that is damaged is removed and begun anew.
@@ -127,39 +147,44 @@ class SequencePartition:
         """
         if self._store is not None:
             return
+        found = None
         try:
-            store, loaded, beyond, position, progress, stretches = self._read()
+            found = self._read()
         except StoreDamaged as error:
-            log.error(
-                "the local store is damaged; it is removed, and rebuilt from the changelog",
-                changelog=self.changelog,
-                partition=self.partition,
-                reason=str(error),
+            self.log.error(
+                "the local store is damaged; it is removed, and rebuilt from the changelog", reason=str(error)
             )
+        except _WithoutTimes:
+            self.log.info(
+                "the local store does not know when its identities were active; it is rebuilt from the changelog"
+            )
+        if found is None:
             Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
-            store, loaded, beyond, position, progress, stretches = self._read()
+            found = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
-        self.stretches = stretches
-        self._map, self._beyond, self.position, self.progress, self._store = loaded, beyond, position, progress, store
+        store, self._map, self._beyond, position, self.progress, self.evicted, self.stretches, self._time = found
+        self.position, self._store = position, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
         self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
-        if beyond and beyond * RESIDENT_BYTES <= self.room():
+        if self._beyond and self._beyond * RESIDENT_BYTES <= self.room():
             self._rest = store.entries()
 
-    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Stretches]:
+    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Evicted, Stretches, int]:
         store = Store(self.path)
         try:
-            position, identities = store.stands_for
-            stretches = Stretches(store.stretches())
+            position, identities, as_of = store.stands_for
+            if self.is_bounded and position and as_of is None:
+                raise _WithoutTimes
+            known = position, store.progress, store.evicted, Stretches(store.stretches()), as_of or 0
             if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
-                return store, LastSequences(), identities, position, store.progress, stretches
-            return store, self._loaded(store), 0, position, store.progress, stretches
+                return store, self._empty_map(), identities, *known
+            return store, self._loaded(store), 0, *known
         except BaseException:
             store.close()
             raise
 
     def _loaded(self, store: Store) -> LastSequences:
-        loaded = LastSequences()
+        loaded = self._empty_map()
         with closing(store.entries()) as entries:
             while pairs := list(islice(entries, LOAD_ENTRIES)):
                 self._take(loaded, pairs)
@@ -183,16 +208,14 @@ class SequencePartition:
     def _look_up(self, identities: list[bytes]) -> None:
         """Take into the map what the store has of these."""
         try:
-            found = self._opened().find(identities)
-            if found:
-                self._take(self._map, found)
+            if found := self._opened().find(identities):
+                self._take_in(found)
         except StoreDamaged:
             self._discard()
             raise
-        self._beyond -= len(found)
 
     def _take(self, into: LastSequences, entries: list[tuple[bytes, bytes]]) -> None:
-        damaged, _ = into.load(pack_entries(self.changelog, self.partition, entries), saved=True)
+        damaged, _, _ = into.load(pack_entries(self.changelog, self.partition, entries), saved=True)
         if damaged >= 0:
             raise StoreDamaged(f"{self.path}: key {entries[damaged][0].hex()} is not an entry that Ratchet wrote")
 
@@ -200,7 +223,7 @@ class SequencePartition:
         """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens."""
         if self._beyond and self._store is not None and not self._map.holds(identity):
             for _, value in self._store.find([identity]):
-                sequence = int.from_bytes(value, "big")
+                sequence = int.from_bytes(value[:8], "big")
                 return LastSequence(sequence, sequence)
         return self._map.get(identity)
 
@@ -214,10 +237,11 @@ class SequencePartition:
             StateError: the store is not open.
             StoreDamaged: a file is not what was written.
         """
-        with closing(self._opened().entries(after)) as entries:
-            found = {key[1:] for key, _ in islice(entries, limit)}
         recent = self._map.unsettled(NAMES_AT_ONCE)
-        found.update(name for name in recent or () if after is None or name > after)
+        gone = {name for name, is_there in (recent or {}).items() if not is_there}
+        with closing(self._opened().entries(b"i" if after is None else b"i" + after + b"\0")) as entries:
+            found = set(islice((key[1:] for key, _ in entries if key[1:] not in gone), limit))
+        found.update(name for name in recent or () if name not in gone and (after is None or name > after))
         return sorted(found)[:limit], recent is not None
 
     def changes(self, next_offset: int) -> list[EncodedBatch]:
@@ -227,16 +251,52 @@ class SequencePartition:
         self._pending = Progress(
             next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid
         )
+        self._pending_evicted = self.evicted
         return [*self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit), *self.stretches.encode()]
+
+    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
+        """More changelog entries of the open transaction: who goes with it, and who stays for a duplicate's sake.
+
+        Args:
+            at_ms: when Kafka has appended what `changes` returned
+            caught_up: whether the transaction ends where the input does. Before that, who seems to be quiet may have
+                records waiting
+
+        Raises:
+            StoreDamaged: the store cannot be read, and is removed.
+        """
+        if self._eviction is None:
+            return []
+        self._time = max(self._time, at_ms // 1000)
+        begin = self._map.changes
+        self._map.refresh(max(0, self._time - self._eviction.bounds.refresh_s))
+        known = len(self) + self._map.additions
+        store = self._opened() if self._beyond else None
+        try:
+            gone = self._eviction.choose(self._map, store, self._take_in, known, self._time, inactive=caught_up)
+        except StoreDamaged:
+            self._discard()
+            raise
+        if self._map.changes == begin:
+            return []
+        self._pending_evicted = self.evicted.plus(gone)
+        head = (EVICTED, self._pending_evicted.pack()) if any(gone) else None
+        return self._map.encode_changes(head, self.limit, begin)
+
+    def _take_in(self, entries: list[tuple[bytes, bytes]]) -> None:
+        self._take(self._map, entries)
+        self._beyond -= len(entries)
 
     def committed(self, changelog_next: int) -> None:
         """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
         if self.tally is not None:
             moved = self._map.changed_entries() if self._map.changes <= MOST_MOVED else ()
-            self.tally.settle(key[1:] for key, _ in moved)
-        self._map.settle()
+            self.tally.settle(key[1:] for key, value in moved if value is not None)
+        self._map.settle(self._time)
         self.stretches.settle()
-        self.position, self.progress = changelog_next, self._pending
+        self.position, self.progress, self.evicted = changelog_next, self._pending, self._pending_evicted
+        if self._eviction is not None:
+            self._eviction.committed()
         self._judged[:] = 0
         self._save_in_time()
         self._take_rest()
@@ -258,8 +318,7 @@ class SequencePartition:
             if entries := list(islice(self._rest, LOAD_ENTRIES)):
                 absent = set(self._map.absent_entries(pack_entries(self.changelog, self.partition, entries)))
                 if missing := [entry for entry in entries if entry[0][1:] in absent]:
-                    self._take(self._map, missing)
-                    self._beyond -= len(missing)
+                    self._take_in(missing)
                 return
         except StoreDamaged:
             self._discard()
@@ -277,17 +336,19 @@ class SequencePartition:
             self._save()
         if outgrown:  # everything in it is in the store now
             self._beyond += len(self._map)
-            self._map = LastSequences()
+            self._map = self._empty_map()
             self._forget_rest()
 
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
         began = time.monotonic()
         if self.position > self._stored:
-            progress = [(PROGRESS, self.progress.pack())] if self.progress else []
+            totals = [(PROGRESS, self.progress.pack())] if self.progress else []
+            totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
+            stands_for = self.position, len(self), self._time if self.is_bounded else None
             try:
-                entries = chain(self._map.unsaved_entries(), self.stretches.unsaved_entries(), progress)
-                self._opened().write(entries, self.position, len(self))
+                entries = chain(self._map.unsaved_entries(), self.stretches.unsaved_entries(), totals)
+                self._opened().write(entries, *stands_for)
             except StateError:
                 self._release()  # the next `open` is a fresh start
                 raise
@@ -295,6 +356,8 @@ class SequencePartition:
             self.stretches.saved()
             self._stored = self.position
             crash_point("saved")
+            if self._map.is_wasteful and self._rest is None:  # `_rest` would bring back whom it has not heard is gone
+                self._map.pack()
         self._saved_at = time.monotonic()
         self._later = min(max(1.0, (self._saved_at - began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)
 
@@ -305,6 +368,8 @@ class SequencePartition:
         if self.tally is not None:
             self.tally.roll_back()
         self._judged[:] = 0
+        if self._eviction is not None:
+            self._eviction.rolled_back()
 
     def apply(self, batch: RecordBatch) -> None:
         """Committed changelog entries, on recovery.
@@ -316,19 +381,46 @@ class SequencePartition:
         batch = self.stretches.apply(batch)
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
-        damaged, progress = self._map.load(batch, saved=False)
+        damaged, progress, evicted = self._map.load(batch, saved=False, since=self._time)
         if damaged >= 0:
             raise StateError(
                 f"{self._where(batch, damaged)}: not an entry that Ratchet wrote. "
                 "Is another program writing to this topic?"
             )
-        if progress >= 0:
-            try:
-                self.progress = Progress.unpack(batch.value(progress) or b"")
-            except StateError as error:
-                raise StateError(f"{self._where(batch, progress)}: {error}") from None
+        totals = self.progress, self.evicted
+        at = progress
+        try:
+            if progress >= 0:
+                totals = Progress.unpack(batch.value(progress) or b""), totals[1]
+            if (at := evicted) >= 0:
+                totals = totals[0], Evicted.unpack(batch.value(evicted) or b"")
+        except StateError as error:
+            raise StateError(f"{self._where(batch, at)}: {error}") from None
+        self.progress, self.evicted = totals
+        if self.is_bounded and batch.count:
+            self._time = max(self._time, int(batch.timestamps[-1]) // 1000)
         self.position = batch.next
         self._save_in_time()
+
+    def restoring(self) -> None:
+        """The changelog is about to be replayed to its end."""
+        self._restoring_from = self._time if self.position else 0
+
+    def restored(self) -> bool:
+        """It was. False: the state was too old for that to be enough, and is begun anew.
+
+        Who was evicted in between may be missing from the changelog already, and would be known here for ever.
+        """
+        if not self.is_bounded or not self._restoring_from or self._time - self._restoring_from <= NULLS_LAST_S:
+            return True
+        self.log.warning(
+            "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",
+            behind_s=self._time - self._restoring_from,
+        )
+        self._discard()
+        self.open()
+        self._restoring_from = 0
+        return False
 
     def _where(self, batch: RecordBatch, index: int) -> str:
         return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"
@@ -342,10 +434,12 @@ class SequencePartition:
         """Save what is persisted and release the store; `open` loads it again. What is pushed is rolled back first."""
         if self._store is not None:
             self.rollback()
+            if self._eviction is not None:
+                self._eviction.tell()
             try:
                 self._save()
             except StateError as error:
-                log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
+                self.log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
         self._release()
 
     def _forget_rest(self) -> None:

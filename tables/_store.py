@@ -5,11 +5,15 @@ Keys and values are those of the changelog, byte for byte:
     b"i" + identity   8-byte big-endian sequence
     b"p"              progress: see `Progress`
     b"s" + number     see `Stretch`
+    b"e"              how many were evicted: see `Evicted`
 
 and one key of the store's own:
 
-    b"c"              8-byte big-endian changelog offset: the store stands for everything below it; and how many
-                      identities that is, 8 bytes too
+    b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
+                      identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
+
+Where the stream has bounds, an identity's value has 4 bytes more: when it was last active, in seconds. In the changelog
+that is the entry's timestamp.
 """
 
 from __future__ import annotations
@@ -31,8 +35,11 @@ from tables._stretches import STRETCH, Stretch
 log = structlog.get_logger(__name__)
 
 PROGRESS: Final = b"p"
+EVICTED: Final = b"e"
 _CHANGELOG: Final = b"c"
 _STANDS_FOR: Final = struct.Struct(">qq")
+_STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
+_EVICTED: Final = struct.Struct(">Bqq")
 _PROGRESS: Final = struct.Struct(">Bqqqq")
 _VERSION: Final = 1
 
@@ -97,6 +104,34 @@ class Progress(NamedTuple):
         return cls(*_PROGRESS.unpack(value)[1:])
 
 
+class Evicted(NamedTuple):
+    """Identities that were evicted since the beginning: after they were quiet for too long; because there were more."""
+
+    inactive: int = 0
+    displaced: int = 0
+
+    def plus(self, more: Evicted) -> Evicted:
+        """Both together."""
+        return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
+
+    def pack(self) -> bytes:
+        """Version byte and two big-endian integers."""
+        return _EVICTED.pack(_VERSION, *self)
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Evicted:
+        """Read what `pack` wrote.
+
+        Raises:
+            StateError: not a count of this version.
+        """
+        if len(value) != _EVICTED.size or value[0] != _VERSION:
+            raise StateError(
+                f"a count of evictions of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
+            )
+        return cls(*_EVICTED.unpack(value)[1:])
+
+
 class Store:
     """The RocksDB of one partition. Writes are atomic; nothing is written that is not committed."""
 
@@ -143,18 +178,22 @@ class Store:
         return value
 
     @property
-    def stands_for(self) -> tuple[int, int]:
-        """(changelog offset below which the store has everything, how many identities that is).
+    def stands_for(self) -> tuple[int, int, int | None]:
+        """What of the changelog it has: (everything below this offset, so many identities, as of this second).
+
+        The time is None in a store that does not know when its identities were active.
 
         Raises:
             StoreDamaged: that entry is not one of ours.
         """
         value = self._get(_CHANGELOG)
         if value is None:
-            return 0, 0
+            return 0, 0, None
+        if len(value) == _STANDS_FOR_TIMED.size:
+            return _STANDS_FOR_TIMED.unpack(value)
         if len(value) != _STANDS_FOR.size:
             raise StoreDamaged(f"{self.path}: its changelog position has {len(value)} bytes")
-        return _STANDS_FOR.unpack(value)
+        return *_STANDS_FOR.unpack(value), None
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
         """Entries of those identities that are there, key and value as in the changelog.
@@ -178,13 +217,22 @@ class Store:
         except StateError as error:
             raise StateError(f"{self.path}: {error}") from None
 
-    def entries(self, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
-        """All identities' entries, or those behind one, in order; key and value as in the changelog.
+    @property
+    def evicted(self) -> Evicted:
+        """How many were evicted."""
+        value = self._get(EVICTED)
+        try:
+            return Evicted.unpack(value) if value is not None else Evicted()
+        except StateError as error:
+            raise StateError(f"{self.path}: {error}") from None
+
+    def entries(self, begin: bytes = b"i") -> Generator[tuple[bytes, bytes], None, None]:
+        """The identities' entries from a key on, in the order of keys.
 
         Raises:
             StoreDamaged: a file is not what was written.
         """
-        return self._entries(b"i", b"i" if after is None else b"i" + after + b"\0")
+        return self._entries(b"i", begin)
 
     def stretches(self) -> list[Stretch]:
         """Which offsets were judged, and which were not.
@@ -226,17 +274,29 @@ class Store:
         except OSError as error:
             raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
 
-    def write(self, entries: Iterable[tuple[bytes, bytes]], position: int, identities: int) -> None:
-        """Entries, the changelog position they stand for, and how many identities that is, in one WriteBatch.
+    def write(
+        self,
+        entries: Iterable[tuple[bytes, bytes | None]],
+        position: int,
+        identities: int,
+        time: int | None = None,
+    ) -> None:
+        """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
         """
         batch = WriteBatch(raw_mode=True)
         for key, value in entries:
-            batch.put(key, value)
             self._in_log += 1
-        batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        if time is None:
+            batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
+        else:
+            batch.put(_CHANGELOG, _STANDS_FOR_TIMED.pack(position, identities, time))
         try:
             self._db.write(batch)
         except Exception as error:

@@ -13,6 +13,7 @@ from faust.tables.table import Table
 from numpy.typing import NDArray
 
 from errors import StateError
+from tables._eviction import Bounds
 from tables._map import LastSequence
 from tables._partition import SequencePartition
 from tables._sequences import Reader
@@ -24,7 +25,14 @@ class Sequences:
     """The partitions of one stream that this worker owns."""
 
     def __init__(
-        self, folder: Path, changelog: str, identity: Identity, read: Reader, limit: int, memory: int = sys.maxsize
+        self,
+        folder: Path,
+        changelog: str,
+        identity: Identity,
+        read: Reader,
+        limit: int,
+        memory: int = sys.maxsize,
+        bounds: Bounds | None = None,
     ) -> None:
         """No partition is opened yet.
 
@@ -35,16 +43,17 @@ class Sequences:
             read: reads the sequences of a batch
             limit: bytes, max.message.bytes of the changelog
             memory: bytes that the maps of all partitions may take together
+            bounds: of each partition, beyond which identities are evicted
         """
         self.folder, self.changelog, self.identity, self.read, self.limit = folder, changelog, identity, read, limit
-        self.memory = memory
+        self.memory, self.bounds = memory, bounds
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
         """The partition of that number."""
         if number not in self.partitions:
             self.partitions[number] = SequencePartition(
-                self.folder / str(number), self.changelog, number, self.identity, self.limit, self._room
+                self.folder / str(number), self.changelog, number, self.identity, self.limit, self._room, self.bounds
             )
         return self.partitions[number]
 

@@ -25,6 +25,12 @@ class ChangelogReader(Protocol):
     def apply(self, batch: RecordBatch) -> None:
         """Take over committed changelog entries."""
 
+    def restoring(self) -> None:
+        """A replay to the end begins."""
+
+    def restored(self) -> bool:
+        """It is done. False: all that was known is forgotten, for it was too old; replay from the new position."""
+
 
 class Changelog:
     """One changelog partition and the state it is read into. Only committed entries are seen."""
@@ -58,7 +64,8 @@ class Changelog:
                 "from; see docs/reference/halted.md"
             )
         restored = 0
-        while state.position < end:
+        state.restoring()
+        while state.position < end or not state.restored():
             restored += await self.follow()
         return restored
 

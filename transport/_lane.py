@@ -4,7 +4,8 @@ The durable order of docs/decisions/0001-durable-order.md, as numbered here:
 
     1. fetch             record batches as columns; the next fetch is under way while this one is worked on
     2. judge             the agent, against what is pushed
-    3. produce           output, dead letters, changelog, in the partition's own transaction
+    3. produce           output, dead letters, changelog, in the partition's own transaction; where the stream has
+                         bounds, Kafka has said when that was before it is decided who is evicted with it
     4. send the offset   the next to read, in the same transaction
     5. commit
     6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog
@@ -35,7 +36,7 @@ from transport._crash import crash_point
 from transport._encoding import EncodedBatch, forward, with_headers
 from transport._policy import AlwaysOn, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
-from transport._transaction import OFFSET_METADATA, State, TransactionalProducer
+from transport._transaction import OFFSET_METADATA, Appended, State, TransactionalProducer
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,13 @@ class PartitionState(ChangelogReader, Protocol):
 
     def changes(self, next_offset: int) -> list[EncodedBatch]:
         """Changelog entries of the open transaction, which ends before this input offset."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `evictions` are to be asked for."""
+
+    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
+        """More of the open transaction's changelog entries, now that Kafka has told when it appended the others."""
 
     def committed(self, changelog_next: int) -> None:
         """The transaction is committed: pushed becomes persisted, in one write."""
@@ -371,8 +379,13 @@ class Lane:
         """Whether the open transaction gains nothing from waiting for its time."""
         if self._records >= self.spec.records_per_transaction:
             return True
+        return self._records >= WORTH_A_COMMIT and self._has_caught_up
+
+    @property
+    def _has_caught_up(self) -> bool:
+        """Whether there was nothing more to read when it was last asked."""
         end = self.status.end
-        return self._records >= WORTH_A_COMMIT and end is not None and self._position >= end
+        return end is not None and self._position >= end
 
     async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
         """Steps 2 and 3 for one batch."""
@@ -406,18 +419,24 @@ class Lane:
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
-        changelog_next = state.position
-        last = None
-        for encoded in state.changes(self._position):
-            last = (await producer.produce(state.changelog, spec.partition, encoded), encoded.count)
-        crash_point("logged")
+        logged = await self._log(state.changes(self._position))
+        if state.is_bounded:
+            await producer.delivered()
+            evictions = state.evictions(logged[-1][0].result().at_ms, caught_up=self._has_caught_up)
+            logged += await self._log(evictions)
         await producer.commit(spec.topic, spec.partition, self._position)
         crash_point("committed")
-        if last is not None:
-            changelog_next = last[0].result() + last[1]
-        state.committed(changelog_next)
+        sent, count = logged[-1]  # progress at least
+        state.committed(sent.result().offset + count)
         crash_point("remembered")
         self.status.position = self._position
         self.status.commits += 1
         self.status.records += self._records
         self._records = 0
+
+    async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:
+        """Send changelog entries; returns each batch's way there and how many records it has."""
+        changelog, partition = self.state.changelog, self.spec.partition
+        sent = [(await self._producer.produce(changelog, partition, encoded), encoded.count) for encoded in entries]
+        crash_point("logged")
+        return sent

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiokafka import errors as kafka
@@ -80,6 +80,16 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+class Appended(NamedTuple):
+    """Where a batch is in its partition.
+
+    offset: of its first record; at_ms: when the broker has appended it, in a topic with LogAppendTime, else -1
+    """
+
+    offset: int
+    at_ms: int
+
+
 class TransactionalProducer:
     """The producer of one input partition.
 
@@ -110,7 +120,7 @@ class TransactionalProducer:
         self._written: set[Place] = set()
         """Where the last transaction has left records."""
         self._joining: asyncio.Task[None] | None = None
-        self._sent: list[asyncio.Task[int]] = []
+        self._sent: list[asyncio.Task[Appended]] = []
 
     async def initialise(self) -> None:
         """Fence whoever had this id before and settle its open transaction. Tries until the coordinator answers.
@@ -213,8 +223,8 @@ class TransactionalProducer:
             await self._guard(self._join([(topic, partition)], with_offsets=False))
             self._members.add((topic, partition))
 
-    async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[int]:
-        """Send a batch; the task's result is the offset of its first record. `commit` waits for all of them."""
+    async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[Appended]:
+        """Send a batch; the task's result says where it is then. `commit` waits for all of them."""
         self._expect(State.OPEN)
         await self._joined()
         while len(self._sent) >= IN_FLIGHT:
@@ -351,12 +361,12 @@ class TransactionalProducer:
                 self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 raise
 
-    async def _produce(self, leader: int, topic: str, partition: int, data: memoryview) -> int:
+    async def _produce(self, leader: int, topic: str, partition: int, data: memoryview) -> Appended:
         request = BatchRequest(self.transactional_id, self.cluster.request_timeout_ms, topic, partition, data)
         response = await self.cluster.send(leader, request, self._connection)
-        _, code, offset, *_ = response.topics[0][1][0]
+        _, code, offset, at_ms, *_ = response.topics[0][1][0]
         raise_for(code, f"{topic}, partition {partition}")
-        return int(offset)
+        return Appended(offset, at_ms)
 
     async def _send_offset(self, topic: str, partition: int, offset: int) -> None:
         request = TxnOffsetCommitRequest(

@@ -26,6 +26,7 @@ FIGURES = {
     "Duplicate": "duplicate",
     "Invalid": "invalid",
     "Keys": "keys",
+    "Evicted": "evicted",
     "Position": "input_position",
     "End": "input_end",
     "Lag": "lag",
@@ -33,7 +34,7 @@ FIGURES = {
 }
 """Header and field of each column of figures."""
 
-SUMMED = frozenset({"fresh", "duplicate", "invalid", "keys", "lag"})
+SUMMED = frozenset({"fresh", "duplicate", "invalid", "keys", "evicted", "lag"})
 WIDE_ONLY = frozenset({"input_end", "changelog_position"})
 
 
@@ -130,7 +131,10 @@ def _stream_table(stream: StreamView, wide: bool) -> Table:
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    figures = {header: name for header, name in FIGURES.items() if wide or name not in WIDE_ONLY}
+    left_out = WIDE_ONLY if not wide else frozenset[str]()
+    if not stream.totals.evicted:
+        left_out |= {"evicted"}
+    figures = {header: name for header, name in FIGURES.items() if name not in left_out}
     table.add_column("", "all")
     table.add_column("State", no_wrap=True)
     for header, name in figures.items():

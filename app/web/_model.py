@@ -45,6 +45,7 @@ class Partition:
     fresh: int | None
     duplicate: int | None
     invalid: int | None
+    evicted: int | None = None
     error: str | None = None
     also_reported_by: list[str] = field(default_factory=list)
     unjudged: int | None = None
@@ -64,6 +65,7 @@ class Totals:
     fresh: int | None
     duplicate: int | None
     invalid: int | None
+    evicted: int | None
     unknown: int
     unjudged: int | None = None
 
@@ -228,6 +230,7 @@ def _row(
         fresh=status.fresh if status else None,
         duplicate=status.duplicate if status else None,
         invalid=status.invalid if status else None,
+        evicted=status.evicted_inactive + status.evicted_displaced if status else None,
         error=status.error if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
         unjudged=status.unjudged if status else None,
@@ -260,6 +263,7 @@ def _totals(rows: list[Partition]) -> Totals:
         duplicate=_sum(row.duplicate for row in rows),
         invalid=_sum(row.invalid for row in rows),
         unjudged=_sum(row.unjudged for row in rows),
+        evicted=_sum(row.evicted for row in rows),
         unknown=sum(1 for row in rows if row.fresh is None),
     )
 

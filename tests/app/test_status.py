@@ -18,7 +18,16 @@ POLICY = {"deduplicate": True, "origin": "default", "unjudged": 0}
 
 @pytest.fixture
 def worker() -> KnownWorker:
-    known = KnownWorker([table(partition(0), partition(3, state="halted", error="offset 7: corrupt", invalid=2))])
+    known = KnownWorker(
+        [
+            table(
+                partition(0),
+                partition(
+                    3, state="halted", error="offset 7: corrupt", invalid=2, evicted_inactive=30, evicted_displaced=4
+                ),
+            )
+        ]
+    )
     known.sequences["events", b"sensor"] = [IdentityStatus(0, 10, 12), IdentityStatus(3, None, 2)]
     known.sequences["events", b"\xff\x00"] = [IdentityStatus(0, 1, 1)]
     for identity in HOSTILE:
@@ -69,6 +78,8 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "unjudged": 0,
         "deduplicate": True,
         "since": None,
+        "evicted_inactive": 30,
+        "evicted_displaced": 4,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
@@ -181,6 +192,13 @@ async def test_metrics_are_the_providers_figures(http: aiohttp.ClientSession, ur
     assert records["3", "invalid"] == 2
     assert records["0", "fresh"] == 9_000_000
     assert {s.labels["partition"]: s.value for s in families["ratchet_keys"].samples} == {"0": 1000, "3": 1003}
+    evicted = {(s.labels["partition"], s.labels["reason"]): s.value for s in families["ratchet_evicted"].samples}
+    assert evicted == {
+        ("0", "inactive"): 0,
+        ("0", "displaced"): 0,
+        ("3", "inactive"): 30,
+        ("3", "displaced"): 4,
+    }
     assert {s.value for s in families["ratchet_input_end"].samples} == {12_345_600}
 
 

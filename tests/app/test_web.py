@@ -108,7 +108,13 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
     topic = new_topic(partitions=3)
     settings = settings_for(broker, topic)
     known = KnownWorker(
-        [table(partition(0), partition(1, state="halted", error="<b>offset 7</b>: corrupt", invalid=2), topic=topic)]
+        [
+            table(
+                partition(0, evicted_inactive=30, evicted_displaced=4),
+                partition(1, state="halted", error="<b>offset 7</b>: corrupt", invalid=2),
+                topic=topic,
+            )
+        ]
     )
     async with one_worker(settings, topic, known), page(settings) as url:
         html = await read(http, url)
@@ -131,6 +137,7 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
         "fresh": 18_000_000,
         "duplicate": 4_000_000,
         "invalid": 2,
+        "evicted": 34,
         "unknown": 1,
         "unjudged": 0,
     }
@@ -145,12 +152,13 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
                 3: "duplicate",
                 4: "invalid",
                 5: "keys",
-                6: "input_position",
-                7: "input_end",
-                8: "lag",
+                6: "evicted",
+                7: "input_position",
+                8: "input_end",
+                9: "lag",
             }.items():
                 assert cells[column] == ("–not known" if row[name] is None else f"{row[name]:,}"), name
-            assert cells[10] == (row["worker"] or "–")
+            assert cells[11] == (row["worker"] or "–")
         assert "<b>offset" not in shown
         assert "&lt;b&gt;offset 7&lt;/b&gt;: corrupt" in shown
 

@@ -71,6 +71,30 @@ def test_changelog_that_retention_deletes_from_is_refused(broker: str, tmp_path:
     assert set(said[: said.index(", so")].split(",")) == set(policy.split(","))
 
 
+@pytest.mark.parametrize(
+    ("config", "bounds", "sentence"),
+    [
+        ({"message.timestamp.type": "CreateTime"}, "max_identities = 9", "message.timestamp.type is CreateTime"),
+        ({"delete.retention.ms": "1000"}, "inactive_after_s = 9", "delete.retention.ms is 1000"),
+        ({}, "max_identities = 3", "streams.events.max_identities: 3 are too few for 4 partitions"),
+    ],
+)
+def test_bounds_that_the_changelog_cannot_hold_are_refused(
+    broker: str, tmp_path: Path, config: dict[str, str], bounds: str, sentence: str
+) -> None:
+    place = site(tmp_path, broker, stream=STREAM + bounds + "\n")
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    changelog = f"{place.app}-events-changelog"
+    config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", **config}
+    topic = NewTopic(changelog, num_partitions=4, replication_factor=1, config=config)
+    admin.create_topics([topic])[changelog].result(30)
+    done = place.command("worker")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
 def test_extractor_that_cannot_be_imported_is_refused(broker: str, tmp_path: Path) -> None:
     place = site(tmp_path, broker, stream=STREAM + 'sequence = "function:no_such_module:extract"\n')
     done = place.command("worker")

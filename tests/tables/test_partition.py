@@ -9,7 +9,7 @@ import pytest
 from fetched_records import Sent, fetched, named, stored
 
 from errors import StateError
-from tables import MAX_IDENTITY_BYTES, Identity, Progress, SequencePartition, SequenceSource, reader_for
+from tables import MAX_IDENTITY_BYTES, Evicted, Identity, Progress, SequencePartition, SequenceSource, reader_for
 from tables._store import Store
 from transport import RecordBatch, read_chunk
 
@@ -320,7 +320,9 @@ NUMBER = (7).to_bytes(8, "big")
         pytest.param(b"ia", NUMBER[:7], "not an entry that Ratchet wrote", id="short sequence"),
         pytest.param(b"ia", b"", "not an entry that Ratchet wrote", id="empty sequence"),
         pytest.param(b"ia", b"\xff" * 8, "not an entry that Ratchet wrote", id="negative sequence"),
-        pytest.param(b"ia", None, "not an entry that Ratchet wrote", id="tombstone"),
+        pytest.param(b"ia", NUMBER + bytes(4), "not an entry that Ratchet wrote", id="the store's form"),
+        pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions of 16 bytes", id="short count of evictions"),
+        pytest.param(b"e", None, "count of evictions of 0 bytes", id="no count of evictions"),
         pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 32 bytes", id="short progress"),
         pytest.param(b"p", b"\2" + Progress(1, 2, 3, 4).pack()[1:], "version 02; this Ratchet", id="newer progress"),
         pytest.param(b"p", None, "progress entry of 0 bytes", id="progress tombstone"),

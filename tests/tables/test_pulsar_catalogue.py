@@ -15,7 +15,7 @@ import pytest
 from fetched_records import Sent, fetched, named, stored
 
 from app._lookup import verdict_of
-from tables import Identity, SequencePartition, SequenceSource, reader_for
+from tables import Bounds, Evicted, Identity, SequencePartition, SequenceSource, reader_for
 from transport import Policy, read_chunk
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
@@ -26,8 +26,8 @@ ON = Policy()
 class OnePartition:
     """A partition and the changelog that its commits have made, without a lane."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, bounds: Bounds | None = None) -> None:
+        self.folder, self.bounds = folder, bounds
         self.changelog: list[tuple[int, bytes]] = []
         """Each commit's part: its first offset, and its bytes."""
         self.end = 0
@@ -35,7 +35,7 @@ class OnePartition:
         self.open()
 
     def open(self) -> None:
-        self.state = SequencePartition(self.folder, "changelog", 0, Identity.PRODUCER, 1 << 20)
+        self.state = SequencePartition(self.folder, "changelog", 0, Identity.PRODUCER, 1 << 20, bounds=self.bounds)
         self.state.open()
 
     def crash(self) -> None:
@@ -62,9 +62,9 @@ class OnePartition:
         self.state.stretches.push(policy, batch)
         return [VERDICTS[verdict] for verdict in self.state.judge(batch, READ)[0]]
 
-    def commit(self) -> list[tuple[bytes | None, bytes | None]]:
-        """Commit; returns what that added to the changelog."""
-        encoded = self.state.changes(self.input)
+    def commit(self, at_s: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+        """Commit, by Kafka's clock at that second; returns what that added to the changelog."""
+        encoded = self.state.changes(self.input) + self.state.evictions(at_s * 1000, caught_up=True)
         added = stored(encoded, self.end)
         self.changelog.append((self.end, added))
         batch = read_chunk("changelog", 0, self.end, added, [])
@@ -148,6 +148,39 @@ def test_row_8_a_failed_write_falls_back_for_every_name(one: OnePartition) -> No
     assert [one.state.last(name) for name in (b"a", b"b", b"c")] == [(9, 9), (3, 3), (1, 1)]
     assert one.state.progress is not None
     assert one.state.progress[1:] == (5, 1, 0)  # the failed transaction is in no total
+
+
+def test_row_9_only_producers_past_the_timeout_are_forgotten_by_both_maps(tmp_path: Path) -> None:
+    one = OnePartition(tmp_path / "0", Bounds(inactive_s=80))
+    one.judge(named(b"a", 1) + named(b"b", 1))
+    one.commit(at_s=1_000)
+    one.judge(named(b"b", 2))
+    one.commit(at_s=1_050)
+    one.judge(named(b"c", 1))
+    assert (b"ia", None) in one.commit(at_s=1_091)
+    assert [one.state.last(name) for name in (b"a", b"b", b"c")] == [(-1, -1), (2, 2), (1, 1)]
+    assert one.judge(named(b"a", 1) + named(b"b", 2)) == ["fresh", "duplicate"]
+    one.state.close()
+
+
+def test_row_9_without_a_timeout_nobody_is_forgotten(one: OnePartition) -> None:
+    one.judge(named(b"a", 1))
+    one.commit(at_s=1_000)
+    one.judge(named(b"b", 1))
+    one.commit(at_s=10**9)
+    assert one.state.last(b"a") == (1, 1)
+    assert one.state.evicted == Evicted()
+
+
+def test_row_28_the_table_of_producers_is_bounded_and_eviction_is_visible(tmp_path: Path) -> None:
+    one = OnePartition(tmp_path / "0", Bounds(most=2))
+    for second, name in enumerate((b"a", b"b", b"c", b"d")):
+        one.judge(named(name, 1))
+        one.commit(at_s=1_000 + second)
+        assert len(one.state) == min(second + 1, 2)
+    assert [one.state.last(name).persisted for name in (b"a", b"b", b"c", b"d")] == [-1, -1, 1, 1]
+    assert one.state.evicted == Evicted(inactive=0, displaced=2)
+    one.state.close()
 
 
 def test_row_12_while_it_is_off_the_table_stands_still_and_judging_goes_on_from_there(one: OnePartition) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from tables._store import PROGRESS, Progress, Store
 
 store = Store(Path(sys.argv[1]))
-number, _ = store.stands_for
+number, _, _ = store.stands_for
 while True:
     number += 1
     value = number.to_bytes(8, "big")
@@ -59,7 +59,7 @@ def test_entries_and_position_agree_after_kill_9(tmp_path: Path) -> None:
             process.wait()
             written = int(([*lines] or [str(written)])[-1])
         store = Store(path)
-        position, _ = store.stands_for
+        position, _, _ = store.stands_for
         assert position >= written
         assert list(store.entries()) == sorted((b"i%d" % n, value(position)) for n in range(200))
         assert store.progress == Progress(position, position, position, position)
@@ -84,7 +84,7 @@ def test_the_folder_is_free_once_the_store_is_closed(tmp_path: Path) -> None:
 
 def test_a_new_store_is_empty(tmp_path: Path) -> None:
     store = Store(tmp_path / "a" / "b" / "0")
-    assert (store.stands_for, store.progress, list(store.entries())) == ((0, 0), None, [])
+    assert (store.stands_for, store.progress, list(store.entries())) == ((0, 0, None), None, [])
     store.close()
 
 
@@ -96,7 +96,7 @@ def test_identities_that_look_like_the_stores_own_keys(tmp_path: Path) -> None:
     store.close()
     store = Store(tmp_path / "0")
     assert list(store.entries()) == entries
-    assert (store.stands_for, store.progress) == ((77, len(names)), Progress(1, 2, 3, 4))
+    assert (store.stands_for, store.progress) == ((77, len(names), None), Progress(1, 2, 3, 4))
     store.close()
 
 

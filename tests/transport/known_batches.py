@@ -76,6 +76,13 @@ def with_field(batch: bytes, at: int, form: str, value: int) -> bytes:
     return seal(batch[:at] + struct.pack(form, value) + batch[at + struct.calcsize(form) :])
 
 
+def stamped(batch: bytes, at_ms: int) -> bytes:
+    """The batch as a broker with LogAppendTime stores it."""
+    fields = list(HEAD.unpack_from(batch))
+    fields[5], fields[8] = fields[5] | APPEND_TIME, at_ms
+    return seal(HEAD.pack(*fields) + batch[HEAD.size :])
+
+
 def columns_of(batch: RecordBatch) -> list[SlowRecord]:
     """The records that the columns describe."""
     return [

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from kafka_side import Read, create_topic, has_open_transaction, read_topic, until, values
 
 from agents import deduplicate
-from tables import Identity, LastSequence, Sequences, SequenceSource, reader_for
+from tables import Bounds, Identity, LastSequence, Sequences, SequenceSource, reader_for
 from transport import Cluster, Delivery, Lane, LaneSpec, client_options
 from transport._cluster import LATEST
 
@@ -21,11 +21,23 @@ PRODUCER, SEQUENCE = "ratchet-producer", "ratchet-sequence"
 class Site:
     """One stream of one partition: its topics, and the lanes over them."""
 
-    def __init__(self, bootstrap: str, folder: Path, name: str, changelog_policy: str = "compact") -> None:
-        self.bootstrap, self.folder = bootstrap, folder
+    def __init__(
+        self,
+        bootstrap: str,
+        folder: Path,
+        name: str,
+        changelog_policy: str = "compact",
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.bootstrap, self.folder, self.bounds = bootstrap, folder, bounds
         self.input = create_topic(bootstrap, f"{name}.in")
         self.output, self.dead = create_topic(bootstrap, f"{name}.out"), create_topic(bootstrap, f"{name}.dead")
-        self.changelog = create_topic(bootstrap, f"{name}.changelog", cleanup_policy=changelog_policy)
+        self.changelog = create_topic(
+            bootstrap,
+            f"{name}.changelog",
+            cleanup_policy=changelog_policy,
+            message_timestamp_type="LogAppendTime",
+        )
         self.lanes: list[Owner] = []
 
     async def owner(self, state: str = "a", **options: Any) -> Owner:
@@ -57,7 +69,7 @@ class Owner:
     def __init__(self, site: Site, cluster: Cluster, folder: Path, options: dict[str, Any]) -> None:
         self.site, self.cluster = site, cluster
         read = reader_for(SequenceSource.parse(f"header:{SEQUENCE}"))
-        self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, read, 1_000_000)
+        self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, read, 1_000_000, bounds=site.bounds)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         spec = {
             "topic": site.input,

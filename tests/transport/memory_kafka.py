@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.default_records import DefaultRecordBatch
-from known_batches import HEAD, marker
+from known_batches import HEAD, marker, stamped
 
 from transport._cluster import EARLIEST, Committed, Fetched
 
@@ -61,10 +61,12 @@ class Log:
         self.aborted: list[tuple[int, int, int]] = []
         """(producer, first offset, offset of the marker)"""
 
-    def append(self, data: bytes, producer: int = -1) -> int:
-        """Returns the offset of the first record."""
+    def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
+        """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
         fields = HEAD.unpack_from(data)
         placed = struct.pack(">q", self.end) + data[8:]
+        if at_ms >= 0:
+            placed = stamped(placed, at_ms)
         decoded = DefaultRecordBatch(bytearray(placed))
         assert decoded.validate_crc()
         records = [Record(r.key, r.value, tuple(r.headers)) for r in decoded]
@@ -122,6 +124,8 @@ class MemoryKafka:
         self.logs: defaultdict[tuple[str, int], Log] = defaultdict(Log)
         self.offsets: dict[tuple[str, str, int], Committed] = {}
         self.transactions: dict[str, Transaction] = {}
+        self.stamped = dict[str, Callable[[], int]]()
+        """Topics with LogAppendTime, and their clocks in milliseconds."""
         self.without_leader: set[tuple[str, int]] = set()
         """Partitions that nobody leads; a transaction ends without them, as Kafka 4.3 does it."""
 
@@ -175,7 +179,7 @@ class MemoryKafka:
         fields = HEAD.unpack_from(data)
         producer, epoch, base, count = fields[9], fields[10], fields[11], fields[12]
         transaction, code = self._open(transactional_id, producer, epoch)
-        place, offset = (topic, number), -1
+        place, offset, at_ms = (topic, number), -1, -1
         if place in self.without_leader:
             code = NOT_LEADER
         if not code and (transaction.state != "open" or place not in transaction.partitions):
@@ -184,8 +188,10 @@ class MemoryKafka:
             code = OUT_OF_ORDER
         if not code:
             transaction.sequences[place] = base + count
-            offset = self.logs[place].append(data, producer)
-        return SimpleNamespace(topics=[(topic, [(number, code, offset)])])
+            if topic in self.stamped:
+                at_ms = self.stamped[topic]()
+            offset = self.logs[place].append(data, producer, at_ms)
+        return SimpleNamespace(topics=[(topic, [(number, code, offset, at_ms)])])
 
     def TxnOffsetCommitRequest(self, group_id: str, topics: Any, **who: Any) -> Any:
         transaction, code = self._open(**who)

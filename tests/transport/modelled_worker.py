@@ -13,7 +13,7 @@ from memory_kafka import Link, MemoryKafka, PowerOff
 from rocksdict import Checkpoint
 
 from agents import deduplicate
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, Sequences, SequenceSource, reader_for
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Bounds, Identity, Sequences, SequenceSource, reader_for
 from transport import Delivery, Lane, LaneSpec, Policy
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
@@ -89,11 +89,19 @@ class ReadPolicies:
 class Worker:
     """One worker process on the one partition of the model."""
 
-    def __init__(self, kafka: MemoryKafka, folder: Path, identity: Identity, memory: int, policies: list[bool]) -> None:
+    def __init__(
+        self,
+        kafka: MemoryKafka,
+        folder: Path,
+        identity: Identity,
+        memory: int,
+        policies: list[bool],
+        bounds: Bounds | None = None,
+    ) -> None:
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
-        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory)
+        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory, bounds)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.policies = ReadPolicies(policies)
         partition = self.sequences.partition(0)

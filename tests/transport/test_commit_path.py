@@ -2,7 +2,8 @@
 
 Real are the lane, the transactional producer, the tables, RocksDB and the deduplicating agent; Kafka is in memory
 (memory_kafka.py). Hypothesis draws what arrives, what fails and who dies, and after every step the committed output,
-dead letters, position, changelog and totals must be those of ten obvious lines.
+dead letters, position, changelog and totals must be those of ten obvious lines. Where the stream has bounds, who goes
+is the worker's choice; what it writes down of that must be allowed, and a duplicate passes after that and never before.
 
 A failure prints the steps that lead to it, shortened, and a `@reproduce_failure` line; the whole run is repeated with
 `./ratchet test tests/transport/test_commit_path.py --hypothesis-seed=N`, whose N stands above it. 20,000 runs:
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -30,12 +32,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from known_batches import Source, encode
+from known_batches import HEAD, Source, encode
 from memory_kafka import ABORT, MemoryKafka, PowerOff, Record
 from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Identity, Stretch
-from tables._store import PROGRESS, Progress, Store
+from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Bounds, Evicted, Identity, Progress, Stretch
+from tables._store import EVICTED, PROGRESS, Store
 from transport import CRASH_POINTS, LaneState
 from transport._transaction import OFFSET_METADATA
 
@@ -44,6 +46,10 @@ FOREIGN = 77
 SLOTS = (0, 1)
 PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
+MS_A_SECOND = 10**6
+"""Milliseconds of Kafka's clock in a second of the loop's: bounds are whole seconds, and a second is long here."""
+EVICTED_IN_ALL = Counter[str]()
+"""By all workers that came to the end of a run."""
 STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
 """Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
 
@@ -56,31 +62,67 @@ class Sent(NamedTuple):
     sequence: int | None
 
 
-class Expected:
-    """The oracle."""
+class Transaction(NamedTuple):
+    """What a committed transaction says of itself in the changelog. at_s: Kafka's time; gone: whom it evicts."""
 
-    def __init__(self, sent: list[Sent | None], unjudged: list[range]) -> None:
+    progress: Progress
+    at_s: int
+    gone: list[bytes]
+    evicted: Evicted | None
+
+
+class Expected:
+    """The oracle: one transaction after the other. Who goes is the worker's choice, within what the bounds allow."""
+
+    def __init__(self, bounds: Bounds, unjudged: list[range]) -> None:
         """unjudged: input offsets that went by while deduplication was off."""
+        self.bounds = bounds
+        self.off = unjudged
         self.last: dict[bytes, int] = {}
+        self.active_s: dict[bytes, int] = {}
         self.forwarded: list[Record] = []
         self.invalid: list[Record] = []
-        self.fresh = self.duplicates = self.unjudged = 0
-        for offset, each in enumerate(sent):
+        self.fresh = self.duplicates = self.unjudged = self.gone = 0
+
+    def take(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
+        """start: the input offset of the first of `sent`."""
+        active = set()
+        for offset, each in enumerate(sent, start):
             if each is None:  # an offset without a record that counts
                 continue
-            if any(offset in stretch for stretch in unjudged):
+            if any(offset in stretch for stretch in self.off):
                 self.unjudged += 1
                 self.forwarded.append(each.record)
-            elif each.identity is None or each.sequence is None:
+                continue
+            if each.identity is None or each.sequence is None:
                 self.invalid.append(each.record)
-            elif each.sequence > self.last.get(each.identity, -1):
+                continue
+            active.add(each.identity)
+            if each.sequence > self.last.get(each.identity, -1):
                 self.last[each.identity] = each.sequence
                 self.fresh += 1
                 self.forwarded.append(each.record)
             else:
                 self.duplicates += 1
+        self.active_s |= dict.fromkeys(active, transaction.at_s)
+        self._evict(transaction, active)
+        assert transaction.progress[1:] == (self.fresh, self.duplicates, len(self.invalid))
+
+    def _evict(self, transaction: Transaction, active: set[bytes]) -> None:
+        gone, (most, inactive_s) = set(transaction.gone), self.bounds
+        assert len(gone) == len(transaction.gone)
+        assert gone <= self.last.keys() - active
+        quiet = {name for name in gone if inactive_s and transaction.at_s - self.active_s[name] > inactive_s}
+        too_many = max(0, len(self.last) - most) if most else 0
+        assert len(gone - quiet) <= too_many
+        assert len(self.last) - len(gone) <= max(most, len(active)) if most else True
+        for name in gone:
+            del self.last[name], self.active_s[name]
+        self.gone += len(gone)
+        assert (sum(transaction.evicted) if transaction.evicted else 0) == (self.gone if gone else 0)
 
 
+ANY_BOUNDS = [Bounds(1), Bounds(2), Bounds(None, 20), Bounds(None, 400), Bounds(1, 400), Bounds(2, 20)]
 names = st.sampled_from([b"a", b"b", b"c"])
 sequences = st.one_of(
     st.integers(0, 12).map(lambda n: (n.to_bytes(8, "big"), n)),
@@ -109,6 +151,8 @@ def sent(draw: st.DrawFn, kind: Identity) -> Sent:
 class CommitPath(RuleBasedStateMachine):
     """Two workers and one partition."""
 
+    bounds_of_a_run: st.SearchStrategy[Bounds | None] = st.sampled_from([None, *ANY_BOUNDS])
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
@@ -121,21 +165,27 @@ class CommitPath(RuleBasedStateMachine):
         """The policy topic."""
         self.kind = Identity.PRODUCER
         self.was_ahead = False
+        self.bounds: Bounds | None = None
 
     @initialize(
         kind=st.sampled_from(list(Identity)),
         every_commit=st.booleans(),
         memory=st.sampled_from([0, 1 << 40]),
         at_once=st.booleans(),
+        data=st.data(),
     )
-    def begin(self, kind: Identity, every_commit: bool, memory: int, at_once: bool) -> None:
-        self.kind, self.memory = kind, memory
+    def begin(self, kind: Identity, every_commit: bool, memory: int, at_once: bool, data: st.DataObject) -> None:
+        self.kind, self.memory, self.bounds = kind, memory, data.draw(self.bounds_of_a_run)
+        if self.bounds is not None:
+            self.kafka.stamped[CHANGELOG] = lambda: 10**9 + int(self.loop.time() * MS_A_SECOND)
         self.patch = pytest.MonkeyPatch()
         for module in ("transport._lane", "transport._transaction", "tables._partition"):
             self.patch.setattr(f"{module}.crash_point", crash_point)
         self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
         self.patch.setattr("tables._partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("tables._partition.LOAD_ENTRIES", 1)
+        self.patch.setattr("tables._partition.NULLS_LAST_S", 2_000)
+        self.patch.setattr("tables._map.WASTE_LEAST", 0)
         self.start(slot=0)
 
     # What arrives.
@@ -190,7 +240,7 @@ class CommitPath(RuleBasedStateMachine):
             self._bury()
 
     def _new_worker(self, name: str) -> Worker:
-        return Worker(self.kafka, self.folder / name, self.kind, self.memory, self.policies)
+        return Worker(self.kafka, self.folder / name, self.kind, self.memory, self.policies, self.bounds)
 
     @rule(data=st.data(), deduplicate=st.booleans(), seconds=STEP_S)
     def switch(self, data: st.DataObject, deduplicate: bool, seconds: float) -> None:
@@ -318,7 +368,7 @@ class CommitPath(RuleBasedStateMachine):
         self.was_ahead = True
         path = self.folder / "0"
         store = Store(path / "0")
-        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5, store.stands_for[1])
+        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5, store.stands_for[1], 0 if self.bounds else None)
         store.close()
         self.start(slot=0)
         run(self.loop, asyncio.sleep(5))
@@ -349,27 +399,52 @@ class CommitPath(RuleBasedStateMachine):
         assert committed is None or committed.metadata == OFFSET_METADATA
         return committed.offset if committed else 0
 
+    def transactions(self) -> list[Transaction]:
+        """What is committed in the changelog, in order; each begins with its progress."""
+        log, found = self.kafka.logs[CHANGELOG, 0], list[Transaction]()
+        for batch in log.batches:
+            if not batch.committed or batch.offset >= log.stable_end:
+                continue
+            for key, value, _ in batch.records:
+                if key == PROGRESS:
+                    at_s = HEAD.unpack_from(batch.data)[8] // 1000
+                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None))
+                elif key == EVICTED:
+                    found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
+                elif key is not None and value is None:
+                    found[-1].gone.append(key[1:])
+        return found
+
+    def expected(self) -> Expected:
+        """Of what is committed."""
+        unjudged = [range(each.start, each.end) for each in self.unjudged()]
+        expected, begin = Expected(self.bounds or Bounds(), unjudged), 0
+        for transaction in self.transactions():
+            expected.take(begin, self.sent[begin : transaction.progress.next], transaction)
+            begin = transaction.progress.next
+        assert begin == self.committed_offset
+        return expected
+
     @precondition(lambda self: not self._left_open)
     @invariant()
     def committed_is_what_the_oracle_says(self) -> None:
-        offset = self.committed_offset
-        changelog = {r.key or b"": r.value or b"" for r in self.kafka.logs[CHANGELOG, 0].committed()}
-        unjudged = self._unjudged_by([changelog.pop(key) for key in sorted(changelog) if key.startswith(STRETCH)])
-        expected = Expected(self.sent[:offset], [range(each.start, each.end) for each in unjudged])
-        assert sum(each.unjudged for each in unjudged) == expected.unjudged
+        expected = self.expected()
+        assert sum(each.unjudged for each in self.unjudged()) == expected.unjudged
         assert self.kafka.logs[OUTPUT, 0].committed() == expected.forwarded
         letters = self.kafka.logs[DEAD, 0].committed()
         assert [Record(r.key, r.value, r.headers[: len(r.headers) - 4]) for r in letters] == expected.invalid
-        progress = changelog.pop(PROGRESS, None)
+        changelog = {key: value for key, value in self.changelog().items() if key.startswith(b"i") and value}
         assert changelog == {b"i" + name: last.to_bytes(8, "big") for name, last in expected.last.items()}
-        if offset:
-            assert progress is not None
-            counted = (expected.fresh, expected.duplicates, len(expected.invalid))
-            assert Progress.unpack(progress) == (offset, *counted)
 
-    def _unjudged_by(self, entries: list[bytes]) -> list[Stretch]:
+    def changelog(self) -> dict[bytes, bytes | None]:
+        """The committed one, compacted."""
+        return {record.key or b"": record.value for record in self.kafka.logs[CHANGELOG, 0].committed()}
+
+    def unjudged(self) -> list[Stretch]:
         """The stretches that were not judged; all of them must be what the policy topic said at their place in it."""
-        stretches = [Stretch.unpack(b"s" + n.to_bytes(8, "big"), entry) for n, entry in enumerate(entries)]
+        entries = [(key, value or b"") for key, value in sorted(self.changelog().items()) if key.startswith(STRETCH)]
+        stretches = [Stretch.unpack(key, value) for key, value in entries]
+        assert [stretch.number for stretch in stretches] == list(range(len(stretches)))
         for before, after in pairwise(stretches):
             assert (before.deduplicate, before.policy) != (after.deduplicate, after.policy)
             assert before.start <= before.end <= after.start
@@ -386,13 +461,17 @@ class CommitPath(RuleBasedStateMachine):
                 worker.crash_at = worker.link.lose = None
             for slot in self._running():
                 self._stop(slot)
-            self.workers = [self._new_worker("last"), None]
-            assert self.workers[0] is not None
-            run(self.loop, self.workers[0].start())
+            self.workers = [last := self._new_worker("last"), None]
+            run(self.loop, last.start())
             run(self.loop, asyncio.sleep(100))
-            run(self.loop, self.workers[0].stop())
             assert self.committed_offset == self.kafka.logs[INPUT, 0].end
             self.committed_is_what_the_oracle_says()
+            expected, table = self.expected(), last.sequences.partition(0)
+            known = {name: table.last(name).persisted for name in (b"", b"a", b"b", b"c")}
+            assert {name: number for name, number in known.items() if number >= 0} == expected.last
+            assert (len(table), sum(table.evicted)) == (len(expected.last), expected.gone)
+            EVICTED_IN_ALL.update(table.evicted._asdict())
+            run(self.loop, last.stop())
         finally:
             self.patch.undo()
             self.loop.run_until_complete(asyncio.sleep(0))
@@ -410,8 +489,25 @@ CHECKS = {
 }
 
 
-def test_the_commit_path() -> None:
-    run_state_machine_as_test(CommitPath, settings=settings(max_examples=200, **CHECKS))
+class Unbounded(CommitPath):
+    bounds_of_a_run = st.none()
+
+
+class Displacing(CommitPath):
+    bounds_of_a_run = st.sampled_from([bounds for bounds in ANY_BOUNDS if not bounds.inactive_s])
+
+
+class Forgetting(CommitPath):
+    bounds_of_a_run = st.sampled_from([bounds for bounds in ANY_BOUNDS if bounds.inactive_s])
+
+
+@pytest.mark.parametrize(
+    ("machine", "runs", "evicts"), [(Unbounded, 150, None), (Displacing, 60, "displaced"), (Forgetting, 60, "inactive")]
+)
+def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:
+    EVICTED_IN_ALL.clear()
+    run_state_machine_as_test(machine, settings=settings(max_examples=runs, **CHECKS))
+    assert evicts is None or EVICTED_IN_ALL[evicts] > 0
 
 
 @pytest.mark.long

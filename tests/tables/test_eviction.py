@@ -1,0 +1,436 @@
+"""Bounds: who is forgotten, in the transaction that decides it, and everywhere alike."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from aiokafka.record.util import calc_crc32c_py
+from fetched_records import Sent, fetched, stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from tables import Bounds, Evicted, Identity, LastSequences, SequencePartition, SequenceSource, reader_for
+from tables import _eviction as eviction
+from tables._store import Store
+from transport import EncodedBatch, RecordBatch, read_chunk
+
+READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
+CHANGELOG = "changelog"
+NAMES = [b"", b"p", b"e", b"c", b"i", b"\0", *(b"name-%d" % n for n in range(20))]
+EVERYTHING, NOTHING = 1 << 40, 0
+START_S = 1_700_000_000
+
+
+def record(name: bytes, sequence: int) -> Sent:
+    return Sent(key=name, headers=(("ratchet-sequence", b"%d" % sequence),))
+
+
+def appended(batches: Sequence[EncodedBatch], start: int, at_ms: int) -> bytes:
+    """These batches as a broker stores them in a topic with LogAppendTime."""
+    log = b""
+    for encoded in batches:
+        data = bytearray(stored([encoded], start))
+        struct.pack_into(">h", data, 21, struct.unpack_from(">h", data, 21)[0] | 0x08)
+        struct.pack_into(">q", data, 35, at_ms)
+        struct.pack_into(">I", data, 17, calc_crc32c_py(bytes(data[21:])))
+        log, start = log + bytes(data), start + encoded.count
+    return log
+
+
+class Bounded:
+    """A partition with bounds, the changelog that its commits have made, and a clock."""
+
+    def __init__(self, folder: Path, bounds: Bounds | None, room: int = EVERYTHING) -> None:
+        self.folder, self.bounds, self.room = folder, bounds, room
+        self.log, self.end, self.input, self.now_s = b"", 0, 0, START_S
+        self.open()
+
+    def open(self) -> None:
+        self.state = self.another(self.folder)
+
+    def another(self, folder: Path) -> SequencePartition:
+        where = (folder, CHANGELOG, 0, Identity.KEY, 1 << 20)
+        state = SequencePartition(*where, lambda: self.room, self.bounds)
+        state.open()
+        self.restore(state)
+        return state
+
+    def since(self, position: int) -> RecordBatch:
+        return read_chunk(CHANGELOG, 0, position, self.log, [])
+
+    def restore(self, state: SequencePartition) -> None:
+        state.restoring()
+        while state.position < self.end or not state.restored():
+            state.apply(self.since(state.position))
+
+    def crash(self) -> None:
+        self.state._release()
+        self.open()
+
+    def judge(self, *records: Sent) -> list[int]:
+        batch = fetched(records, self.input)
+        self.input = batch.next
+        verdicts: list[int] = self.state.judge(batch, READ)[0].tolist()
+        return verdicts
+
+    def changes(self, *, caught_up: bool = True) -> tuple[bytes, int, list[bytes]]:
+        """The open transaction's part of the changelog: its bytes, how many, whom it evicts."""
+        encoded = self.state.changes(self.input)
+        added = appended(encoded, self.end, self.now_s * 1000)
+        end = self.end + sum(each.count for each in encoded)
+        more = self.state.evictions(self.now_s * 1000, caught_up=caught_up)
+        added += appended(more, end, self.now_s * 1000)
+        batch = read_chunk(CHANGELOG, 0, self.end, added, [])
+        gone = [(batch.key(i) or b"")[1:] for i in range(batch.count) if batch.value(i) is None]
+        return added, end + sum(each.count for each in more), gone
+
+    def commit(self, *, caught_up: bool = True) -> list[bytes]:
+        """Returns whom it has evicted."""
+        added, self.end, gone = self.changes(caught_up=caught_up)
+        self.log += added
+        self.state.committed(self.end)
+        return gone
+
+    def work(self, *records: Sent, after_s: int = 0) -> tuple[list[int], list[bytes]]:
+        self.now_s += after_s
+        return self.judge(*records), self.commit()
+
+    def known(self, state: SequencePartition | None = None) -> dict[bytes, int]:
+        last = {name: (state or self.state).last(name).persisted for name in NAMES}
+        return {name: sequence for name, sequence in last.items() if sequence >= 0}
+
+
+@pytest.fixture(params=[pytest.param(EVERYTHING, id="all in memory"), pytest.param(NOTHING, id="nothing kept")])
+def room(request: pytest.FixtureRequest) -> int:
+    room: int = request.param
+    return room
+
+
+@pytest.fixture(autouse=True)
+def _save_at_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[list[Bounded]]:
+    all_made: list[Bounded] = []
+    yield all_made
+    for one in all_made:
+        one.state.close()
+
+
+def test_who_was_quiet_for_too_long_goes_and_its_duplicates_pass(
+    tmp_path: Path, made: list[Bounded], room: int
+) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    assert one.work(record(b"i", 5), record(b"c", 5)) == ([0, 0], [])
+    assert one.work(record(b"c", 6), after_s=80 + 10) == ([0], [])  # an eighth may pass without being written down
+    assert one.work(record(b"c", 7), after_s=1) == ([0], [b"i"])
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"c": 7}, 1, Evicted(1, 0))
+    assert one.work(record(b"i", 5), record(b"i", 5)) == ([0, 1], [])
+    assert one.known() == {b"c": 7, b"i": 5}
+
+
+def test_a_duplicate_is_activity_after_a_crash_too(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    one.work(record(b"i", 5), record(b"c", 5))
+    for gone in ([], [b"c"], [], []):
+        assert one.work(record(b"i", 5), after_s=79) == ([1], gone)
+        one.crash()
+    assert one.known() == {b"i": 5}
+    before = one.end
+    assert one.work(record(b"i", 5), after_s=9) == ([1], [])
+    assert one.end == before + 1  # progress alone: it was heard of less than ten seconds ago
+
+
+def test_after_a_long_silence_a_duplicate_keeps_its_identity(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    one.work(record(b"i", 5), record(b"c", 5))
+    assert one.work(record(b"i", 5), after_s=3_600) == ([1], [b"c"])
+    one.crash()
+    assert one.work(record(b"e", 1), after_s=80) == ([0], [])
+    assert one.known() == {b"i": 5, b"e": 1}
+
+
+def test_nobody_is_quiet_while_there_is_input_to_read(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    """An outage of the worker: the records of those who seem to be quiet are waiting."""
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    one.work(record(b"i", 5), record(b"c", 5))
+    one.now_s += 3_600
+    one.judge(record(b"e", 1))
+    assert one.commit(caught_up=False) == []
+    assert one.work(record(b"i", 5)) == ([1], [b"c"])
+
+
+def test_the_quietest_goes_where_there_are_too_many(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(most=3), room))
+    for name in (b"i", b"c", b"e"):
+        assert one.work(record(name, 1), after_s=601) == ([0], [])
+    assert one.work(record(b"i", 1), after_s=601) == ([1], [])
+    assert one.work(record(b"p", 1), after_s=1) == ([0], [b"c"])
+    assert one.work(record(b"e", 1), record(b"", 1), after_s=1) == ([1, 0], [b"i"])  # not who has a record in it
+    assert (len(one.state), one.state.evicted) == (3, Evicted(0, 2))
+    # Nobody is forgotten in the transaction that has met it.
+    assert set(one.work(*(record(name, 2) for name in NAMES[-9:]), after_s=1)[1]) == {b"p", b"e", b""}
+    assert len(one.state) == 9
+    assert len(one.work(record(NAMES[-1], 3))[1]) == 6
+    assert len(one.state) == 3
+
+
+def test_a_lost_transaction_evicts_nobody(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(most=2, inactive_s=80), room))
+    one.work(record(b"i", 5), record(b"c", 5))
+    one.now_s += 91
+    for _ in range(2):
+        begun = one.input
+        assert one.judge(record(b"e", 1), record(b"p", 1), record(b"c", 5)) == [0, 0, 1]
+        assert one.changes()[2] == [b"i"]
+        assert one.state.last(b"i") == (5, -1)  # in the open transaction
+        one.state.rollback()
+        one.input = begun
+        assert one.state.last(b"i") == (5, 5)
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 5, b"c": 5}, 2, Evicted())
+    one.crash()
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 5, b"c": 5}, 2, Evicted())
+
+
+def test_store_standby_and_changelog_forget_alike(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    one.work(*(record(name, 1) for name in NAMES))
+    standby = one.another(tmp_path / "standby")
+    one.work(record(b"i", 2), after_s=50)
+    one.work(record(b"c", 2), after_s=50)
+    one.restore(standby)
+    for state in (one.state, standby):
+        assert one.known(state) == {b"i": 2, b"c": 2}
+        assert (len(state), state.evicted) == (2, Evicted(len(NAMES) - 2, 0))
+        state.close()
+        with_nothing_else = Store(state.path)
+        assert sorted(key for key, _ in with_nothing_else.entries()) == [b"ic", b"ii"]
+        assert with_nothing_else.stands_for == (one.end, 2, one.now_s)
+        with_nothing_else.close()
+    one.open()
+    assert (one.known(), len(one.state), one.state.evicted) == ({b"i": 2, b"c": 2}, 2, Evicted(len(NAMES) - 2, 0))
+
+
+def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
+    tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tables._partition.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("tables._map.WASTE_LEAST", 0)
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
+    one.work(*(record(name, 1) for name in NAMES))
+    one.crash()
+    assert one.state._rest is not None
+    assert set(one.work(record(b"i", 2), after_s=91)[1]) == set(NAMES) - {b"i"}
+    for sequence in range(3, 20):
+        one.work(record(b"i", sequence))
+        assert len(one.state) == 1
+    assert one.state._rest is None
+    assert one.known() == {b"i": 19}
+
+
+@pytest.mark.parametrize("waste", [0, 1 << 30])
+def test_a_map_gives_up_the_slots_of_who_is_gone(
+    tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch, waste: int
+) -> None:
+    monkeypatch.setattr("tables._map.WASTE_LEAST", waste)
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
+    many = [b"%d-" % n + b"x" * 100 for n in range(6_000)]
+    one.work(*(record(name, 1) for name in many))
+    before = one.state._map.size
+    assert sorted(one.work(record(b"i", 2), after_s=91)[1]) == sorted(many)
+    one.work(record(b"i", 3))
+    assert (len(one.state), one.known()) == (1, {b"i": 3})
+    assert (one.state._map.size < before / 2) == (waste == 0)
+    assert one.work(record(b"c", 1), record(b"i", 3))[0] == [0, 1]
+
+
+def test_what_one_transaction_evicts_is_bounded(
+    tmp_path: Path, made: list[Bounded], room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eviction, "EVICT_MOST", 4)
+    monkeypatch.setattr(eviction, "SWEEP_ENTRIES", 4)
+    made.append(one := Bounded(tmp_path / "0", Bounds(most=26, inactive_s=80), room))
+    one.work(*(record(name, 1) for name in NAMES))
+    one.now_s += 91
+    sizes = [len(one.work(record(b"i", n))[1]) for n in range(2, 30)]
+    assert max(sizes) == 4
+    assert (one.known(), sum(sizes)) == ({b"i": 29}, len(NAMES) - 1)
+    # With fewer allowed than there are, what is new comes on top, so that they do not become more.
+    one.work(*(record(name, 40) for name in NAMES))
+    one.bounds = Bounds(most=10)
+    one.crash()
+    sizes = [len(one.work(record(b"new-%d" % n, 1))[1]) for n in range(6)]
+    assert sum(sizes) == 22
+    assert max(sizes) <= 5
+
+
+def test_a_store_without_times_is_rebuilt_when_bounds_come_and_serves_when_they_go(
+    tmp_path: Path, made: list[Bounded], room: int
+) -> None:
+    made.append(one := Bounded(tmp_path / "0", None, room))
+    one.work(record(b"i", 1), record(b"c", 1))
+    one.work(record(b"c", 2), after_s=60)
+    one.bounds = Bounds(inactive_s=80)
+    with capture_logs() as lines:
+        one.crash()
+    assert [line["event"] for line in lines] == [
+        "the local store does not know when its identities were active; it is rebuilt from the changelog"
+    ]
+    # The changelog knew: b"i" was active 91 seconds ago, b"c" 31.
+    assert one.work(record(b"e", 1), after_s=31) == ([0], [b"i"])
+    one.bounds = None
+    with capture_logs() as lines:
+        one.crash()
+    assert (lines, one.known(), len(one.state)) == ([], {b"c": 2, b"e": 1}, 2)
+    one.work(record(b"c", 3), after_s=1_000)
+    one.crash()
+    assert one.known() == {b"c": 3, b"e": 1}
+
+
+def test_a_store_older_than_nulls_last_is_rebuilt(tmp_path: Path, made: list[Bounded], room: int) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
+    one.work(record(b"i", 9), record(b"c", 1))
+    stale = one.another(tmp_path / "stale")
+    stale.close()
+    one.work(record(b"c", 2), after_s=91)
+    one.work(record(b"c", 3), after_s=24 * 3600)
+    # Kafka has compacted the changelog: the null for b"i" is gone, and so is all that was written over.
+    begin, (added, end, _) = one.end, one.changes()
+    one.log, one.end = one.log + added, end
+    one.state.committed(end)
+    kept = one.since(begin)
+    assert [kept.key(i) for i in range(kept.count)] == [b"p"]
+    last_c = one.since(0)
+    at = [i for i in range(last_c.count) if last_c.key(i) == b"ic"][-1]
+    one.log = read_from(one.log, int(last_c.offsets[at]) - 1)
+    with capture_logs() as lines:
+        again = one.another(tmp_path / "stale")
+    assert lines[0]["behind_s"] == 24 * 3600 + 91
+    assert (one.known(again), len(again)) == ({b"c": 3}, 1)
+    again.close()
+
+
+def read_from(log: bytes, offset: int) -> bytes:
+    """The batches from the one that begins at an offset."""
+    at = 0
+    while struct.unpack_from(">q", log, at)[0] < offset:
+        at += 12 + int(struct.unpack_from(">i", log, at + 8)[0])
+    return log[at:]
+
+
+def test_evictions_are_told_together_and_names_cannot_hurt(
+    tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [b"\x1b[2J\r\n", b"<script>", b"\xff" * 1_000, b"d", b"e", b"f"]
+    made.append(one := Bounded(tmp_path / "0", Bounds(most=1)))
+    with capture_logs() as lines:
+        for n, name in enumerate(names):
+            one.work(record(name, n), after_s=1)
+        one.state.close()
+    told = [line for line in lines if line["event"] == "identities evicted"]
+    assert [(line["displaced"], line["inactive"], line["partition"]) for line in told] == [(1, 0, 0), (4, 0, 0)]
+    assert told[0]["some"] == [r"b'\x1b[2J\r\n'"]
+    assert told[1]["some"] == ["b'<script>'", repr(b"\xff" * 60), "b'd'"]
+
+
+class Plain:
+    """Ten obvious lines: sequences and the last activity of each name, as far as the changelog tells it."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.last: dict[bytes, int] = {}
+        self.active_s: dict[bytes, int] = {}
+        self.written_s: dict[bytes, int] = {}
+        self.gone = 0
+
+    def commit(self, judged: list[tuple[bytes, int]], now_s: int, gone: list[bytes], *, caught_up: bool) -> None:
+        active = {name for name, _ in judged}
+        for name, sequence in judged:
+            if sequence > self.last.get(name, -1):
+                self.last[name], self.written_s[name] = sequence, now_s
+        for name in active:
+            self.active_s[name] = now_s
+            if now_s - self.written_s[name] > self.bounds.refresh_s:
+                self.written_s[name] = now_s
+        most, inactive_s = self.bounds
+        quiet: set[bytes] = set()
+        if inactive_s and caught_up:
+            limit = inactive_s + self.bounds.refresh_s
+            quiet = {name for name, seen in self.written_s.items() if now_s - seen > limit}
+            assert all(now_s - self.active_s[name] > inactive_s for name in quiet)
+        rest = sorted(self.written_s.keys() - quiet - active, key=self.written_s.__getitem__)
+        too_many = max(0, len(self.last) - len(quiet) - most) if most else 0
+        displaced = set(gone) - quiet
+        assert len(gone) == len(set(gone))
+        assert quiet <= set(gone)
+        assert len(displaced) == min(too_many, len(rest))
+        # The quietest, whoever of those that were quiet for equally long.
+        expected = sorted(self.written_s[name] for name in rest)[: len(displaced)]
+        assert sorted(self.written_s[name] for name in displaced) == expected
+        for name in gone:
+            del self.last[name], self.active_s[name], self.written_s[name]
+        self.gone += len(gone)
+
+
+batches = st.lists(st.tuples(st.sampled_from(NAMES[:9]), st.integers(0, 6)), max_size=6)
+todo = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), batches, st.sampled_from([0, 1, 5, 9, 30, 95, 4_000]), st.booleans()),
+        st.tuples(
+            st.sampled_from(["roll back", "crash", "lose", "grow", "replay"]), batches, st.just(0), st.just(True)
+        ),
+    ),
+    min_size=2,
+    max_size=25,
+)
+some_bounds = st.sampled_from([Bounds(most=2), Bounds(most=5), Bounds(inactive_s=80), Bounds(4, 80), Bounds(1, 8)])
+
+
+@settings(deadline=None, max_examples=80, derandomize=True)
+@given(steps=todo, bounds=some_bounds, room=st.sampled_from([EVERYTHING, NOTHING]), at_once=st.booleans())
+def test_every_partition_forgets_as_the_plain_one(
+    steps: list[tuple[str, list[tuple[bytes, int]], int, bool]], bounds: Bounds, room: int, at_once: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr("tables._map.WASTE_LEAST", 0)
+        patch.setattr("tables._partition.LOAD_AT_ONCE", EVERYTHING if at_once else 0)
+        patch.setattr("tables._partition.LOAD_ENTRIES", 2)
+        patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if at_once else 1e9)
+        one, plain = Bounded(Path(folder) / "0", bounds, room), Plain(bounds)
+        for number, (what, pairs, after_s, caught_up) in enumerate(steps):
+            one.now_s += after_s
+            begun = one.input
+            if what == "commit":
+                one.judge(*(record(name, sequence) for name, sequence in pairs))
+                gone = one.commit(caught_up=caught_up)
+                plain.commit(pairs, one.now_s, gone, caught_up=caught_up)
+            else:
+                one.judge(*(record(name, sequence) for name, sequence in pairs))
+                if what == "grow":  # with everything open
+                    one.state._map.grow(len(one.state._map._hashes) * 2)
+                one.changes()
+                one.state.rollback()
+                one.input = begun
+                if what == "lose":
+                    one.folder = Path(folder) / f"{number}-new"
+                if what in ("crash", "lose"):
+                    one.crash()
+            assert one.known() == plain.last
+            assert (len(one.state), sum(one.state.evicted)) == (len(plain.last), plain.gone)
+            if what == "replay":
+                other = one.another(Path(folder) / f"{number}-again")
+                assert (one.known(other), len(other), other.evicted) == (plain.last, len(plain.last), one.state.evicted)
+                other.close()
+        one.state.close()
+
+
+def test_a_map_without_bounds_has_no_columns_for_them() -> None:
+    assert LastSequences().size + 4096 * 5 + 4096 * 8 == LastSequences(timed=True).size
