@@ -16,10 +16,8 @@ STREAM = '[streams.sales]\ninput = "{0}.raw"\noutput = "{0}.once"\ndead_letters 
 def test_the_pages_example(broker: str, kafka_tool: Callable[..., str], tmp_path: Path) -> None:
     lines = re.findall(r"^ratchet-producer:.*$", PAGE, re.MULTILINE)
     commands = {
-        tool: command.replace("\\\n", " ").split()
-        for tool, command in re.findall(
-            r"^kafka-console-(producer|consumer)\.sh (.*?)(?: < sales\.txt)?$", PAGE, re.M | re.S
-        )
+        tool: command.removesuffix(" < sales.txt").replace("\\\n", " ").split()
+        for tool, command in re.findall(r"^kafka-console-(producer|consumer)\.sh ((?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
     }
     assert len(lines) == 5
     app = f"sales-{uuid.uuid4().hex[:8]}"
