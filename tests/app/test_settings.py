@@ -432,3 +432,15 @@ def test_example_of_the_reference_is_valid(tmp_path: Path) -> None:
     settings = load(written(tmp_path, example[1]))
     assert settings.kafka["sasl.mechanism"] == "SCRAM-SHA-512"
     assert settings.stream()[1].output == "events-once"
+
+
+@pytest.mark.parametrize("bound", ["max_identities = 9", "inactive_after_s = 9"])
+def test_bounds_of_a_partitions_one_identity_are_refused(tmp_path: Path, bound: str) -> None:
+    said = refusal(tmp_path, STREAM + f'identity = "partition"\n{bound}')
+    assert said.startswith('streams.events: max_identities and inactive_after_s have no meaning with identity = "part')
+    assert said.endswith("Remove them")
+
+
+@pytest.mark.parametrize("bound", ["max_identities = 0", "inactive_after_s = 0", "inactive_after_s = -1"])
+def test_a_bound_that_keeps_nothing_is_refused(tmp_path: Path, bound: str) -> None:
+    assert f"streams.events.{bound.split()[0]}: " in refusal(tmp_path, STREAM + bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 import uuid
 from collections.abc import Callable
@@ -10,7 +11,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from worker_process import Site, WorkerProcess, read_all
+
+from app._application import _bounds
+from app._topics import COMPACTED, create, prepare
+from app.settings import Settings, StreamSettings
+from errors import SettingsError, TopicError
+from tables import Bounds
 
 STREAM = """
 [streams.events]
@@ -74,25 +82,33 @@ def test_changelog_that_retention_deletes_from_is_refused(broker: str, tmp_path:
 @pytest.mark.parametrize(
     ("config", "bounds", "sentence"),
     [
-        ({"message.timestamp.type": "CreateTime"}, "max_identities = 9", "message.timestamp.type is CreateTime"),
-        ({"delete.retention.ms": "1000"}, "inactive_after_s = 9", "delete.retention.ms is 1000"),
-        ({}, "max_identities = 3", "streams.events.max_identities: 3 are too few for 4 partitions"),
+        ({"message.timestamp.type": "CreateTime"}, {"max_identities": 9}, "message.timestamp.type is CreateTime"),
+        ({"delete.retention.ms": "1000"}, {"inactive_after_s": 9}, "delete.retention.ms is 1000"),
     ],
 )
-def test_bounds_that_the_changelog_cannot_hold_are_refused(
-    broker: str, tmp_path: Path, config: dict[str, str], bounds: str, sentence: str
+def test_bounds_on_a_changelog_that_cannot_hold_them_are_refused(
+    broker: str, new_topic: Callable[..., str], config: dict[str, str], bounds: dict[str, int], sentence: str
 ) -> None:
-    place = site(tmp_path, broker, stream=STREAM + bounds + "\n")
-    from confluent_kafka.admin import AdminClient, NewTopic
-
+    source = new_topic(partitions=1)
+    stream = StreamSettings(input=source, output=f"{source}.out", dead_letters=f"{source}.dead")
+    settings = Settings(app=f"bounds-{source}", bootstrap=broker, streams={"events": stream})
+    changelog = prepare(broker, settings, "events", stream).changelog
+    bounded = stream.model_copy(update=bounds)
+    prepare(broker, settings, "events", bounded)  # as Ratchet has made it, it is good
     admin = AdminClient({"bootstrap.servers": broker})
-    changelog = f"{place.app}-events-changelog"
-    config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", **config}
-    topic = NewTopic(changelog, num_partitions=4, replication_factor=1, config=config)
-    admin.create_topics([topic])[changelog].result(30)
-    done = place.command("worker")
-    assert done.returncode == 2
-    assert sentence in done.stderr
+    admin.delete_topics([changelog])[changelog].result(30)
+    create(admin, changelog, 1, 1, {**COMPACTED, **config})
+    with pytest.raises(TopicError, match=re.escape(f"{changelog}: {sentence}")):
+        prepare(broker, settings, "events", bounded)
+    prepare(broker, settings, "events", stream)
+
+
+def test_each_partition_has_an_even_share_of_the_identities() -> None:
+    stream = StreamSettings(input="a", output="b", dead_letters="c", max_identities=11, inactive_after_s=60)
+    assert _bounds("events", stream, 4) == Bounds(most=2, inactive_s=60)
+    assert _bounds("events", stream.model_copy(update={"max_identities": None}), 4) == Bounds(None, 60)
+    with pytest.raises(SettingsError, match=r"streams\.events\.max_identities: 11 are too few for 12 partitions"):
+        _bounds("events", stream, 12)
 
 
 def test_extractor_that_cannot_be_imported_is_refused(broker: str, tmp_path: Path) -> None:
