@@ -42,7 +42,8 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
             "group.id": "ratchet-producers-reader",  # required by the client; no group is joined, nothing committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides nobody else.
+            "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 10,
         }
     )

@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -86,6 +86,18 @@ def _set_policy(admin: AdminClient, topic: str, policy: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(60)
 
 
+def _cut(admin: AdminClient, places: list[TopicPartition]) -> bool:
+    """Cut partitions at these offsets (-1: at their ends), unless their brokers have yet to hear of the new policy."""
+    for done in admin.delete_records(places).values():
+        try:
+            done.result(60)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+    return True
+
+
 def _stands_still(site: Site) -> bool:
     before = site.positions()
     time.sleep(STANDS_STILL_S)
@@ -138,8 +150,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
             cut = changelog.format("producer")
             _set_policy(admin, cut, "compact,delete")
             places = [TopicPartition(cut, number, -1) for number in range(PARTITIONS)]
-            for done in admin.delete_records(places).values():
-                done.result(60)
+            site.wait_for(lambda: _cut(admin, places), "Kafka to know that it may cut")
             _set_policy(admin, cut, "compact")
             shutil.rmtree(worker.state / site.app / "by-producer")
             before = site.positions()

@@ -15,7 +15,7 @@ from tables._kernels import INVALID, hash_of
 from transport import RecordBatch
 from transport import _kernels as records
 
-SAMPLE: Final = 512
+SAMPLE: Final = 256
 """Records of a fetched batch that are looked at; of a larger one so many are drawn. To look at all 20,000 of 2 MiB cost
 30 to 150 ns for each, where judging costs 80 to 120."""
 MOST_IN_A_BATCH: Final = 256

@@ -118,7 +118,7 @@ def test_what_producers_say_themselves_is_put_beside_and_in_between() -> None:
 
 def test_strangers_records_are_left_out_of_what_producers_say() -> None:
     found: dict[str, dict[bytes, Published]] = {}
-    good = Progress(7, 8, 4, "id", None).encode()
+    good = Progress(7, 8, 4, "id", None, 9, "session").encode()
     for key in (None, b"", b"{}", b"[1, 2]", b'["t"]', b"[" * 2000, b"\xff"):
         _take(found, key, good, 0)
     for value in (b"", b"[]", b'{"sequence": "7"}', b"{}" * 9):

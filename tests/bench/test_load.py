@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench._load import PARTITIONS, SEQUENCE, SEQUENCE_AT, VALUE_BYTES, Load, Truth, fill, is_right
 
@@ -42,6 +43,10 @@ def written(bootstrap: str, messages: list[Message]) -> str:
     topic = f"output-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    ends = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+    deadline = time.monotonic() + 30
+    while any(asked.exception(30) for asked in admin.list_offsets(ends).values()):
+        assert time.monotonic() < deadline, f"{topic} has no leaders"  # they take a moment to know that they are
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for message in messages:
         producer.produce(topic, message.value(), message.key(), partition=message.partition())
