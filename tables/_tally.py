@@ -18,12 +18,12 @@ from transport import _kernels as records
 SAMPLE: Final = 256
 """Records of a fetched batch that are looked at; of a larger one so many are drawn. To look at all 20,000 of 2 MiB cost
 30 to 150 ns for each, where judging costs 80 to 120."""
-MOST_IN_A_BATCH: Final = 256
+MOST_IN_A_BATCH: Final = 128
 """A batch of more producers is not tallied: a batch of Kafka has one, and a fetch a few of them."""
 MOST_MOVED: Final = 1_000
 """Producers of one transaction that are noted as seen though they were in no sample, some 1 ms."""
 TABLE: Final = 1 << 10
-"""Slots; at most a quarter is used."""
+"""Slots; at most an eighth is used."""
 MOST_NAMES: Final = 10_000
 """Producers remembered in a partition, some 200 bytes each; those that were quiet for longest are forgotten."""
 
