@@ -502,7 +502,7 @@ class Forgetting(CommitPath):
 
 
 @pytest.mark.parametrize(
-    ("machine", "runs", "evicts"), [(Unbounded, 150, None), (Displacing, 60, "displaced"), (Forgetting, 60, "inactive")]
+    ("machine", "runs", "evicts"), [(Unbounded, 120, None), (Displacing, 45, "displaced"), (Forgetting, 45, "inactive")]
 )
 def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:
     EVICTED_IN_ALL.clear()
