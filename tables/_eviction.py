@@ -27,12 +27,12 @@ Take = Callable[[list[tuple[bytes, bytes]]], None]
 """Takes entries of the store into the map."""
 
 SWEEP_SLOTS: Final = 1 << 16
-"""Slots of the map looked at per transaction for who was quiet for too long; 0.1 ms. Two million slots, which hold
+"""Slots of the map looked at per transaction for who was quiet for too long; 0.4 ms. Two million slots, which hold
 a million identities, take 32 transactions."""
 SWEEP_ENTRIES: Final = 1_000
-"""Entries of the store looked at per transaction, where not all are in the map; 3 ms."""
+"""Entries of the store looked at per transaction, where not all are in the map: some ms."""
 EVICT_MOST: Final = 10_000
-"""Identities evicted in one transaction, besides one for each that it adds; 10 ms."""
+"""Identities evicted in one transaction, besides one for each that it adds; 1 ms."""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
 """Where there are too many, the quietest of so many times as many as have to go are evicted, and of no fewer than the
