@@ -6,8 +6,11 @@ needs pyspark, pyarrow, deltalake and confluent-kafka in the driver, and pyarrow
 """
 
 from spark_sink._delta import DeltaStore
+from spark_sink._duckdb import DuckDBStore
+from spark_sink._iceberg import IcebergStore
 from spark_sink._job import Job, Outcome, run_batch
 from spark_sink._plan import TopicPlanner
+from spark_sink._postgres import PostgresStore
 from spark_sink._results import count, read_totals
 from spark_sink._session import spark_session
 from spark_sink._store import ResultStore
@@ -17,10 +20,13 @@ from spark_sink.errors import Fenced, OffsetsLost, SinkError, TopicRecreated
 __all__ = [
     "SPARK_KAFKA",
     "DeltaStore",
+    "DuckDBStore",
     "Fenced",
+    "IcebergStore",
     "Job",
     "OffsetsLost",
     "Outcome",
+    "PostgresStore",
     "ResultStore",
     "SinkError",
     "TopicPlanner",

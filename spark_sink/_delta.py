@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spark_sink import _crash
+from spark_sink._delta_merge import merge, require_plain
 from spark_sink._parquet import write_files
-from spark_sink._store import require_names
+from spark_sink._shape import APPEND, Shape
+from spark_sink._store import require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ COMMIT_ATTEMPTS = 100
 else (another job, a compaction), so this many in a row means that something is wrong."""
 
 
+STAGING = "_ratchet_staged"
+"""Folder in the table's for rows that a merge reads; Delta's own clean-up leaves names with an underscore alone."""
+
+
 class DeltaStore:
     """A `ResultStore` over one Delta table; jobs of different names and topics may share it.
 
@@ -36,13 +42,18 @@ class DeltaStore:
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
         topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+        shape: what the rows do to the table.
 
     Raises:
         OptionRefused: a name or the path cannot be used.
     """
 
-    def __init__(self, path: str, name: str, topic: str, topic_identity: int = 0) -> None:
+    narrow = False
+
+    def __init__(self, path: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND) -> None:
         require_names(name, topic)
+        require_plain(shape)
+        self._shape = shape
         self._path = table_folder(path)
         self._name = name
         self._topic = topic
@@ -52,10 +63,10 @@ class DeltaStore:
         self._generation: int | None = None
         self._table: DeltaTable | None = None
 
-    @property
-    def generation(self) -> int | None:
-        """The number this holder took over with; None before `open`."""
-        return self._generation
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        table = open_table(self._path)
+        return 0 if table is None else self._newest(table)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
@@ -74,7 +85,7 @@ class DeltaStore:
             self._refresh(table)
             self._require_same_topic(table)
             stored = self._stored(table)
-            generation = (table.transaction_version(self._generation_key) or 0) + 1
+            generation = self._newest(table) + 1
             try:
                 self._write(table, [], {self._generation_key: generation}, generation, stored)
             except CommitFailedError:
@@ -85,24 +96,27 @@ class DeltaStore:
             return stored
         raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
 
-    def commit(self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int]) -> int:
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
         """See `ResultStore.commit`."""
         import pyarrow as pa
         from deltalake.exceptions import CommitFailedError, DeltaError
-        from deltalake.transaction import AddAction
 
-        if self._table is None or self._generation is None:
-            raise RuntimeError("commit() before open()")
-        if start == end:
-            raise ValueError("a commit needs at least one offset that moves")
-        self._refresh(self._table)
-        self._require_unchanged(self._table, start)  # before the work, so that a fenced job writes no more files
+        generation = require_start(self._generation, start, end)
+        if rejects is not None:
+            raise ValueError("a Delta table has one log of its own: rejects cannot be in the same commit")
+        table = self._table
+        if table is None:
+            raise RuntimeError("commit() after close()")
+        self._refresh(table)
+        self._require_unchanged(table, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
-        written = write_files(dataframe, str(self._path), pa.schema(self._table.schema().to_arrow()))
-        now_ms = int(time.time() * 1000)
-        files = [AddAction(f, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for f, rows, size in written]
+        folder = self._path / STAGING if self._shape.key else self._path
+        folder.mkdir(exist_ok=True)
+        written = write_files(dataframe, str(folder), pa.schema(table.schema().to_arrow()))
         transactions = {
-            self._generation_key: self._generation,
+            self._generation_key: generation,
             f"{self._topic_key}/partitions": max(end) + 1,
             **{f"{self._topic_key}/{partition}": offset for partition, offset in end.items()},
         }
@@ -112,14 +126,14 @@ class DeltaStore:
         for _ in range(COMMIT_ATTEMPTS):
             failure: DeltaError
             try:
-                self._write(self._table, files, transactions, self._generation, end)
+                self._write(table, written, transactions, generation, end)
                 break
             except DeltaError as error:
                 failure = error
-            self._refresh(self._table)
-            if self._is_committed(self._table, end):
+            self._refresh(table)
+            if self._is_committed(table, end):
                 break  # the log entry was in place; what failed came after it, such as a checkpoint
-            self._require_unchanged(self._table, start)
+            self._require_unchanged(table, start)
             if not isinstance(failure, CommitFailedError):
                 self._refuse(failure)
         else:
@@ -127,6 +141,9 @@ class DeltaStore:
                 f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
         _crash.passing("after-commit")
+        if self._shape.key:
+            for name, _, _ in written:
+                (folder / name).unlink(missing_ok=True)
         return sum(rows for _, rows, _ in written)
 
     def close(self) -> None:
@@ -141,6 +158,9 @@ class DeltaStore:
         except DeltaError as error:
             self._refuse(error)
 
+    def _newest(self, table: DeltaTable) -> int:
+        return table.transaction_version(self._generation_key) or 0
+
     def _stored(self, table: DeltaTable) -> dict[int, int]:
         count = table.transaction_version(f"{self._topic_key}/partitions") or 0
         versions = {
@@ -149,12 +169,11 @@ class DeltaStore:
         return {partition: offset for partition, offset in versions.items() if offset is not None}
 
     def _is_committed(self, table: DeltaTable, end: Mapping[int, int]) -> bool:
-        generation = table.transaction_version(self._generation_key)
-        return generation == self._generation and self._stored(table) == end
+        return self._newest(table) == self._generation and self._stored(table) == end
 
     def _require_unchanged(self, table: DeltaTable, start: Mapping[int, int]) -> None:
         """Compare stored partitions only: one that was added to the topic since is not in the table yet."""
-        generation, stored = table.transaction_version(self._generation_key), self._stored(table)
+        generation, stored = self._newest(table), self._stored(table)
         if generation != self._generation or any(start.get(p) != offset for p, offset in stored.items()):
             raise Fenced(
                 f"job {self._name} on {self._path}: generation {generation} has taken over from {self._generation} "
@@ -174,13 +193,13 @@ class DeltaStore:
     def _write(
         self,
         table: DeltaTable,
-        files: Iterable[Any],
+        written: Sequence[tuple[str, int, int]],
         transactions: Mapping[str, int],
         generation: int,
         end: Mapping[int, int],
     ) -> None:
         from deltalake import CommitProperties
-        from deltalake.transaction import Transaction
+        from deltalake.transaction import AddAction, RemoveAction, Transaction
 
         # Other keys than userMetadata make the commit unreadable for delta-spark. No retries inside delta-rs: it
         # would put this commit behind one that it has not compared itself with.
@@ -190,7 +209,15 @@ class DeltaStore:
             max_commit_retries=0,
             app_transactions=[Transaction(key, version) for key, version in transactions.items()],
         )
-        table.create_write_transaction(list(files), mode="append", schema=table.schema(), commit_properties=properties)
+        if self._shape.key and written:
+            files = [str(self._path / STAGING / name) for name, _, _ in written]
+            merge(table, files, self._shape, properties)
+            return
+        now_ms = int(time.time() * 1000)
+        added: list[AddAction | RemoveAction] = [
+            AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for name, rows, size in written
+        ]
+        table.create_write_transaction(added, mode="append", schema=table.schema(), commit_properties=properties)
 
     def _open_or_create(self, schema: StructType) -> DeltaTable:
         from deltalake import DeltaTable, Schema

@@ -30,7 +30,10 @@ def write_files(dataframe: DataFrame, folder: str, schema: Any) -> list[tuple[st
     Returns:
         File name, rows and bytes of each file.
     """
-    return [(row.file, row.rows, row.bytes) for row in dataframe.mapInArrow(_task(folder, schema), WRITTEN).collect()]
+    # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
+    plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
+    plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
+    return [(row.file, row.rows, row.bytes) for row in plain.mapInArrow(_task(folder, schema), WRITTEN).collect()]
 
 
 def _task(folder: str, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -56,7 +59,7 @@ def _task(folder: str, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
                 if writer is None:
                     file = path.open("xb")
                     writer = pq.ParquetWriter(file, schema, compression="zstd")
-                table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                table = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
                 gathered.append(table)
                 rows += table.num_rows
                 gathered_bytes += table.nbytes

@@ -25,6 +25,17 @@ class ResultStore(Protocol):
     "next to read", per partition number; partition numbers may have gaps.
     """
 
+    narrow: bool
+    """True: text may have no NUL, and times lie in the years 1 to 9999; `_columns.rows` keeps other values whole."""
+
+    def generation(self) -> int:
+        """Look at the number that the newest holder took over with, without taking over. 0: there was none yet.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ...
+
     def offsets(self) -> dict[int, int]:
         """Look at the stored offsets without taking over. Empty where nothing was ever committed.
 
@@ -44,16 +55,23 @@ class ResultStore(Protocol):
         """
         ...
 
-    def commit(self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int]) -> int:
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
         """Make the rows of `dataframe` and the offsets `end` visible in one atomic action.
+
+        A store may say that its action is one per Kafka partition: then a call that fails may have committed some
+        partitions, each with its rows and its offset, and the next `open` returns what they are.
 
         Args:
             dataframe: the rows of the records from `start` up to, not including, `end`.
             start: must be the stored offsets.
             end: differs from `start` in at least one partition.
+            rejects: rows of the rejects table, which become visible in the same action; only for a store that was
+                made with `rejects`.
 
         Returns:
-            How many rows became visible.
+            How many rows were committed, without rejects.
 
         Raises:
             Fenced: another job has taken over; nothing of this call is visible.
@@ -76,3 +94,12 @@ def require_names(name: str, topic: str) -> None:
         raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
         raise OptionRefused(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+
+
+def require_start(generation: int | None, start: dict[int, int], end: dict[int, int]) -> int:
+    """The holder's generation. A commit before `open`, or one that moves no offset, is a mistake in the code."""
+    if generation is None:
+        raise RuntimeError("commit() before open()")
+    if start == end:
+        raise ValueError("a commit needs at least one offset that moves")
+    return generation

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 import spark_sink
 from app._jars import spark_jars
+from faults._postgres import PostgresServer, run_postgres
 from spark_sink import DeltaStore, Job, Outcome, TopicPlanner, run_batch, spark_session
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -44,6 +45,12 @@ def spark() -> Iterator[SparkSession]:
         with spark_session("tests", [str(jar) for jar in spark_jars()], "local[1]") as session:
             yield session
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with run_postgres() as server:
+        yield server
 
 
 Write = Callable[..., None]

@@ -1,0 +1,57 @@
+"""Rows with a key go into a Delta table by one merge, whose log entry carries the offsets as an append's does."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from spark_sink._shape import COUNT_COLUMN, Shape
+from spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names that mean the same in every SQL dialect; delta-rs takes conditions as SQL text and has no placeholders."""
+
+
+def require_plain(shape: Shape) -> None:
+    """Refuse names that could be read as SQL.
+
+    Raises:
+        OptionRefused: key or sums have one.
+    """
+    for name in [*shape.key, *shape.sums]:
+        if not PLAIN_NAME.fullmatch(name):
+            raise OptionRefused(
+                f"column {name!r}: keys and sums of a Delta table have names of letters, digits and '_'. Rename it, "
+                "or use another store"
+            )
+
+
+def merge(table: DeltaTable, files: list[str], shape: Shape, properties: CommitProperties) -> None:
+    """Bring the rows of `files` into the table in one commit.
+
+    Args:
+        table: as of the version that the caller has compared itself with.
+        files: Parquet files; over all of them there is at most one row per key.
+        shape: with a key.
+        properties: of the commit.
+
+    Raises:
+        CommitFailedError: another commit was first.
+        DeltaError: the table cannot be read or written.
+    """
+    import pyarrow.dataset as ds
+
+    rows = ds.dataset(files, format="parquet")
+    same = " AND ".join(f'held."{name}" IS NOT DISTINCT FROM brought."{name}"' for name in shape.key)
+    merger = table.merge(
+        rows.scanner().to_reader(), same, source_alias="brought", target_alias="held", commit_properties=properties
+    )
+    if shape.kind == "upsert":
+        merger = merger.when_matched_update_all()
+    else:
+        added = [COUNT_COLUMN, *shape.sums]
+        merger = merger.when_matched_update({f'"{name}"': f'held."{name}" + brought."{name}"' for name in added})
+    merger.when_not_matched_insert_all().execute()

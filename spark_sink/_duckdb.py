@@ -1,0 +1,365 @@
+"""Results in one DuckDB file on the machine of the driver.
+
+Tasks write Parquet files beside the database; the driver reads them, and changes rows, offsets and generation in one
+transaction. The file is open during a call only, so that others can read it in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spark_sink import _crash
+from spark_sink._parquet import write_files
+from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
+from spark_sink._store import require_names, require_start
+from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+LOCK_PATIENCE_S = 30.0
+"""How long a call waits for another process that has the file open, in seconds: another job's commit, or a reader."""
+
+LOCK_PAUSE_S = 0.1
+"""Between two attempts to open the file, in seconds."""
+
+CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+"""A result file fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
+
+BOOK = """
+CREATE TABLE IF NOT EXISTS ratchet_sink_jobs
+    (result VARCHAR, job VARCHAR, generation BIGINT NOT NULL, PRIMARY KEY (result, job));
+CREATE TABLE IF NOT EXISTS ratchet_sink_offsets
+    (result VARCHAR, job VARCHAR, topic VARCHAR, "partition" INTEGER, next BIGINT NOT NULL, identity BIGINT NOT NULL,
+     PRIMARY KEY (result, job, topic, "partition"));
+"""
+
+
+class DuckDBStore:
+    """A `ResultStore` over one table of a DuckDB file; jobs of different names may share it.
+
+    Args:
+        path: the database file, on a disk of this machine; DuckDB takes locks that networks do not keep.
+        table: the result table; rejects go to the table with `_rejects` behind its name.
+        name: the job's name; a job that opens the store fences the older one of its name.
+        topic: the topic the offsets belong to.
+        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+        shape: what the rows do to the table.
+        rejects: columns of the rejects table; None: commits bring no rejects.
+
+    Raises:
+        OptionRefused: a name or the path cannot be used, or duckdb is not installed.
+    """
+
+    narrow = False
+
+    def __init__(
+        self,
+        path: str,
+        table: str,
+        name: str,
+        topic: str,
+        topic_identity: int = 0,
+        shape: Shape = APPEND,
+        *,
+        rejects: StructType | None = None,
+    ) -> None:
+        require_names(name, topic)
+        try:
+            import duckdb  # noqa: F401
+        except ImportError:
+            raise OptionRefused("store duckdb needs duckdb: pip install 'kafka-ratchet[duckdb]'") from None
+        if not table or "\0" in table:
+            raise OptionRefused(f"table {table!r} is no name of a table")
+        if "://" in path or path.startswith(":") or "\0" in path:
+            raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
+        self._path = Path(path).absolute()
+        self._table, self._rejected = table, f"{table}_rejects"
+        self._name, self._topic, self._topic_identity = name, topic, topic_identity
+        self._shape, self._rejects = shape, rejects
+        self._generation: int | None = None
+        self._arrow: Any = None
+
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        with self._reading() as database:
+            return self._newest(database)
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        with self._reading() as database:
+            self._require_same_topic(database)
+            return self._stored(database)
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """See `ResultStore.open`."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._make_folder()
+        arrow = to_arrow_schema(schema)
+        with self._writing() as database:
+            database.execute(BOOK)
+            self._create_table(database, self._table, arrow)
+            if self._rejects is not None:
+                self._create_table(database, self._rejected, to_arrow_schema(self._rejects))
+            self._require_same_topic(database)
+            generation, stored = self._newest(database) + 1, self._stored(database)
+            database.execute(
+                "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
+            )
+        # What earlier holders have left. One that still lives is fenced, whatever it finds.
+        for folder in self._path.parent.iterdir():
+            if folder.name.startswith(self._staging):
+                shutil.rmtree(folder, ignore_errors=True)
+        self._arrow, self._generation = arrow, generation
+        return stored
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        generation = require_start(self._generation, start, end)
+        if (rejects is None) != (self._rejects is None):
+            raise ValueError("rejects go to a store that was made with rejects")
+        with self._reading() as database:  # before the work, so that a fenced job writes no more files
+            self._require_holder(database, generation, start)
+        _crash.passing("before-write")
+        folder = self._path.with_name(f"{self._staging}{uuid.uuid4().hex[:16]}")
+        folder.mkdir(mode=0o700)
+        try:
+            brought = _Brought(folder, write_files(dataframe, str(folder), self._arrow))
+            rejected = _Brought(folder, [])
+            if rejects is not None:
+                rejected = _Brought(folder, write_files(rejects, str(folder), to_arrow_schema(rejects.schema)))
+            _crash.passing("before-commit")
+            self._commit(brought, rejected, generation, start, end)
+        except Exception:
+            if not self._is_committed(generation, end):
+                raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        _crash.passing("after-commit")
+        return brought.rows
+
+    def close(self) -> None:
+        """See `ResultStore.close`. The file is open during a call only."""
+        self._generation = None
+
+    def _commit(
+        self, brought: _Brought, rejected: _Brought, generation: int, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> None:
+        with self._writing() as database:
+            self._require_holder(database, generation, start)
+            if brought.files:
+                database.register("brought", brought.dataset())
+                self._add(database, [field.name for field in self._arrow])
+                database.unregister("brought")
+            if rejected.files:
+                database.register("rejected", rejected.dataset())
+                database.execute(f"INSERT INTO {_quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
+                database.unregister("rejected")
+            for partition, offset in end.items():
+                database.execute(
+                    "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",
+                    [self._table, self._name, self._topic, partition, offset, self._topic_identity],
+                )
+            _crash.passing("in-commit")
+
+    def _add(self, database: DuckDBPyConnection, columns: list[str]) -> None:
+        """Bring the rows of the view `brought` into the table. All names are quoted, and there are no values in it."""
+        table = _quoted(self._table)
+        insert = f"INSERT INTO {table} BY NAME SELECT * FROM brought"  # noqa: S608
+        if self._shape.kind == "append":
+            database.execute(insert)
+            return
+        same = " AND ".join(
+            f"held.{name} IS NOT DISTINCT FROM brought.{name}" for name in map(_quoted, self._shape.key)
+        )
+        if self._shape.kind == "upsert":
+            database.execute(f"DELETE FROM {table} AS held USING brought WHERE {same}")  # noqa: S608
+            database.execute(insert)
+            return
+        added = map(_quoted, [COUNT_COLUMN, *self._shape.sums])
+        changes = ", ".join(f"{name} = held.{name} + brought.{name}" for name in added)
+        new = f"NOT EXISTS (SELECT 1 FROM {table} AS held WHERE {same})"  # noqa: S608
+        database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM brought WHERE {new}")  # noqa: S608
+        database.execute(f"UPDATE {table} AS held SET {changes} FROM brought WHERE {same}")  # noqa: S608
+        database.execute(f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
+        database.execute("DROP TABLE ratchet_new")
+
+    # -- what is stored
+
+    def _newest(self, database: DuckDBPyConnection) -> int:
+        if not self._has_book(database):
+            return 0
+        found = database.execute(
+            "SELECT generation FROM ratchet_sink_jobs WHERE result = ? AND job = ?", [self._table, self._name]
+        ).fetchone()
+        return int(found[0]) if found else 0
+
+    def _stored(self, database: DuckDBPyConnection) -> dict[int, int]:
+        return {partition: offset for partition, offset, _ in self._entries(database)}
+
+    def _entries(self, database: DuckDBPyConnection) -> list[tuple[int, int, int]]:
+        if not self._has_book(database):
+            return []
+        return database.execute(
+            'SELECT "partition", next, identity FROM ratchet_sink_offsets '
+            'WHERE result = ? AND job = ? AND topic = ? ORDER BY "partition"',
+            [self._table, self._name, self._topic],
+        ).fetchall()
+
+    def _has_book(self, database: DuckDBPyConnection) -> bool:
+        found = database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'ratchet_sink_offsets'").fetchall()
+        return bool(found)
+
+    def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
+        """After an error, what the file itself says.
+
+        Raises:
+            Fenced: another job has taken over.
+        """
+        try:
+            with self._reading() as database:
+                self._require_holder(database, generation, None)
+                return self._stored(database).items() >= end.items()
+        except StoreError:
+            return False  # what happened first is the better sentence
+
+    def _require_holder(self, database: DuckDBPyConnection, generation: int, start: Mapping[int, int] | None) -> None:
+        """Compare stored partitions only: one that was added to the topic since is not in the store yet."""
+        newest, stored = self._newest(database), self._stored(database)
+        moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
+        if newest != generation or moved:
+            raise Fenced(
+                f"job {self._name} on {self._path}: generation {newest} has taken over from {generation} (topic "
+                f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
+                "this one a name of its own"
+            )
+
+    def _require_same_topic(self, database: DuckDBPyConnection) -> None:
+        identities = {identity for _, _, identity in self._entries(database) if identity}
+        if self._topic_identity and identities - {self._topic_identity}:
+            raise TopicRecreated(
+                f"topic {self._topic} is not the one that {self._path} has read (up to {self._stored(database)}): it "
+                "was deleted and created again since, so the stored offsets mean nothing in it. To read the new topic "
+                "from its beginning into the same table, give the job a new name; rows may then be there twice"
+            )
+
+    # -- tables and the file
+
+    def _create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        database.register("wanted", schema.empty_table())
+        create = f"CREATE TABLE IF NOT EXISTS {_quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
+        database.execute(create)
+        expected = _described(database, "wanted")
+        present = _described(database, _quoted(table))
+        database.unregister("wanted")
+        for column in [*expected, *present]:
+            if present.get(column) != expected.get(column):
+                raise SchemaDiffers(
+                    f"{self._path}: column {column} of {table} is {present.get(column, 'absent')} in the table and "
+                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another table"
+                )
+
+    @contextmanager
+    def _writing(self) -> Iterator[DuckDBPyConnection]:
+        """The file in one transaction, which commits unless something is raised."""
+        import duckdb
+
+        try:
+            with self._connect(read_only=False) as database:
+                database.begin()
+                yield database
+                database.commit()
+        except duckdb.Error as error:
+            self._refuse(error)
+
+    @contextmanager
+    def _reading(self) -> Iterator[DuckDBPyConnection]:
+        """The file as it is; an empty database where there is none."""
+        import duckdb
+
+        try:
+            with self._connect(read_only=True) if self._path.exists() else duckdb.connect() as database:
+                yield database
+        except duckdb.Error as error:
+            self._refuse(error)
+
+    def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
+        """Wait for a process that has the file open now: holders have it during a commit only."""
+        import duckdb
+
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        while True:
+            try:
+                return duckdb.connect(str(self._path), read_only=read_only, config=CONFIG)
+            except duckdb.IOException as error:
+                if "lock" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(LOCK_PAUSE_S)
+
+    def _make_folder(self) -> None:
+        if self._path.is_dir():
+            raise StoreError(f"{self._path} is a folder, not a DuckDB file. Choose another path")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self._path}: its folder cannot be made ({error.strerror}). Choose another") from None
+
+    @property
+    def _staging(self) -> str:
+        """How folders with a job's rows on their way begin; each lies beside the database."""
+        digest = hashlib.sha256(f"{self._table}\0{self._name}".encode()).hexdigest()[:12]
+        return f".{self._path.name}.{digest}.staged-"
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise StoreError(f"{self._path}: {reason}. Look at the file and its rights, then run again") from None
+
+
+@dataclass(frozen=True)
+class _Brought:
+    """Rows on their way, as the tasks wrote them."""
+
+    folder: Path
+    written: list[tuple[str, int, int]]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows, _ in self.written)
+
+    @property
+    def files(self) -> list[str]:
+        return [str(self.folder / name) for name, _, _ in self.written]
+
+    def dataset(self) -> Any:
+        """For DuckDB to scan. As an object, because a path in SQL would be read as a pattern."""
+        import pyarrow.dataset as ds
+
+        return ds.dataset(self.files, format="parquet")
+
+
+def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
+    found = database.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()  # noqa: S608
+    return {str(column): str(data_type) for column, data_type, *_ in found}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

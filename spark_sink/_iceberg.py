@@ -1,0 +1,273 @@
+"""Results in an Apache Iceberg table, committed by pyiceberg into a catalog that is one SQLite file in the folder.
+
+Tasks write Parquet files into the table's folder; they are invisible until the driver commits a snapshot that names
+them. Offsets and generation are properties of the table, set in the same commit. Every commit, a take-over as well,
+makes a snapshot: that the newest one is still the one it was compared with is what the catalog checks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import unquote, urlsplit
+
+from spark_sink import _crash
+from spark_sink._parquet import write_files
+from spark_sink._shape import APPEND, Shape
+from spark_sink._store import require_names, require_start
+from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+COMMIT_ATTEMPTS = 100
+"""How often a commit is tried again after another writer of the table was first; each is a success of somebody else."""
+
+NAMESPACE = "ratchet"
+
+TABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
+"""Table names become folders; this alphabet is plain in all of them."""
+
+RETRIES = {"commit.retry.num-retries": "0"}
+"""pyiceberg would put a commit behind one that it was not compared with, and its properties over the newer ones."""
+
+SCHEMA_KEY = "ratchet-sink.schema"
+"""Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
+
+
+class IcebergStore:
+    """A `ResultStore` over one Iceberg table; jobs of different names and topics may share it.
+
+    Args:
+        path: folder of catalog and tables, on a disk of this machine.
+        table: the result table, in the namespace `ratchet`.
+        name: the job's name; a job that opens the store fences the older one of its name.
+        topic: the topic the offsets belong to.
+        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+        shape: rows can be added only.
+
+    Raises:
+        OptionRefused: a name or the path cannot be used, rows are not only added, or pyiceberg is not installed.
+    """
+
+    narrow = False
+
+    def __init__(
+        self, path: str, table: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND
+    ) -> None:
+        require_names(name, topic)
+        try:
+            import pyiceberg.catalog.sql  # noqa: F401
+        except ImportError:
+            raise OptionRefused("store iceberg needs pyiceberg: pip install 'kafka-ratchet[iceberg]'") from None
+        if shape.kind != "append":
+            raise OptionRefused(
+                f"store iceberg adds rows and knows no result of kind {shape.kind}. Choose postgres, duckdb or delta"
+            )
+        # The path becomes part of URLs, which its readers decode or do not; these characters are the same in both.
+        self._path = Path(path).absolute()
+        if "://" in path or any(character in str(self._path) for character in "%?#;\0"):
+            raise OptionRefused(f"path {path!r}: name a folder on this machine, without any of % ? # ;")
+        if not TABLE_NAME.fullmatch(table):
+            raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
+        self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
+        self._generation_key = f"ratchet-sink.{name}.generation"
+        self._topic_key = f"ratchet-sink.{name}.{topic}"
+        self._generation: int | None = None
+        self._table: Table | None = None
+
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        table = self._existing()
+        return 0 if table is None else self._newest(table)
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        table = self._existing()
+        if table is None:
+            return {}
+        self._require_same_topic(table)
+        return self._stored(table)
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """See `ResultStore.open`."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        table = self._open_or_create(schema)
+        for _ in range(COMMIT_ATTEMPTS):
+            self._refresh(table)
+            self._require_same_topic(table)
+            stored, generation = self._stored(table), self._newest(table) + 1
+            try:
+                self._write(table, [], {self._generation_key: str(generation), **RETRIES})
+            except CommitFailedException:
+                continue  # another writer was first; it may have taken the same generation
+            except Exception as error:
+                self._refuse(error)
+            self._table, self._generation = table, generation
+            return stored
+        raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        generation = require_start(self._generation, start, end)
+        if rejects is not None:
+            raise ValueError("a commit of this catalog is one table's: rejects cannot be in it")
+        table = self._table
+        if table is None:
+            raise RuntimeError("commit() after close()")
+        self._refresh(table)
+        self._require_holder(table, generation, start)  # before the work, so that a fenced job writes no more files
+        _crash.passing("before-write")
+        folder = Path(unquote(urlsplit(table.location()).path)) / "data"
+        folder.mkdir(exist_ok=True)
+        written = write_files(dataframe, str(folder), schema_to_pyarrow(table.schema(), include_field_ids=False))
+        files = [f"{table.location()}/data/{name}" for name, _, _ in written]
+        offsets = {
+            "offsets": {str(partition): offset for partition, offset in end.items()},
+            "identity": self._topic_identity,
+        }
+        properties = {self._generation_key: str(generation), self._topic_key: json.dumps(offsets)}
+        _crash.passing("before-commit")
+        for _ in range(COMMIT_ATTEMPTS):
+            try:
+                self._write(table, files, properties)
+                break
+            except Exception as error:  # pyiceberg hands out errors of SQLAlchemy, SQLite, Avro and the disk
+                failure = error
+            self._refresh(table)
+            if self._newest(table) == generation and self._stored(table) == end:
+                break  # the commit is in place; what failed came after it
+            self._require_holder(table, generation, start)
+            if not isinstance(failure, CommitFailedException):
+                self._refuse(failure)
+        else:
+            raise StoreError(
+                f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+            )
+        _crash.passing("after-commit")
+        return sum(rows for _, rows, _ in written)
+
+    def close(self) -> None:
+        """See `ResultStore.close`."""
+        self._table = self._generation = None
+
+    # -- what is stored
+
+    def _newest(self, table: Table) -> int:
+        return int(table.properties.get(self._generation_key, "0"))
+
+    def _entry(self, table: Table) -> tuple[dict[int, int], int]:
+        stored = json.loads(table.properties.get(self._topic_key, '{"offsets": {}, "identity": 0}'))
+        return {int(partition): offset for partition, offset in stored["offsets"].items()}, stored["identity"]
+
+    def _stored(self, table: Table) -> dict[int, int]:
+        return self._entry(table)[0]
+
+    def _require_holder(self, table: Table, generation: int, start: Mapping[int, int]) -> None:
+        """Compare stored partitions only: one that was added to the topic since is not in the table yet."""
+        newest, stored = self._newest(table), self._stored(table)
+        if newest != generation or any(start.get(partition) != offset for partition, offset in stored.items()):
+            raise Fenced(
+                f"job {self._name} on {self._path}: generation {newest} has taken over from {generation} (topic "
+                f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
+                "this one a name of its own"
+            )
+
+    def _require_same_topic(self, table: Table) -> None:
+        stored, identity = self._entry(table)
+        if identity and self._topic_identity and identity != self._topic_identity:
+            raise TopicRecreated(
+                f"topic {self._topic} is not the one that {self._path} has read (up to {stored}): it was deleted and "
+                "created again since, so the stored offsets mean nothing in it. To read the new topic from its "
+                "beginning into the same table, give the job a new name; rows may then be there twice"
+            )
+
+    # -- the table
+
+    def _write(self, table: Table, files: list[str], properties: Mapping[str, str]) -> None:
+        """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to."""
+        with table.transaction() as transaction:
+            transaction.set_properties(dict(properties))
+            if files:
+                transaction.add_files(
+                    files, check_duplicate_files=False
+                )  # names are new, and a look through all is slow
+            else:
+                with transaction.update_snapshot().fast_append():
+                    pass  # a snapshot without files, for whoever holds the older one to fail on
+
+    def _catalog(self) -> SqlCatalog:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        return SqlCatalog(
+            "ratchet",
+            uri=f"sqlite:///{self._path / 'catalog.db'}",
+            warehouse=f"file://{self._path}",
+        )
+
+    def _existing(self) -> Table | None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        if not (self._path / "catalog.db").is_file():
+            return None
+        try:
+            return self._catalog().load_table(f"{NAMESPACE}.{self._table_name}")
+        except NoSuchTableError:
+            return None
+        except Exception as error:
+            self._refuse(error)
+
+    def _open_or_create(self, schema: StructType) -> Table:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            catalog = self._catalog()
+            catalog.create_namespace_if_not_exists(NAMESPACE)
+            table = catalog.create_table_if_not_exists(
+                f"{NAMESPACE}.{self._table_name}",
+                to_arrow_schema(schema),
+                properties={**RETRIES, SCHEMA_KEY: schema.json()},
+            )
+        except Exception as error:
+            self._refuse(error)
+        self._require_columns(table, schema)
+        return table
+
+    def _require_columns(self, table: Table, schema: StructType) -> None:
+        described = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
+        stored = {field["name"]: _described(field["type"]) for field in described}
+        present = {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
+        expected = {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
+        for column in [*expected, *present]:
+            if present.get(column) != expected.get(column):
+                raise SchemaDiffers(
+                    f"{self._path}: column {column} is {present.get(column, 'absent')} in the table and "
+                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another path"
+                )
+
+    def _refresh(self, table: Table) -> None:
+        try:
+            table.refresh()
+        except Exception as error:
+            self._refuse(error)
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise StoreError(f"{self._path}: {reason}. Look at the folder and its rights, then run again") from None
+
+
+def _described(data_type: object) -> str:
+    return data_type if isinstance(data_type, str) else json.dumps(data_type, sort_keys=True)

@@ -1,0 +1,242 @@
+"""Results in PostgreSQL: rows, offsets and generation are in one database, and change in one transaction.
+
+Rows that are only added are committed by the tasks that read them, one transaction per Kafka partition. Everything
+else is staged by the tasks and moved into the table by one transaction of the driver.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from spark_sink import _crash
+from spark_sink._postgres_book import Book
+from spark_sink._postgres_tasks import commit_partitions, stage, textual
+from spark_sink._postgres_types import Column, column_types, names, table_parts
+from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
+from spark_sink._store import require_names, require_start
+from spark_sink.errors import Fenced, OptionRefused, StoreError
+
+if TYPE_CHECKING:
+    from psycopg import sql
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from spark_sink._postgres_book import Database
+
+
+class PostgresStore:
+    """A `ResultStore` over one table of a PostgreSQL database; jobs of different names may share it.
+
+    Args:
+        url: postgresql://user@host:port/database, or libpq's "host=... dbname=...".
+        table: the result table, or schema.table; rejects go to the table with `_rejects` behind its name.
+        name: the job's name; a job that opens the store fences the older one of its name.
+        topic: the topic the offsets belong to.
+        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+        shape: what the rows do to the table.
+        rejects: columns of the rejects table; None: commits bring no rejects.
+        password: wins over one in the url.
+        in_tasks: commit per Kafka partition, inside the tasks. Each task must have the rows of one Kafka partition, as
+            Spark's Kafka source hands them out; only for rows that are added, without rejects.
+
+    Raises:
+        OptionRefused: a name or the url cannot be used, or psycopg is not installed.
+    """
+
+    narrow = True
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        name: str,
+        topic: str,
+        topic_identity: int = 0,
+        shape: Shape = APPEND,
+        *,
+        rejects: StructType | None = None,
+        password: str | None = None,
+        in_tasks: bool = False,
+    ) -> None:
+        require_names(name, topic)
+        if in_tasks and (shape.kind != "append" or rejects is not None):
+            raise OptionRefused("only rows that are added, without rejects, can be committed by the tasks")
+        self._result = table_parts(table)[-1]
+        self._rejected = table_parts(f"{table}_rejects")[-1]
+        self._book = Book(url, password, table, name, topic, topic_identity)
+        self._shape, self._rejects, self._in_tasks = shape, rejects, in_tasks
+        self._generation: int | None = None
+        self._columns: list[Column] = []
+
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        with self._book.database(watching=True) as database:
+            return self._book.generation(database)
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        with self._book.database(watching=True) as database:
+            self._book.require_same_topic(database)
+            return self._book.stored(database)
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """See `ResultStore.open`. Ends the older holder's sessions: a frozen one would keep its locks for ever."""
+        columns = column_types(schema)
+        tables = {self._result: columns}
+        if self._rejects is not None:
+            tables[self._rejected] = column_types(self._rejects)
+        with self._book.database() as database:
+            self._book.end_older_sessions(database)
+            with database.transaction():
+                self._book.create_tables(database, tables, self._shape.key)
+            with database.transaction():
+                self._book.require_same_topic(database)
+                generation = self._book.take_over(database)
+                stored = self._book.stored(database)
+            # Once more, for a session that came in between; what it commits was refused or is in `stored`.
+            self._book.end_older_sessions(database)
+            self._book.drop_staging(database)
+        self._columns, self._generation = columns, generation
+        return stored
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`. With `in_tasks`, the action is one per Kafka partition."""
+        generation = require_start(self._generation, start, end)
+        if (rejects is None) != (self._rejects is None):
+            raise ValueError("rejects go to a store that was made with rejects")
+        rows: list[int] = []
+        try:
+            with self._book.database() as database:
+                self._book.require_holder(database, generation, start)  # a fenced job stages nothing
+                _crash.passing("before-write")
+                if self._in_tasks:
+                    self._commit_in_tasks(database, dataframe, generation, start, end, rows)
+                else:
+                    self._commit_staged(database, dataframe, generation, start, end, rejects, rows)
+        except Fenced:
+            raise
+        except Exception:
+            if not self._is_committed(generation, end):
+                raise
+        _crash.passing("after-commit")
+        return sum(rows)
+
+    def close(self) -> None:
+        """See `ResultStore.close`. No connection outlives a call."""
+        self._generation = None
+
+    def _commit_in_tasks(
+        self,
+        database: Database,
+        dataframe: DataFrame,
+        generation: int,
+        start: dict[int, int],
+        end: dict[int, int],
+        rows: list[int],
+    ) -> None:
+        copy = self._copy(self._result, self._columns)
+        found = commit_partitions(
+            textual(dataframe),
+            self._book.connection(),
+            self._book.task_statements(copy),
+            generation,
+            dataframe.columns.index("_partition"),
+            start,
+            end,
+        )
+        rows.extend(found.values())
+        _crash.passing("before-commit")
+        with database.transaction():
+            # What is left are partitions without a row: their range has markers and aborted records only.
+            self._book.lock(database)
+            self._book.require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
+            self._book.move(
+                database, {partition: offset for partition, offset in end.items() if partition not in found}
+            )
+
+    def _commit_staged(
+        self,
+        database: Database,
+        dataframe: DataFrame,
+        generation: int,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        rows: list[int],
+    ) -> None:
+        staged = [self._stage(database, self._result, self._columns, dataframe)]
+        rows.extend(staged[0][1].values())
+        if rejects is not None and self._rejects is not None:
+            staged.append(self._stage(database, self._rejected, column_types(self._rejects), rejects))
+        _crash.passing("before-commit")
+        with database.transaction():
+            self._book.lock(database)
+            self._book.require_holder(database, generation, start)
+            for statements, _ in staged:
+                for statement in statements:
+                    database.execute(statement)
+            self._book.move(database, end)
+
+    def _stage(
+        self, database: Database, table: str, columns: list[Column], dataframe: DataFrame
+    ) -> tuple[list[sql.Composed], dict[str, int]]:
+        """The statements that move the staged rows into their table, and the rows of each token that counts."""
+        from psycopg import sql
+
+        staging = self._book.new_staging(uuid.uuid4().hex[:16])
+        self._book.run(
+            database,
+            "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table})",
+            staging=self._book.table(staging),
+            table=self._book.table(table),
+        )
+        copy = self._copy(staging, [Column("ratchet_token", "text"), *columns])
+        tokens = stage(textual(dataframe), self._book.connection(), copy)
+        keyed = table == self._result and self._shape.key
+        insert = self._book.text(
+            "INSERT INTO {table} AS held ({columns}) SELECT {columns} FROM {staging} "
+            "WHERE ratchet_token = ANY({tokens}) {conflict}",
+            table=self._book.table(table),
+            columns=names(columns),
+            staging=self._book.table(staging),
+            tokens=sql.Literal(list(tokens)),
+            conflict=self._on_conflict(columns) if keyed else sql.SQL(""),
+        )
+        return [insert, self._book.text("DROP TABLE {staging}", staging=self._book.table(staging))], tokens
+
+    def _on_conflict(self, columns: list[Column]) -> sql.Composed:
+        from psycopg import sql
+
+        added = {COUNT_COLUMN, *self._shape.sums} if self._shape.kind == "totals" else set()
+        changes = [
+            sql.SQL("{0} = held.{0} + excluded.{0}" if column.name in added else "{0} = excluded.{0}").format(
+                sql.Identifier(column.name)
+            )
+            for column in columns
+            if column.name not in self._shape.key
+        ]
+        key = sql.SQL(", ").join(map(sql.Identifier, self._shape.key))
+        if not changes:  # every column is of the key, so that a row that is there is the same
+            return sql.SQL("ON CONFLICT ({}) DO NOTHING").format(key)
+        return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(changes))
+
+    def _copy(self, table: str, columns: list[Column]) -> str:
+        return self._book.text(
+            "COPY {table} ({columns}) FROM STDIN (FORMAT csv)", table=self._book.table(table), columns=names(columns)
+        ).as_string(None)
+
+    def _is_committed(self, generation: int, end: dict[int, int]) -> bool:
+        """After an error, what the database itself says: a commit whose answer was lost is one all the same.
+
+        Raises:
+            Fenced: what looked like an error is a session that the new holder has ended.
+        """
+        try:
+            with self._book.database(watching=True) as database:
+                self._book.require_holder(database, generation, None)
+                return self._book.stored(database).items() >= end.items()
+        except StoreError:
+            return False  # the database is away, and what happened first says so

@@ -1,0 +1,310 @@
+"""What a PostgreSQL database keeps about a job beside its rows: generation and offsets, and the tables themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spark_sink._postgres_tasks import Connection
+from spark_sink._postgres_types import Column, conninfo, table_parts
+from spark_sink.errors import Fenced, SchemaDiffers, StoreError, TopicRecreated
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+    Database = psycopg.Connection[tuple[Any, ...]]
+
+LOCK_TIMEOUT_MS = 30_000
+"""How long a statement waits for another session's lock, in milliseconds. No holder keeps one for longer than a commit,
+and a take-over ends the sessions of the holder before it; who still waits is told so instead of hanging."""
+
+END_TIMEOUT_MS = 5_000
+"""How long a take-over waits until a session it has ended is gone, in milliseconds."""
+
+NULL_IS_A_KEY = 150_000
+"""server_version_num of the first PostgreSQL whose unique indexes can treat null as a value (NULLS NOT DISTINCT)."""
+
+SCHEMA_LOCK = 0x7261746368657421
+"""Advisory lock under which tables are made: two CREATE TABLE IF NOT EXISTS at once can still collide."""
+
+
+class Book:
+    """The bookkeeping of one job and topic, in the tables `ratchet_sink_jobs` and `ratchet_sink_offsets`.
+
+    Args:
+        url: see `PostgresStore`.
+        password: see `PostgresStore`.
+        table: the result table.
+        name: the job's name.
+        topic: the topic.
+        topic_identity: its identity, or 0.
+
+    Raises:
+        OptionRefused: see `PostgresStore`.
+    """
+
+    def __init__(self, url: str, password: str | None, table: str, name: str, topic: str, topic_identity: int) -> None:
+        self._conninfo, where = conninfo(url, password)
+        self.where = f"{table} in {where}"
+        self._schema = table_parts(table)[:-1]
+        self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
+        digest = hashlib.sha256(f"{table}\0{name}".encode()).hexdigest()[:12]
+        # Of this job alone, and short enough not to be cut off: a take-over ends every session of the name.
+        self._application = f"sink:{name[:40]}:{digest}"
+        self._staging_prefix = f"ratchet_stage_{digest}_"
+
+    # -- sessions
+
+    @contextmanager
+    def database(self, *, watching: bool = False) -> Iterator[Database]:
+        """A connection for the time of one call.
+
+        Args:
+            watching: the session only looks, and belongs to no holder.
+
+        Raises:
+            StoreError: the database refuses, or does not answer.
+        """
+        import psycopg
+
+        application = "sink-status" if watching else self._application
+        try:
+            with psycopg.connect(
+                self._conninfo, autocommit=True, application_name=application, client_encoding="UTF8"
+            ) as database:
+                database.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
+                yield database
+        except psycopg.Error as error:
+            self.refuse(error)
+
+    def connection(self) -> Connection:
+        """The same for tasks."""
+        return Connection(self._conninfo, self._application, LOCK_TIMEOUT_MS)
+
+    def end_older_sessions(self, database: Database) -> None:
+        """A frozen holder's open COPY would block whoever comes after it, for as long as it is frozen."""
+        database.execute(
+            "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE application_name = %s "
+            "AND datname = current_database() AND pid <> pg_backend_pid()",
+            (END_TIMEOUT_MS, self._application),
+        )
+
+    def refuse(self, error: Exception) -> NoReturn:
+        """Raise the database's error as one of ours."""
+        raise StoreError(
+            f"{self.where}: {str(error).partition(chr(10))[0].rstrip('.')}. Look at the database and the job's rights "
+            "in it, then run again"
+        ) from None
+
+    # -- statements
+
+    def table(self, name: str) -> sql.Identifier:
+        """The name of a table in the result table's schema."""
+        from psycopg import sql
+
+        return sql.Identifier(*self._schema, name)
+
+    def text(self, statement: str, **parts: Any) -> sql.Composed:
+        """A statement with its names and values in place; what this class knows need not be given."""
+        from psycopg import sql
+
+        known = {
+            "jobs": self.table("ratchet_sink_jobs"),
+            "offsets": self.table("ratchet_sink_offsets"),
+            "result": sql.Literal(self._table_name),
+            "job": sql.Literal(self._name),
+            "topic": sql.Literal(self._topic),
+            "identity": sql.Literal(self._topic_identity),
+        }
+        return sql.SQL(statement).format(**known, **parts)
+
+    def run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
+        """Execute a statement; its rows, if it has any."""
+        cursor = database.execute(self.text(statement, **parts))
+        return cursor.fetchall() if cursor.description else []
+
+    def task_statements(self, copy: str) -> dict[str, str]:
+        """What the tasks execute, as text in which `%s` stand for partition and offset."""
+        statements = {
+            "holder": "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR SHARE",
+            "first": "INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, %s, %s, {identity}) "
+            "ON CONFLICT DO NOTHING",
+            "stored": "SELECT next FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic} "
+            "AND partition = %s FOR UPDATE",
+            "move": "UPDATE {offsets} SET next = %s, identity = {identity} "
+            "WHERE result = {result} AND job = {job} AND topic = {topic} AND partition = %s",
+        }
+        return {name: self.text(text).as_string(None) for name, text in statements.items()} | {"copy": copy}
+
+    # -- generation and offsets
+
+    def generation(self, database: Database) -> int:
+        """The newest holder's number; 0: there was none."""
+        if not self._is_there(database):
+            return 0
+        found = self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job}")
+        return int(found[0][0]) if found else 0
+
+    def stored(self, database: Database) -> dict[int, int]:
+        """Next offset of each partition."""
+        if not self._is_there(database):
+            return {}
+        found = self.run(
+            database,
+            "SELECT partition, next FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic} "
+            "ORDER BY partition",
+        )
+        return {int(partition): int(offset) for partition, offset in found}
+
+    def take_over(self, database: Database) -> int:
+        """A new generation. Waits for commits that are on their way."""
+        [(generation,)] = self.run(
+            database,
+            "INSERT INTO {jobs} AS held VALUES ({result}, {job}, 1) ON CONFLICT (result, job) "
+            "DO UPDATE SET generation = held.generation + 1 RETURNING generation",
+        )
+        return int(generation)
+
+    def lock(self, database: Database) -> None:
+        """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
+        self.run(database, "SELECT 1 FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
+
+    def require_holder(self, database: Database, generation: int, start: Mapping[int, int] | None) -> None:
+        """Raise `Fenced` unless this is the holder's generation and, where given, these are the stored offsets.
+
+        Stored partitions only are compared: one that was added to the topic since is not in the store yet.
+        """
+        newest, stored = self.generation(database), self.stored(database)
+        moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
+        if newest != generation or moved:
+            raise Fenced(
+                f"job {self._name} on {self.where}: generation {newest} has taken over from {generation} (topic "
+                f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
+                "this one a name of its own"
+            )
+
+    def require_same_topic(self, database: Database) -> None:
+        """Raise `TopicRecreated` where the offsets belong to another topic of the name."""
+        if not self._topic_identity or not self._is_there(database):
+            return
+        if self.run(
+            database,
+            "SELECT 1 FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic} "
+            "AND identity NOT IN (0, {identity}) LIMIT 1",
+        ):
+            raise TopicRecreated(
+                f"topic {self._topic} is not the one that {self.where} has read (up to {self.stored(database)}): it "
+                "was deleted and created again since, so the stored offsets mean nothing in it. To read the new topic "
+                "from its beginning into the same table, give the job a new name; rows may then be there twice"
+            )
+
+    def move(self, database: Database, end: Mapping[int, int]) -> None:
+        """Store these offsets."""
+        from psycopg import sql
+
+        for partition, offset in end.items():
+            self.run(
+                database,
+                "INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, {partition}, {next}, {identity}) "
+                "ON CONFLICT (result, job, topic, partition) DO UPDATE SET next = {next}, identity = {identity}",
+                partition=sql.Literal(partition),
+                next=sql.Literal(offset),
+            )
+
+    # -- tables
+
+    def create_tables(self, database: Database, tables: Mapping[str, Sequence[Column]], key: Sequence[str]) -> None:
+        """Make what is not there yet: bookkeeping, `tables` and the index over `key` of the first of them.
+
+        Raises:
+            SchemaDiffers: a table is there with other columns.
+            StoreError: the server is too old for a key.
+        """
+        from psycopg import sql
+
+        database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+        self.run(
+            database,
+            "CREATE TABLE IF NOT EXISTS {jobs} "
+            "(result text, job text, generation bigint NOT NULL, PRIMARY KEY (result, job))",
+        )
+        self.run(
+            database,
+            "CREATE TABLE IF NOT EXISTS {offsets} (result text, job text, topic text, partition integer, "
+            "next bigint NOT NULL, identity bigint NOT NULL, PRIMARY KEY (result, job, topic, partition))",
+        )
+        for name, columns in tables.items():
+            definitions = [sql.Identifier(column.name) + sql.SQL(f" {column.type}") for column in columns]
+            self.run(
+                database,
+                "CREATE TABLE IF NOT EXISTS {table} ({definitions})",
+                table=self.table(name),
+                definitions=sql.SQL(", ").join(definitions),
+            )
+            self._require_columns(database, name, columns)
+        if key:
+            self._create_key(database, next(iter(tables)), key)
+
+    def _create_key(self, database: Database, table: str, key: Sequence[str]) -> None:
+        from psycopg import sql
+
+        if database.info.server_version < NULL_IS_A_KEY:
+            raise StoreError(f"{self.where}: results with a key need PostgreSQL 15 or newer. Upgrade the server")
+        digest = hashlib.sha256("\0".join([self._table_name, *key]).encode()).hexdigest()[:16]
+        self.run(
+            database,
+            "CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {table} ({key}) NULLS NOT DISTINCT",
+            index=sql.Identifier(f"ratchet_key_{digest}"),
+            table=self.table(table),
+            key=sql.SQL(", ").join(map(sql.Identifier, key)),
+        )
+
+    def new_staging(self, number: str) -> str:
+        """Name of a staging table."""
+        return f"{self._staging_prefix}{number}"
+
+    def drop_staging(self, database: Database) -> None:
+        """Remove what holders before this one have left."""
+        for (table,) in self.run(
+            database,
+            "SELECT relname FROM pg_class WHERE relnamespace = (SELECT relnamespace FROM pg_class "
+            "WHERE oid = {jobs_name}::regclass) AND relkind = 'r' AND starts_with(relname, {prefix})",
+            jobs_name=self._literal(self.table("ratchet_sink_jobs")),
+            prefix=self._literal(self._staging_prefix),
+        ):
+            self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
+
+    def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        found = self.run(
+            database,
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = {name}::regclass "
+            "AND attnum > 0 AND NOT attisdropped",
+            name=self._literal(self.table(table)),
+        )
+        present = {str(column): str(data_type) for column, data_type in found}
+        expected = {column.name: column.type for column in columns}
+        for column in [*expected, *present]:
+            if present.get(column) != expected.get(column):
+                raise SchemaDiffers(
+                    f"{self.where}: column {column} of {table} is {present.get(column, 'absent')} in the table and "
+                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another table"
+                )
+
+    def _is_there(self, database: Database) -> bool:
+        names = [self._literal(self.table(name)) for name in ("ratchet_sink_jobs", "ratchet_sink_offsets")]
+        [(both,)] = self.run(
+            database,
+            "SELECT to_regclass({one}) IS NOT NULL AND to_regclass({two}) IS NOT NULL",
+            one=names[0],
+            two=names[1],
+        )
+        return bool(both)
+
+    @staticmethod
+    def _literal(value: str | sql.Identifier) -> sql.Literal:
+        from psycopg import sql
+
+        return sql.Literal(value if isinstance(value, str) else value.as_string(None))

@@ -1,0 +1,168 @@
+"""Every kind of result store, made, read and disturbed the same way."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import sqlalchemy.exc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from psycopg import sql
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql.types import StructType
+
+from faults._postgres import PostgresServer
+from spark_sink import DeltaStore, DuckDBStore, IcebergStore, PostgresStore, ResultStore
+from spark_sink._shape import APPEND, Shape
+from spark_sink.errors import StoreError
+
+Rows = list[dict[str, Any]]
+
+
+class Site:
+    """One result table of one kind that does not exist yet; its name is one that careless code gets wrong."""
+
+    kinds = frozenset({"append", "upsert", "totals"})
+    rejects = False
+    fenced_at = "before-commit"
+    """Where a take-over finds the holder at work: everything is written, and nothing is visible."""
+    committing: tuple[str, Exception]
+    """The store's own step that commits, and an error that may come back from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make(
+        self,
+        name: str = "job",
+        topic: str = "events",
+        identity: int = 0,
+        shape: Shape = APPEND,
+        rejects: StructType | None = None,
+    ) -> ResultStore:
+        raise NotImplementedError
+
+    def rows(self, rejects: bool = False) -> Rows:
+        """What a reader of the table sees."""
+        raise NotImplementedError
+
+
+class DeltaSite(Site):
+    committing = ("_write", DeltaError("the answer was lost"))
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "results of Zoë; $(id) #1")
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        assert rejects is None
+        return DeltaStore(self.path, name, topic, identity, shape)
+
+    def rows(self, rejects: bool = False) -> Rows:
+        found: Rows = DeltaTable(self.path).to_pyarrow_dataset().to_table().to_pylist()
+        return found
+
+
+class IcebergSite(Site):
+    kinds = frozenset({"append"})
+    committing = ("_write", sqlalchemy.exc.OperationalError("UPDATE", {}, sqlite3.OperationalError("disk I/O error")))
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "results of Zoë $(id)"
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        assert rejects is None
+        return IcebergStore(str(self.path), "results", name, topic, identity, shape)
+
+    def rows(self, rejects: bool = False) -> Rows:
+        catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.path / 'catalog.db'}", warehouse=f"file://{self.path}")
+        try:
+            found: Rows = catalog.load_table("ratchet.results").scan().to_arrow().to_pylist()
+            return found
+        finally:
+            catalog.close()
+
+
+class DuckDBSite(Site):
+    rejects = True
+    committing = ("_commit", StoreError("could not sync the file"))
+    table = 'results of Zoë"; DROP TABLE x'
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "results of Zoë; [a-z]* #1.duckdb")
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        return DuckDBStore(self.path, self.table, name, topic, identity, shape, rejects=rejects)
+
+    def rows(self, rejects: bool = False) -> Rows:
+        table = self.table + ("_rejects" if rejects else "")
+        with duckdb.connect(self.path, read_only=True) as database:
+            found: Rows = database.table('"' + table.replace('"', '""') + '"').to_arrow_table().to_pylist()
+            return found
+
+
+class PostgresSite(Site):
+    rejects = True
+    in_tasks = False
+    committing = ("_commit_staged", psycopg.OperationalError("the connection was lost"))
+
+    def __init__(self, server: PostgresServer, schema: str) -> None:
+        self.server, self.schema = server, schema
+        self.table = 'results of Zoë"; --'
+        with self.connect() as database:
+            database.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+
+    def connect(self) -> psycopg.Connection[dict[str, Any]]:
+        address = self.server.url
+        return psycopg.connect(
+            address, password=self.server.password, autocommit=True, row_factory=psycopg.rows.dict_row
+        )
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        return PostgresStore(
+            self.server.url,
+            f"{self.schema}.{self.table}",
+            name,
+            topic,
+            identity,
+            shape,
+            rejects=rejects,
+            password=self.server.password,
+            in_tasks=self.in_tasks,
+        )
+
+    def rows(self, rejects: bool = False) -> Rows:
+        table = sql.Identifier(self.schema, self.table + ("_rejects" if rejects else ""))
+        with self.connect() as database:
+            database.execute("SET TIME ZONE 'UTC'")
+            found = database.execute(sql.SQL("SELECT * FROM {}").format(table)).fetchall()
+        return [{column: _utc(value) for column, value in row.items()} for row in found]
+
+
+class PostgresTasksSite(PostgresSite):
+    kinds = frozenset({"append"})
+    rejects = False
+    in_tasks = True
+    fenced_at = "before-write"  # later, each partition's rows are visible already, with their offset
+    committing = ("_commit_in_tasks", psycopg.OperationalError("the connection was lost"))
+
+
+def _utc(value: object) -> object:
+    return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) and value.tzinfo else value
+
+
+Make = Callable[[Path], Site]
+LOCAL: dict[str, Make] = {"delta": DeltaSite, "duckdb": DuckDBSite, "iceberg": IcebergSite}
+SERVED = {"postgres": PostgresSite, "postgres-tasks": PostgresTasksSite}
