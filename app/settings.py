@@ -15,7 +15,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
@@ -143,8 +152,24 @@ class SinkSettings(_Section):
     """Name of the stream whose output is read; may be left out where there is only one."""
     columns: str | None = Field(default=None, min_length=1)
     """Columns of the JSON values, as Spark DDL ("user string, amount double"); None stores values as bytes."""
-    store: Literal["delta"] = "delta"
+    store: Literal["delta", "postgres", "duckdb", "iceberg"] = "delta"
     path: str = Field(default="ratchet-results", min_length=1)
+    """Folder of the result table (delta, iceberg), or its file (duckdb)."""
+    table: str = Field(default="results", min_length=1)
+    """Name of the result table; Delta's is its folder."""
+    url: SecretStr | None = None
+    """The database of store postgres; it may have a password in it."""
+    password: SecretStr | None = None
+    kind: Literal["append", "upsert", "totals"] = "append"
+    """A row for each record, the last row of each key, or counts and sums of each key."""
+    key: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+    rejects: bool = False
+    """Whether values that do not parse go to a table of their own."""
+    sql: str | None = Field(default=None, min_length=1)
+    """A query of the view `records` that makes the rows of the result."""
+    transform: str | None = Field(default=None, min_length=1)
+    """module:function, from DataFrame to DataFrame, for the same."""
     name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
 

@@ -2,17 +2,22 @@
 
 The table itself knows how far it has read: rows and Kafka offsets change in one atomic commit, and no checkpoint lies
 beside it. This package imports nothing of Ratchet's other rooms, so that it ships to a Spark cluster as one zip; it
-needs pyspark, pyarrow, deltalake and confluent-kafka in the driver, and pyarrow in the executors.
+needs pyspark, pyarrow, confluent-kafka and the store's package in the driver; pyarrow, and psycopg for PostgreSQL, in
+the executors.
 """
 
 from spark_sink._delta import DeltaStore
 from spark_sink._duckdb import DuckDBStore
 from spark_sink._iceberg import IcebergStore
-from spark_sink._job import Job, Outcome, run_batch
+from spark_sink._job import Job, Outcome, run_batch, run_stream
+from spark_sink._open import Place, make_store
 from spark_sink._plan import TopicPlanner
 from spark_sink._postgres import PostgresStore
-from spark_sink._results import count, read_totals
+from spark_sink._recipe import Recipe
+from spark_sink._results import count, read_rows, read_totals
 from spark_sink._session import spark_session
+from spark_sink._shape import Shape
+from spark_sink._status import Standing, standing
 from spark_sink._store import ResultStore
 from spark_sink._versions import SPARK_KAFKA
 from spark_sink.errors import Fenced, OffsetsLost, SinkError, TopicRecreated
@@ -26,13 +31,21 @@ __all__ = [
     "Job",
     "OffsetsLost",
     "Outcome",
+    "Place",
     "PostgresStore",
+    "Recipe",
     "ResultStore",
+    "Shape",
     "SinkError",
+    "Standing",
     "TopicPlanner",
     "TopicRecreated",
     "count",
+    "make_store",
+    "read_rows",
     "read_totals",
     "run_batch",
+    "run_stream",
     "spark_session",
+    "standing",
 ]

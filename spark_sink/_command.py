@@ -6,16 +6,28 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from threading import Event
+from typing import TYPE_CHECKING, get_args
 
-from spark_sink._delta import DeltaStore
-from spark_sink._job import MAX_RECORDS, Job, run_batch
+from spark_sink._job import MAX_RECORDS, Job, run_batch, run_stream
 from spark_sink._kafka_options import java_options
+from spark_sink._open import STORE_KINDS, Place, make_store
 from spark_sink._plan import TopicPlanner
+from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
 from spark_sink._session import spark_session
+from spark_sink._shape import Kind, Shape
 from spark_sink.errors import Fenced, OptionRefused, SinkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_INTERVAL_S = 86_400
+"""A day. Longer intervals are a scheduler's, with the batch mode."""
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
@@ -25,6 +37,8 @@ EXIT_FENCED = 3
 
 CLIENT_VARIABLE = "SPARK_SINK_KAFKA_OPTIONS"
 READER_VARIABLE = "SPARK_SINK_SPARK_KAFKA_OPTIONS"
+URL_VARIABLE = "SPARK_SINK_URL"
+PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,24 +67,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     client = _options_of_variable(CLIENT_VARIABLE) | _pairs("--kafka-option", options.kafka_option)
     reader = _options_of_variable(READER_VARIABLE) | _pairs("--spark-kafka-option", options.spark_kafka_option)
+    recipe = Recipe(
+        options.columns,
+        Shape(options.kind, tuple(options.key), tuple(options.sum)),
+        options.rejects,
+        _transform(options),
+    )
     job = Job(
         options.bootstrap,
         options.topic,
         options.name,
-        options.columns,
+        recipe,
         options.max_records,
         client,
         java_options(client, reader),
     )
+    place = Place(
+        options.store, options.path, options.table, os.environ.get(URL_VARIABLE, ""), os.environ.get(PASSWORD_VARIABLE)
+    )
     began = time.monotonic()
-    DeltaStore(options.path, options.name, options.topic)  # refuses bad names and paths before Kafka is asked
+    make_store(place, job.name, job.topic, 0, recipe)  # refuses bad names and paths before Kafka is asked
     planner = TopicPlanner(job.bootstrap, job.topic, client)
-    store = DeltaStore(options.path, options.name, options.topic, planner.identity())
+    store = make_store(place, job.name, job.topic, planner.identity(), recipe)
     jars = [jar for jar in options.jars.split(",") if jar]
-    outcome = run_batch(job, planner, store, lambda: spark_session(f"sink-{job.name}", jars, options.master))
+
+    def session() -> AbstractContextManager[SparkSession]:
+        return spark_session(f"sink-{job.name}", jars, options.master)
+
+    if options.mode == "stream":
+        stop = Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        outcome = run_stream(job, planner, store, session, options.interval, stop)
+    else:
+        outcome = run_batch(job, planner, store, session)
     seconds = time.monotonic() - began
     logging.getLogger("spark_sink").info(
-        "%s is up to date: %d rows added in %d commits, %.1f s", options.path, outcome.rows, outcome.commits, seconds
+        "%s %s: %d rows added in %d commits, %.1f s",
+        place,
+        "is up to date" if options.mode == "batch" else "was stopped after a commit",
+        outcome.rows,
+        outcome.commits,
+        seconds,
     )
     if options.json:
         result = {
@@ -82,19 +119,50 @@ def _run(options: argparse.Namespace) -> None:
         print(json.dumps(result))
 
 
+def _transform(options: argparse.Namespace) -> Transform | None:
+    if options.sql is not None and options.transform is not None:
+        raise OptionRefused("give either --sql or --transform")
+    if options.sql is not None:
+        return sql_transform(options.sql)
+    return None if options.transform is None else function_transform(options.transform)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark_sink",
-        description="Bring the committed records of a Kafka topic into a Delta table, each exactly once.",
-        epilog="Exit codes: 0 done, 2 refused with a sentence, 3 fenced by another job of the same name. Options with "
-        f"secrets belong into {CLIENT_VARIABLE} and {READER_VARIABLE} (JSON objects): others can read a command line.",
+        description="Bring the committed records of a Kafka topic into a result table, each exactly once.",
+        epilog="Exit codes: 0 done, 2 refused with a sentence, 3 fenced by another job of the same name. Secrets "
+        f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
+        f"{READER_VARIABLE} (JSON objects), the database of store postgres into {URL_VARIABLE} and its password, where "
+        f"that has none, into {PASSWORD_VARIABLE}.",
     )
     parser.add_argument("--bootstrap", required=True, help="Kafka, host:port[,host:port]")
     parser.add_argument("--topic", required=True, help="the topic to read")
-    parser.add_argument("--path", required=True, help="folder of the result table")
+    parser.add_argument("--store", choices=STORE_KINDS, default="delta", help="kind of the result table")
+    parser.add_argument("--path", default="", help="folder of the result table (delta, iceberg), or its file (duckdb)")
+    parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
     parser.add_argument("--name", required=True, help="name of the job; two jobs of one name fence each other")
-    parser.add_argument("--mode", choices=["batch"], default="batch", help="batch: stop at the end as of the start")
+    parser.add_argument(
+        "--mode",
+        choices=["batch", "stream"],
+        default="batch",
+        help="batch: stop at the end as of the start; stream: go on until SIGTERM",
+    )
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="S", help="stream: seconds between two looks at the topic"
+    )
     parser.add_argument("--columns", help='fields of JSON values as Spark DDL, "user string, amount double"')
+    parser.add_argument(
+        "--kind",
+        choices=get_args(Kind),
+        default="append",
+        help="append: a row for each record; upsert: the last row of each key; totals: counts and sums of each key",
+    )
+    parser.add_argument("--key", action="append", default=[], metavar="COLUMN", help="upsert, totals: part of the key")
+    parser.add_argument("--sum", action="append", default=[], metavar="COLUMN", help="totals: a column to add up")
+    parser.add_argument("--rejects", action="store_true", help="values that do not parse go to a table of their own")
+    parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
+    parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")
     parser.add_argument(
         "--max-records", type=_positive, default=MAX_RECORDS, metavar="N", help="offsets per commit, at most"
     )
@@ -120,6 +188,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= MAX_INTERVAL_S:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {MAX_INTERVAL_S}")
     return number
 
 

@@ -8,6 +8,7 @@ clean-up, checkpoints and compaction: one per Kafka partition with the next offs
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,6 +94,8 @@ class DeltaStore:
             except DeltaError as error:
                 self._refuse(error)
             self._table, self._generation = table, generation
+            for folder in (self._path / STAGING).glob(f"{self._name}.*"):
+                shutil.rmtree(folder, ignore_errors=True)  # of holders before this one
             return stored
         raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
 
@@ -112,8 +115,8 @@ class DeltaStore:
         self._refresh(table)
         self._require_unchanged(table, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
-        folder = self._path / STAGING if self._shape.key else self._path
-        folder.mkdir(exist_ok=True)
+        folder = self._staging(generation) if self._shape.key else self._path
+        folder.mkdir(parents=True, exist_ok=True)
         written = write_files(dataframe, str(folder), pa.schema(table.schema().to_arrow()))
         transactions = {
             self._generation_key: generation,
@@ -124,11 +127,11 @@ class DeltaStore:
             transactions[f"{self._topic_key}/identity"] = self._topic_identity
         _crash.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
-            failure: DeltaError
+            failure: DeltaError | OSError
             try:
                 self._write(table, written, transactions, generation, end)
                 break
-            except DeltaError as error:
+            except (DeltaError, OSError) as error:  # a successor removes what was staged before it
                 failure = error
             self._refresh(table)
             if self._is_committed(table, end):
@@ -149,6 +152,9 @@ class DeltaStore:
     def close(self) -> None:
         """See `ResultStore.close`."""
         self._table = None
+
+    def _staging(self, generation: int) -> Path:
+        return self._path / STAGING / f"{self._name}.{generation}"
 
     def _refresh(self, table: DeltaTable) -> None:
         from deltalake.exceptions import DeltaError
@@ -210,7 +216,7 @@ class DeltaStore:
             app_transactions=[Transaction(key, version) for key, version in transactions.items()],
         )
         if self._shape.key and written:
-            files = [str(self._path / STAGING / name) for name, _, _ in written]
+            files = [str(self._staging(generation) / name) for name, _, _ in written]
             merge(table, files, self._shape, properties)
             return
         now_ms = int(time.time() * 1000)

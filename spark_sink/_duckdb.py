@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,12 +96,12 @@ class DuckDBStore:
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
-        with self._reading() as database:
+        with self.reading() as database:
             return self._newest(database)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
-        with self._reading() as database:
+        with self.reading() as database:
             self._require_same_topic(database)
             return self._stored(database)
 
@@ -137,7 +137,7 @@ class DuckDBStore:
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
             raise ValueError("rejects go to a store that was made with rejects")
-        with self._reading() as database:  # before the work, so that a fenced job writes no more files
+        with self.reading() as database:  # before the work, so that a fenced job writes no more files
             self._require_holder(database, generation, start)
         _crash.passing("before-write")
         folder = self._path.with_name(f"{self._staging}{uuid.uuid4().hex[:16]}")
@@ -236,7 +236,7 @@ class DuckDBStore:
             Fenced: another job has taken over.
         """
         try:
-            with self._reading() as database:
+            with self.reading() as database:
                 self._require_holder(database, generation, None)
                 return self._stored(database).items() >= end.items()
         except StoreError:
@@ -292,7 +292,7 @@ class DuckDBStore:
             self._refuse(error)
 
     @contextmanager
-    def _reading(self) -> Iterator[DuckDBPyConnection]:
+    def reading(self) -> Iterator[DuckDBPyConnection]:
         """The file as it is; an empty database where there is none."""
         import duckdb
 
@@ -354,6 +354,19 @@ class _Brought:
         import pyarrow.dataset as ds
 
         return ds.dataset(self.files, format="parquet")
+
+
+def read_duckdb(path: str, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Those columns of a table, in no order.
+
+    Raises:
+        StoreError: there is no such table, or it cannot be read.
+    """
+    store = DuckDBStore(path, table, "reader", "none")
+    with store.reading() as database:
+        names = ", ".join(map(_quoted, columns))
+        found: list[tuple[Any, ...]] = database.execute(f"SELECT {names} FROM {_quoted(table)}").fetchall()  # noqa: S608
+    return found
 
 
 def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -21,6 +21,7 @@ from spark_sink._store import require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
@@ -56,7 +57,7 @@ class IcebergStore:
         OptionRefused: a name or the path cannot be used, rows are not only added, or pyiceberg is not installed.
     """
 
-    narrow = False
+    narrow = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
     def __init__(
         self, path: str, table: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND
@@ -84,12 +85,12 @@ class IcebergStore:
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
-        table = self._existing()
+        table = self.existing()
         return 0 if table is None else self._newest(table)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
-        table = self._existing()
+        table = self.existing()
         if table is None:
             return {}
         self._require_same_topic(table)
@@ -217,7 +218,8 @@ class IcebergStore:
             warehouse=f"file://{self._path}",
         )
 
-    def _existing(self) -> Table | None:
+    def existing(self) -> Table | None:
+        """The table, where there is one; raises StoreError where it cannot be read."""
         from pyiceberg.exceptions import NoSuchTableError
 
         if not (self._path / "catalog.db").is_file():
@@ -271,3 +273,15 @@ class IcebergStore:
 
 def _described(data_type: object) -> str:
     return data_type if isinstance(data_type, str) else json.dumps(data_type, sort_keys=True)
+
+
+def read_iceberg(path: str, table: str, columns: Sequence[str]) -> pa.Table:
+    """Those columns of a table, in no order.
+
+    Raises:
+        StoreError: there is no such table, or it cannot be read.
+    """
+    found = IcebergStore(path, table, "reader", "none").existing()
+    if found is None:
+        raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")
+    return found.scan(selected_fields=tuple(columns)).to_arrow().select(list(columns))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING
 
-from spark_sink import _columns
-from spark_sink._plan import TopicPlanner, resume, slices
-from spark_sink._progress import Committed, progress
+from spark_sink._plan import Extent, TopicPlanner, resume, slices
+from spark_sink._progress import Committed, log_commit, progress
+from spark_sink._recipe import Recipe
 from spark_sink._store import ResultStore
+from spark_sink.errors import KafkaUnavailable, TopicRecreated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("spark_sink")
 
 MAX_RECORDS = 1_000_000
 """Offsets per commit: seconds of work, so that a kill costs little, and far more than the cost of a commit itself."""
@@ -28,8 +33,8 @@ class Job:
     bootstrap: str
     topic: str
     name: str
-    columns: str | None = None
-    """Spark DDL of the fields of JSON values; None keeps values as bytes."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """What becomes of the records."""
     max_records: int = MAX_RECORDS
     """Offsets per commit, at most."""
     client_options: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +76,7 @@ def run_batch(
     if resume(extent, stored) == extent.end:
         return Outcome(0, 0, stored)
     with session() as spark:
-        stored = store.open(_columns.result_schema(job.columns))
+        stored = store.open(job.recipe.schema(spark))
         try:
             extent = planner.extent()
             return _commit_until(extent.end, resume(extent, stored), job, store, spark)
@@ -79,17 +84,82 @@ def run_batch(
             store.close()
 
 
+def run_stream(
+    job: Job,
+    planner: TopicPlanner,
+    store: ResultStore,
+    session: Callable[[], AbstractContextManager[SparkSession]],
+    interval_s: float,
+    stop: Event,
+) -> Outcome:
+    """Take over, then commit what the topic has, again and again.
+
+    While Kafka does not answer, the job keeps asking.
+
+    Args:
+        job: what to read.
+        planner: of the job's topic.
+        store: where the rows go.
+        session: starts Spark, and stops it at the end.
+        interval_s: from the beginning of one look at the topic to the next, in seconds; 0: at once.
+        stop: set by whoever wants an end; the commit that is under way is finished first.
+
+    Raises:
+        SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
+    """
+    with session() as spark:
+        outcome = Outcome(0, 0, store.open(job.recipe.schema(spark)))
+        identity = planner.identity()
+        try:
+            while not stop.is_set():
+                began = time.monotonic()
+                try:
+                    extent = planner.extent()
+                except KafkaUnavailable as error:
+                    log.warning("%s; the job goes on when it answers", error)
+                else:
+                    _require_identity(extent, identity, outcome.offsets)
+                    start = resume(extent, outcome.offsets)
+                    for committed in _commits(extent.end, start, job, store, spark, outcome.commits + 1):
+                        log_commit(committed)
+                        rows, commits = outcome.rows + committed.rows, outcome.commits + 1
+                        outcome = Outcome(commits, rows, dict(committed.end))
+                        if stop.is_set():
+                            break
+                stop.wait(max(0.0, interval_s - (time.monotonic() - began)))
+        finally:
+            store.close()
+    return outcome
+
+
+def _require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
+    if extent.identity != identity:
+        raise TopicRecreated(
+            f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}). To "
+            "read the new topic from its beginning into the same table, give the job a new name; rows may then be "
+            "there twice"
+        )
+
+
 def _commit_until(
     end: dict[int, int], start: dict[int, int], job: Job, store: ResultStore, spark: SparkSession
 ) -> Outcome:
     commits = rows = 0
     with progress(sum(end.values()) - sum(start.values())) as report:
-        for begin, until in slices(start, end, job.max_records):
-            began = time.monotonic()
-            committed = store.commit(_columns.rows(records(spark, job, begin, until), job.columns), begin, until)
-            commits, rows = commits + 1, rows + committed
-            report(Committed(commits, committed, begin, until, time.monotonic() - began))
+        for committed in _commits(end, start, job, store, spark):
+            commits, rows = commits + 1, rows + committed.rows
+            report(committed)
     return Outcome(commits, rows, end)
+
+
+def _commits(
+    end: dict[int, int], start: dict[int, int], job: Job, store: ResultStore, spark: SparkSession, first: int = 1
+) -> Iterator[Committed]:
+    for number, (begin, until) in enumerate(slices(start, end, job.max_records), first):
+        began = time.monotonic()
+        with job.recipe.frames(records(spark, job, begin, until), narrow=store.narrow) as (rows, rejects):
+            count = store.commit(rows, begin, until, rejects)
+        yield Committed(number, count, begin, until, time.monotonic() - began)
 
 
 def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:

@@ -27,6 +27,8 @@ class Extent:
     earliest: dict[int, int]
     end: dict[int, int]
     """The last stable offset: no open or later transaction lies before it."""
+    identity: int = 0
+    """See `TopicPlanner.identity`."""
 
 
 class TopicPlanner:
@@ -60,7 +62,7 @@ class TopicPlanner:
 
         0 where the broker gives no id. Raises as `extent` does.
         """
-        return int(self._describe().topic_id.get_most_significant_bits()) & POSITIVE_63_BITS
+        return _identity(self._describe())
 
     def extent(self) -> Extent:
         """Earliest and last stable offset of each partition, as of now.
@@ -71,10 +73,12 @@ class TopicPlanner:
         """
         from confluent_kafka.admin import OffsetSpec
 
-        partitions = [partition.id for partition in self._describe().partitions]
+        topic = self._describe()
+        partitions = [partition.id for partition in topic.partitions]
         # Earliest first: retention may move it on in between, and a range that begins too early is noticed later.
         earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
-        return Extent(self._topic, earliest, self._offsets(partitions, cast(Any, OffsetSpec).latest()))
+        end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
+        return Extent(self._topic, earliest, end, _identity(topic))
 
     def _describe(self) -> Any:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -132,6 +136,10 @@ class TopicPlanner:
             f"{what}: Kafka at {self._bootstrap} does not say its offsets ({error.args[0].str()}). "
             "Check the address, the brokers and the client options, then run the job again"
         )
+
+
+def _identity(topic: Any) -> int:
+    return int(topic.topic_id.get_most_significant_bits()) & POSITIVE_63_BITS
 
 
 def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:

@@ -7,7 +7,8 @@ else is staged by the tasks and moved into the table by one transaction of the d
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from spark_sink import _crash
 from spark_sink._postgres_book import Book
@@ -15,7 +16,7 @@ from spark_sink._postgres_tasks import commit_partitions, stage, textual
 from spark_sink._postgres_types import Column, column_types, names, table_parts
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
 from spark_sink._store import require_names, require_start
-from spark_sink.errors import Fenced, OptionRefused, StoreError
+from spark_sink.errors import Fenced, OptionRefused
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -179,6 +180,7 @@ class PostgresStore:
                 for statement in statements:
                     database.execute(statement)
             self._book.move(database, end)
+            _crash.passing("in-commit")
 
     def _stage(
         self, database: Database, table: str, columns: list[Column], dataframe: DataFrame
@@ -233,10 +235,22 @@ class PostgresStore:
 
         Raises:
             Fenced: what looked like an error is a session that the new holder has ended.
+            StoreError: the database is away, which is why there was an error.
         """
-        try:
-            with self._book.database(watching=True) as database:
-                self._book.require_holder(database, generation, None)
-                return self._book.stored(database).items() >= end.items()
-        except StoreError:
-            return False  # the database is away, and what happened first says so
+        with self._book.database(watching=True) as database:
+            self._book.require_holder(database, generation, None)
+            return self._book.stored(database).items() >= end.items()
+
+
+def read_postgres(url: str, password: str | None, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Those columns of a table, in no order.
+
+    Raises:
+        StoreError: there is no such table, or it cannot be read.
+    """
+    book = Book(url, password, table, "reader", "none", 0)
+    with book.database(watching=True) as database:
+        wanted = names([Column(column, "") for column in columns])
+        return book.run(
+            database, "SELECT {wanted} FROM {table}", wanted=wanted, table=book.table(table_parts(table)[-1])
+        )

@@ -7,7 +7,7 @@ nothing of this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WRITTEN = "partition int, rows long"
 class Connection:
     """How a task reaches the database."""
 
-    conninfo: str
+    conninfo: str = field(repr=False)
     application: str
     lock_timeout_ms: int
 
@@ -32,20 +32,18 @@ class Connection:
 def textual(dataframe: DataFrame) -> DataFrame:
     """The same rows with columns named c0, c1, ... and of types that COPY's CSV form says exactly."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DoubleType, FloatType, MapType, StructType
-    from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StringType  # isort: skip
+    from pyspark.sql import types as T
 
+    nested = T.ArrayType | T.MapType | T.StructType
+    as_they_are = T.BooleanType | T.NumericType | T.StringType
     columns = []
-    for field, name in zip(dataframe.schema.fields, (f"c{n}" for n in range(len(dataframe.columns))), strict=True):
+    for each, name in zip(dataframe.schema.fields, (f"c{n}" for n in range(len(dataframe.columns))), strict=True):
         column = F.col(name)
-        if isinstance(field.dataType, BinaryType):
+        if isinstance(each.dataType, T.BinaryType):
             column = F.concat(F.lit("\\x"), F.hex(column))
-        elif isinstance(field.dataType, ArrayType | MapType | StructType):
+        elif isinstance(each.dataType, nested):
             column = F.to_json(column, {"ignoreNullFields": "false"})
-        elif not isinstance(
-            field.dataType,
-            BooleanType | ByteType | DoubleType | FloatType | IntegerType | LongType | ShortType | StringType,
-        ):
+        elif isinstance(each.dataType, T.DecimalType) or not isinstance(each.dataType, as_they_are):
             column = column.cast("string")
         columns.append(column.alias(name))
     return dataframe.toDF(*[f"c{n}" for n in range(len(columns))]).select(*columns)

@@ -49,10 +49,10 @@ def progress(total: int) -> Iterator[Report]:
             TimeRemainingColumn,
         )
     except ImportError:  # rich is no dependency of a Spark cluster
-        yield _log
+        yield log_commit
         return
     if not sys.stderr.isatty():
-        yield _log
+        yield log_commit
         return
     columns = (
         TextColumn("{task.description}"),
@@ -68,7 +68,8 @@ def progress(total: int) -> Iterator[Report]:
         )
 
 
-def _log(committed: Committed) -> None:
+def log_commit(committed: Committed) -> None:
+    """One line for a commit."""
     moved = ", ".join(
         f"{partition}: {committed.start[partition]}-{offset}"
         for partition, offset in committed.end.items()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from spark_sink._delta import open_table, table_folder
+from spark_sink._duckdb import read_duckdb
+from spark_sink._iceberg import read_iceberg
+from spark_sink._open import Place
+from spark_sink._postgres import read_postgres
 from spark_sink.errors import OptionRefused, StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
 
@@ -48,6 +54,25 @@ def read_totals(path: str, group_by: str, sums: list[str]) -> dict[str, dict[str
     totals = rows.set_column(rows.schema.get_field_index(group_by), group_by, keys)
     grouped = totals.group_by(group_by).aggregate([(column, "sum") for column in sums]).sort_by(group_by)
     return {row[group_by]: {column: int(row[f"{column}_sum"] or 0) for column in sums} for row in grouped.to_pylist()}
+
+
+def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Those columns of a result table of any kind, in no order.
+
+    Raises:
+        SinkError: there is no such table, or it cannot be read.
+    """
+    if place.kind == "delta":
+        return _tuples(_table(place.path).to_pyarrow_dataset().to_table(columns=list(columns)))
+    if place.kind == "duckdb":
+        return read_duckdb(place.path, place.table, columns)
+    if place.kind == "iceberg":
+        return _tuples(read_iceberg(place.path, place.table, columns))
+    return read_postgres(place.url, place.password, place.table, columns)
+
+
+def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def _table(path: str) -> DeltaTable:

@@ -30,11 +30,12 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, sink, tables, producers, status, verify, setup):
+for command in (demo, broker, worker, web, publish, tables, producers, status, verify, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(bench, name="bench")
 cli.add_typer(faults, name="faults")
+cli.add_typer(sink, name="sink")
 
 
 def main() -> None:

@@ -55,6 +55,27 @@ def producer(
     _tell(run_producer(file, kills, _drawn(seed), say, folder), say, json=json)
 
 
+@faults.command()
+def sink(
+    short: Annotated[bool, typer.Option("--short", help="Each fault once, instead of twenty times.")] = False,
+    store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
+    seed: Seed = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Kill, freeze and double the Spark job over every store; prove that each record is a row, once."""
+    from faults import SINK_STORES, run_sink
+
+    for name in store or []:
+        if name not in SINK_STORES:
+            raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(SINK_STORES)})")
+    result = run_sink(short, _drawn(seed), _speaker(json), folder, tuple(store or ()))
+    if json:
+        print(json_text.dumps(result.as_dict()), flush=True)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
 def _drawn(seed: int | None) -> int:
     import secrets
 

@@ -1,30 +1,47 @@
-"""`ratchet sink`: the Spark job over a stream's output topic."""
+"""`ratchet sink`: the Spark job over a stream's output topic, and how far it is."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli._options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from app.settings import SinkSettings
+
+sink = typer.Typer(
+    help="Bring the stream's output into the result table with Spark, each event exactly once.",
+    invoke_without_command=True,
+)
 
 
 class Mode(StrEnum):
     """When the job stops."""
 
     BATCH = "batch"
+    STREAM = "stream"
 
 
-def sink(
+@sink.callback()
+def run(
+    context: typer.Context,
     config: Config = None,
     stream: Stream = None,
-    mode: Annotated[Mode, typer.Option(help="batch: read to the end as of the start, then stop.")] = Mode.BATCH,
+    mode: Annotated[
+        Mode, typer.Option(help="batch: read to the end as of the start, then stop. stream: go on until SIGTERM.")
+    ] = Mode.BATCH,
+    interval: Annotated[
+        float, typer.Option(min=0, max=86_400, help="stream: seconds from one look at the topic to the next.")
+    ] = 1.0,
     max_records: Annotated[int, typer.Option(min=1, help="Offsets per commit, at most.")] = 1_000_000,
     as_json: Json = False,
 ) -> None:
@@ -33,6 +50,8 @@ def sink(
     from app._broker import choose_broker
     from app._jars import spark_jars
 
+    if context.invoked_subcommand is not None:
+        return
     settings = settings_of_file.load(config)
     _, chosen = settings.stream(stream or settings.sink.stream)
     jars = spark_jars()
@@ -40,38 +59,94 @@ def sink(
         arguments = {
             "--bootstrap": bootstrap,
             "--topic": chosen.output,
-            "--path": settings.sink.path,
             "--name": settings.sink.name,
             "--mode": mode.value,
+            "--interval": str(interval),
             "--columns": settings.sink.columns,
             "--max-records": str(max_records),
             "--jars": ",".join(map(str, jars)),
+            "--store": settings.sink.store,
+            "--path": settings.sink.path,
+            "--table": settings.sink.table,
+            "--kind": settings.sink.kind,
+            "--sql": settings.sink.sql,
+            "--transform": settings.sink.transform,
         }
         # --name=value, so that no value can be taken for an option.
         command = [f"{name}={value}" for name, value in arguments.items() if value is not None]
-        code = run_job([*command, *(["--json"] if as_json else [])], settings.kafka)
+        command += [f"--key={column}" for column in settings.sink.key]
+        command += [f"--sum={column}" for column in settings.sink.sums]
+        command += ["--rejects"] if settings.sink.rejects else []
+        code = run_job([*command, *(["--json"] if as_json else [])], settings.kafka, settings.sink)
     raise typer.Exit(code)
 
 
-def run_job(arguments: list[str], kafka: dict[str, str | int | bool]) -> int:
+@sink.command()
+def status(config: Config = None, stream: Stream = None, as_json: Json = False) -> None:
+    """Show how far the result table is, and what is left to read. Takes nothing over, and needs no Spark."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from app import settings as settings_of_file
+    from app._broker import choose_broker
+    from errors import SetupError
+    from spark_sink import Place, Recipe, SinkError, TopicPlanner, make_store, standing
+
+    settings = settings_of_file.load(config)
+    kept = settings.sink
+    _, chosen = settings.stream(stream or kept.stream)
+    client = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.kafka.items()}
+    place = Place(kept.store, kept.path, kept.table, _secret(kept.url) or "", _secret(kept.password))
+    with choose_broker(settings) as bootstrap:
+        try:
+            planner = TopicPlanner(bootstrap, chosen.output, client)
+            # A plain recipe: what the rows are made of does not matter to offsets.
+            found = standing(make_store(place, kept.name, chosen.output, planner.identity(), Recipe()), planner)
+        except SinkError as error:
+            raise SetupError(str(error)) from None
+    if as_json:
+        print(json.dumps({"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}))
+        return
+    console = Console(markup=False, highlight=False)
+    console.print(f"job {kept.name}, topic {chosen.output}, store {kept.store}, generation {found.generation}")
+    table = Table("partition", "next offset", "end", "lag")
+    for partition, end in found.end.items():
+        stored = found.offsets.get(partition)
+        table.add_row(str(partition), "-" if stored is None else f"{stored:,}", f"{end:,}", f"{found.lag[partition]:,}")
+    console.print(table)
+    console.print(f"{sum(found.lag.values()):,} offsets left to read (markers and aborted records count)")
+
+
+def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: SinkSettings) -> int:
     """Run `python -m spark_sink` as a child of its own, so that no JVM is tied to this process.
 
     Args:
         arguments: the job's command line.
         kafka: client options in librdkafka's names; they may hold passwords, which do not belong on a command line.
+        kept: for the database's address and password, which do not belong there either.
 
     Returns:
         The job's exit code.
     """
     import spark_sink
-    from spark_sink._command import CLIENT_VARIABLE
+    from spark_sink._command import CLIENT_VARIABLE, PASSWORD_VARIABLE, URL_VARIABLE
 
     room = Path(spark_sink.__file__).parent.parent
     search = os.pathsep.join([str(room), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka)}
+    secrets = {URL_VARIABLE: _secret(kept.url), PASSWORD_VARIABLE: _secret(kept.password)}
+    environment |= {variable: secret for variable, secret in secrets.items() if secret is not None}
     with subprocess.Popen([sys.executable, "-m", "spark_sink", *arguments], env=environment) as job:
+        # A stream is asked to end by SIGTERM; it finishes its commit, and its exit code is this command's.
+        before = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
         try:
             return job.wait()
         except BaseException:
             job.terminate()  # nothing is half-done by it: the next run goes on from the last commit
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _secret(value: Any) -> str | None:
+    return None if value is None else str(value.get_secret_value())

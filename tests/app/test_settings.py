@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -253,7 +254,10 @@ def test_variables_of_the_script_are_no_mistake(monkeypatch: pytest.MonkeyPatch,
         ("web = 3", "web: Input should be a valid dictionary"),
         ("kafka = 3", "kafka: Input should be a valid dictionary"),
         ('[sink]\nname = "../results"', "sink.name: String should match"),
-        ('[sink]\nstore = "shelf"', "sink.store: Input should be 'delta' (given: 'shelf')"),
+        (
+            '[sink]\nstore = "shelf"',
+            "sink.store: Input should be 'delta', 'postgres', 'duckdb' or 'iceberg' (given: 'shelf')",
+        ),
         (STREAM + 'identity = "user"', "streams.events.identity: Input should be 'partition', 'key' or 'producer'"),
         (STREAM + 'compression = "lz5"', "streams.events.compression: Input should be 'input', 'none', 'gzip'"),
         (STREAM + "partitions = 0", "streams.events.partitions: Input should be greater than or equal to 1"),
@@ -406,7 +410,9 @@ def shown(model: type[BaseModel], field: str) -> str:
     if info.is_required():
         return "required"
     default = info.get_default(call_default_factory=True)
-    return "none" if default is None or default == {} else f"`{default}`"
+    if default is None or default == {}:
+        return "none"
+    return f"`{json.dumps(default)}`" if isinstance(default, bool | tuple) else f"`{default}`"
 
 
 @pytest.mark.parametrize(("name", "model", "field"), [pytest.param(*row, id=row[0]) for row in fields()])

@@ -18,11 +18,12 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from sites import LOCAL, SERVED, Site
 
 import spark_sink
 from app._jars import spark_jars
 from faults._postgres import PostgresServer, run_postgres
-from spark_sink import DeltaStore, Job, Outcome, TopicPlanner, run_batch, spark_session
+from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
@@ -75,6 +76,14 @@ def write(broker: str) -> Write:
     return put
 
 
+@pytest.fixture(params=[*LOCAL, *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED)])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """A result table of each kind."""
+    if request.param in LOCAL:
+        return LOCAL[request.param](tmp_path)
+    return SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {tmp_path.name}")
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> str:
     """Path of a table that does not exist yet; its name is one that careless code gets wrong."""
@@ -88,7 +97,7 @@ def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
     def start(topic: str, columns: str | None = None, max_records: int = 1_000_000, name: str = "job") -> Outcome:
         planner = TopicPlanner(broker, topic, {})
         store = DeltaStore(table, name, topic, planner.identity())
-        job = Job(broker, topic, name, columns, max_records)
+        job = Job(broker, topic, name, Recipe(columns), max_records)
         return run_batch(job, planner, store, lambda: nullcontext(spark))
 
     return start

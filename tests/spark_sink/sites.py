@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.types import StructType
 
 from faults._postgres import PostgresServer
-from spark_sink import DeltaStore, DuckDBStore, IcebergStore, PostgresStore, ResultStore
+from spark_sink import DeltaStore, DuckDBStore, IcebergStore, Place, PostgresStore, ResultStore
 from spark_sink._shape import APPEND, Shape
 from spark_sink.errors import StoreError
 
@@ -37,6 +37,11 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @property
+    def place(self) -> Place:
+        """The same for whoever has settings only."""
+        raise NotImplementedError
 
     def make(
         self,
@@ -60,6 +65,10 @@ class DeltaSite(Site):
     def path(self) -> str:
         return str(self.folder / "results of Zoë; $(id) #1")
 
+    @property
+    def place(self) -> Place:
+        return Place("delta", self.path)
+
     def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
         assert rejects is None
@@ -77,6 +86,10 @@ class IcebergSite(Site):
     @property
     def path(self) -> Path:
         return self.folder / "results of Zoë $(id)"
+
+    @property
+    def place(self) -> Place:
+        return Place("iceberg", str(self.path), "results")
 
     def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
@@ -101,6 +114,10 @@ class DuckDBSite(Site):
     def path(self) -> str:
         return str(self.folder / "results of Zoë; [a-z]* #1.duckdb")
 
+    @property
+    def place(self) -> Place:
+        return Place("duckdb", self.path, self.table)
+
     def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
         return DuckDBStore(self.path, self.table, name, topic, identity, shape, rejects=rejects)
@@ -122,6 +139,10 @@ class PostgresSite(Site):
         self.table = 'results of Zoë"; --'
         with self.connect() as database:
             database.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+
+    @property
+    def place(self) -> Place:
+        return Place("postgres", "", f"{self.schema}.{self.table}", self.server.url, self.server.password)
 
     def connect(self) -> psycopg.Connection[dict[str, Any]]:
         address = self.server.url

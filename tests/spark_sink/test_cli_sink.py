@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 from app.cli.sink import sink
+from app.settings import load
+from errors import SetupError
 
 
 @pytest.fixture
 def ratchet() -> typer.Typer:
-    cli = typer.Typer()
-    cli.command()(sink)
-    return cli
+    return sink
 
 
 @pytest.fixture
@@ -59,3 +60,29 @@ def test_the_exit_code_is_the_jobs(
     done = CliRunner().invoke(ratchet, ["--config", str(settings_file)])
     assert done.exit_code == 2
     assert "refused: topic x-" in capfd.readouterr().err
+
+
+def test_status_says_what_is_left_to_read_and_takes_nothing_over(
+    ratchet: typer.Typer, settings_file: Path, write: Callable[..., None], table: str
+) -> None:
+    topic = tomllib.loads(settings_file.read_text("utf-8"))["streams"]["events"]["output"]
+    write(topic, [b"x"] * 9, 1)
+    for _ in range(2):
+        asked = CliRunner().invoke(ratchet, ["status", "--config", str(settings_file), "--json"])
+        assert asked.exit_code == 0, asked.output
+        told = json.loads(asked.output.splitlines()[-1])
+        assert (told["store"], told["topic"], told["generation"], told["lag"]) == ("delta", topic, 0, 10)
+        assert told["partitions"]["1"] == {"offset": None, "end": 10, "lag": 10}
+    shown = CliRunner().invoke(ratchet, ["status", "--config", str(settings_file)])
+    assert "10 offsets left to read" in shown.output
+    assert not Path(table).exists()
+
+
+def test_a_password_is_never_printed(ratchet: typer.Typer, settings_file: Path) -> None:
+    more = '\nstore = "postgres"\nurl = "postgresql://someone:s3cret@127.0.0.1:1/x"\npassword = "s3cret"\n'
+    settings_file.write_text(settings_file.read_text("utf-8") + more, "utf-8")
+    asked = CliRunner().invoke(ratchet, ["status", "--config", str(settings_file)])
+    assert asked.exit_code != 0
+    assert isinstance(asked.exception, SetupError)
+    assert "results in 127.0.0.1/x: " in str(asked.exception)
+    assert "s3cret" not in str(asked.exception) + asked.output + repr(load(settings_file))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import LOCAL, SERVED, Site
+from sites import Site
 
-from spark_sink import Fenced
+from spark_sink import Fenced, read_rows
 from spark_sink._shape import Shape, reduced, table_schema
 from spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, TopicRecreated
 
@@ -26,14 +25,6 @@ Frame = Callable[..., DataFrame]
 
 class Died(BaseException):
     """The holder ends here, and nothing of its own runs any more."""
-
-
-@pytest.fixture(params=[*LOCAL, *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED)])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    if request.param in LOCAL:
-        yield LOCAL[request.param](tmp_path)
-    else:
-        yield SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {tmp_path.name}")
 
 
 @pytest.fixture
@@ -61,6 +52,8 @@ def seen(site: Site) -> list[tuple[object, ...]]:
 def test_rows_and_offsets_of_sparse_partitions_come_back(site: Site, frame: Frame) -> None:
     store = site.make()
     assert (store.offsets(), store.generation()) == ({}, 0)
+    with pytest.raises(StoreError):
+        read_rows(site.place, ["who"])
     assert store.open(ddl(SIMPLE)) == {}
     assert store.commit(frame((3, 0, "a", 1), (3, 1, "b", 2)), {3: 0, 17: 5}, {3: 2, 17: 5}) == 2
     assert store.offsets() == {3: 2, 17: 5}
@@ -73,6 +66,7 @@ def test_rows_and_offsets_of_sparse_partitions_come_back(site: Site, frame: Fram
     assert again.generation() == 2
     assert site.make(topic="other").offsets() == {}
     assert seen(site) == [("a", 1), ("b", 2), ("c", 3)]
+    assert sorted(read_rows(site.place, ["who", "_partition"])) == [("a", 3), ("b", 3), ("c", 4)]
 
 
 def test_looking_is_not_taking_over(site: Site, frame: Frame) -> None:
@@ -294,7 +288,9 @@ def test_upserts_keep_the_last_row_of_each_key(site: Site, frame: Frame) -> None
     assert site.make().offsets() == {0: 7}
 
 
-def test_totals_are_exact(site: Site, frame: Frame) -> None:
+def test_totals_are_exact_and_only_the_holder_adds_to_them(
+    site: Site, frame: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shape = Shape("totals", ("who",), ("amount",))
     if shape.kind not in site.kinds:
         with pytest.raises(OptionRefused, match=r"totals|only rows that are added"):
@@ -309,9 +305,15 @@ def test_totals_are_exact(site: Site, frame: Frame) -> None:
     assert found == {"a": (3, 3 * largest), "b": (1, 0), None: (2, -2)}
 
     newer = site.make(shape=shape)
-    newer.open(table_schema(shape, ddl(SIMPLE)))
-    with pytest.raises(Fenced):
-        store.commit(reduced(frame((0, 6, "a", 1)), shape), {0: 6}, {0: 7})
+
+    def take_over(point: str) -> None:
+        if point == site.fenced_at:
+            newer.open(table_schema(shape, ddl(SIMPLE)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_sink._crash.passing", take_over)
+        with pytest.raises(Fenced):
+            store.commit(reduced(frame((0, 6, "a", 1)), shape), {0: 6}, {0: 7})
     newer.commit(reduced(frame(), shape), {0: 6}, {0: 7})
     assert {row["who"]: row["_records"] for row in site.rows()} == {"a": 3, "b": 1, None: 2}
 

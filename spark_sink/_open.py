@@ -1,0 +1,69 @@
+"""Which store keeps the results, by its name in the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from spark_sink._columns import record_schema
+from spark_sink._delta import DeltaStore
+from spark_sink._duckdb import DuckDBStore
+from spark_sink._iceberg import IcebergStore
+from spark_sink._postgres import PostgresStore
+from spark_sink._recipe import Recipe
+from spark_sink._store import ResultStore
+from spark_sink.errors import OptionRefused
+
+StoreKind = Literal["delta", "postgres", "duckdb", "iceberg"]
+STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the results are."""
+
+    kind: StoreKind = "delta"
+    path: str = ""
+    """Folder or file; not for postgres."""
+    table: str = "results"
+    """Not for delta, where the folder is the table."""
+    url: str = field(default="", repr=False)
+    """For postgres; may have a password in it."""
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.table if self.kind == "postgres" else self.path
+
+
+def make_store(place: Place, name: str, topic: str, topic_identity: int, recipe: Recipe) -> ResultStore:
+    """The store, not opened yet.
+
+    Raises:
+        OptionRefused: the store cannot do what the recipe asks, or place, name or topic cannot be used.
+    """
+    shape = recipe.shape
+    if place.kind != "postgres" and not place.path:
+        raise OptionRefused(f"store {place.kind} needs a path")
+    if recipe.rejects and place.kind in {"delta", "iceberg"}:
+        raise OptionRefused(
+            f"store {place.kind} cannot commit to two tables at once, so that it has no rejects. Values that do not "
+            "parse stay in column _value of the rows themselves; or choose postgres or duckdb"
+        )
+    rejects = record_schema() if recipe.rejects else None
+    if place.kind == "delta":
+        return DeltaStore(place.path, name, topic, topic_identity, shape)
+    if place.kind == "iceberg":
+        return IcebergStore(place.path, place.table, name, topic, topic_identity, shape)
+    if place.kind == "duckdb":
+        return DuckDBStore(place.path, place.table, name, topic, topic_identity, shape, rejects=rejects)
+    return PostgresStore(
+        place.url,
+        place.table,
+        name,
+        topic,
+        topic_identity,
+        shape,
+        rejects=rejects,
+        password=place.password,
+        in_tasks=recipe.is_plain,
+    )

@@ -1,0 +1,137 @@
+"""What becomes of the records of a range: rows of the result table, and rows of the rejects table."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_sink import _columns
+from spark_sink._shape import APPEND, Shape, reduced, table_schema
+from spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+VIEW = "records"
+"""The name under which SQL text finds the rows."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How records become rows.
+
+    Raises:
+        OptionRefused: the parts contradict each other.
+    """
+
+    columns: str | None = None
+    """Spark DDL of the fields of JSON values; None keeps values as bytes."""
+    shape: Shape = APPEND
+    rejects: bool = False
+    """True: values that do not parse go to a table of their own, and the rows have no column `_value`."""
+    transform: Transform | None = None
+    """The user's own step, from the rows as read to the rows of the result."""
+
+    def __post_init__(self) -> None:
+        if self.rejects and self.columns is None:
+            raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
+        if self.columns is not None and not self.rejects and self.transform is None and self.shape.kind != "append":
+            raise OptionRefused(
+                f"a result of kind {self.shape.kind} has no place for values that do not parse. Switch rejects on, or "
+                "say in sql what becomes of them (WHERE _value IS NULL leaves them out)"
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the rows are the records one by one, in the tasks that read them."""
+        return self.shape.kind == "append" and not self.rejects and self.transform is None
+
+    def schema(self, spark: SparkSession) -> StructType:
+        """Columns of the result table.
+
+        Raises:
+            OptionRefused: columns, shape and transform do not fit together.
+        """
+        read = self._read_schema()
+        if self.transform is not None:
+            read = _columns.nullable(self.transform(spark.createDataFrame([], read)).schema)
+        return table_schema(self.shape, read)
+
+    @contextmanager
+    def frames(self, records: DataFrame, *, narrow: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+        """The rows of the result and, where they go to a table of their own, the rejects.
+
+        Args:
+            records: what Spark's Kafka source read.
+            narrow: see `ResultStore.narrow`.
+        """
+        from pyspark import StorageLevel
+        from pyspark.sql import functions as F
+
+        read = _columns.rows(records, self.columns, narrow=narrow)
+        if not self.rejects:
+            yield self._result(read), None
+            return
+        read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
+        try:
+            rejects = read.where(F.col("_value").isNotNull()).select(*_columns.record_schema().names)
+            yield self._result(read.where(F.col("_value").isNull()).drop("_value")), rejects
+        finally:
+            read.unpersist()
+
+    def _result(self, read: DataFrame) -> DataFrame:
+        return reduced(read if self.transform is None else self.transform(read), self.shape)
+
+    def _read_schema(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        schema = _columns.result_schema(self.columns)
+        return StructType([field for field in schema.fields if not self.rejects or field.name != "_value"])
+
+
+def sql_transform(text: str) -> Transform:
+    """A transform that is a query of the view `records`."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    def query(rows: DataFrame) -> DataFrame:
+        rows.createOrReplaceTempView(VIEW)
+        try:
+            return rows.sparkSession.sql(text)
+        except (AnalysisException, ParseException) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise OptionRefused(f"sql: {reason} Write a query of the view {VIEW}") from None
+
+    return query
+
+
+def function_transform(name: str) -> Transform:
+    """A transform that is a function of the user's: module:function.
+
+    Raises:
+        OptionRefused: there is no such function.
+    """
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise OptionRefused(f"transform {name!r}: write module:function")
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
+    if not callable(found):
+        raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
+
+    def apply(rows: DataFrame) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        made = found(rows)
+        if not isinstance(made, DataFrame):
+            raise OptionRefused(f"transform {name!r} returned {type(made).__name__}, not a DataFrame")
+        return made
+
+    return apply
