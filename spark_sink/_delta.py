@@ -95,7 +95,8 @@ class DeltaStore:
                 self._refuse(error)
             self._table, self._generation = table, generation
             for folder in (self._path / STAGING).glob(f"{self._name}.*"):
-                shutil.rmtree(folder, ignore_errors=True)  # of holders before this one
+                if folder.name.rpartition(".")[2].isdecimal() and int(folder.suffix[1:]) < generation:
+                    shutil.rmtree(folder, ignore_errors=True)  # of a holder before this one
             return stored
         raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
 

@@ -121,10 +121,7 @@ class DuckDBStore:
             database.execute(
                 "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
             )
-        # What earlier holders have left. One that still lives is fenced, whatever it finds.
-        for folder in self._path.parent.iterdir():
-            if folder.name.startswith(self._staging):
-                shutil.rmtree(folder, ignore_errors=True)
+        self._remove_staged(before=generation)
         self._arrow, self._generation = arrow, generation
         return stored
 
@@ -140,7 +137,7 @@ class DuckDBStore:
         with self.reading() as database:  # before the work, so that a fenced job writes no more files
             self._require_holder(database, generation, start)
         _crash.passing("before-write")
-        folder = self._path.with_name(f"{self._staging}{uuid.uuid4().hex[:16]}")
+        folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
         folder.mkdir(mode=0o700)
         try:
             brought = _Brought(folder, write_files(dataframe, str(folder), self._arrow))
@@ -322,6 +319,14 @@ class DuckDBStore:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{self._path}: its folder cannot be made ({error.strerror}). Choose another") from None
+
+    def _remove_staged(self, before: int) -> None:
+        """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
+        for folder in self._path.parent.iterdir():
+            if folder.name.startswith(self._staging):
+                generation = folder.name.removeprefix(self._staging).partition("-")[0]
+                if generation.isdecimal() and int(generation) < before:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def _staging(self) -> str:

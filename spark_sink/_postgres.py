@@ -6,7 +6,6 @@ else is staged by the tasks and moved into the table by one transaction of the d
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +71,12 @@ class PostgresStore:
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
-        with self._book.database(watching=True) as database:
+        with self._book.database() as database:
             return self._book.generation(database)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
-        with self._book.database(watching=True) as database:
+        with self._book.database() as database:
             self._book.require_same_topic(database)
             return self._book.stored(database)
 
@@ -88,16 +87,17 @@ class PostgresStore:
         if self._rejects is not None:
             tables[self._rejected] = column_types(self._rejects)
         with self._book.database() as database:
-            self._book.end_older_sessions(database)
             with database.transaction():
                 self._book.create_tables(database, tables, self._shape.key)
+            self._book.require_same_topic(database)  # a refusal ends nobody's sessions
+            self._book.end_sessions(database, self._book.generation(database))
             with database.transaction():
                 self._book.require_same_topic(database)
                 generation = self._book.take_over(database)
                 stored = self._book.stored(database)
-            # Once more, for a session that came in between; what it commits was refused or is in `stored`.
-            self._book.end_older_sessions(database)
-            self._book.drop_staging(database)
+            # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
+            self._book.end_sessions(database, generation - 1)
+            self._book.drop_staging(database, generation - 1)
         self._columns, self._generation = columns, generation
         return stored
 
@@ -110,7 +110,7 @@ class PostgresStore:
             raise ValueError("rejects go to a store that was made with rejects")
         rows: list[int] = []
         try:
-            with self._book.database() as database:
+            with self._book.database(generation) as database:
                 self._book.require_holder(database, generation, start)  # a fenced job stages nothing
                 _crash.passing("before-write")
                 if self._in_tasks:
@@ -141,7 +141,7 @@ class PostgresStore:
         copy = self._copy(self._result, self._columns)
         found = commit_partitions(
             textual(dataframe),
-            self._book.connection(),
+            self._book.connection(generation),
             self._book.task_statements(copy),
             generation,
             dataframe.columns.index("_partition"),
@@ -168,10 +168,10 @@ class PostgresStore:
         rejects: DataFrame | None,
         rows: list[int],
     ) -> None:
-        staged = [self._stage(database, self._result, self._columns, dataframe)]
+        staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
         rows.extend(staged[0][1].values())
         if rejects is not None and self._rejects is not None:
-            staged.append(self._stage(database, self._rejected, column_types(self._rejects), rejects))
+            staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
         _crash.passing("before-commit")
         with database.transaction():
             self._book.lock(database)
@@ -183,12 +183,12 @@ class PostgresStore:
             _crash.passing("in-commit")
 
     def _stage(
-        self, database: Database, table: str, columns: list[Column], dataframe: DataFrame
+        self, database: Database, generation: int, table: str, columns: list[Column], dataframe: DataFrame
     ) -> tuple[list[sql.Composed], dict[str, int]]:
         """The statements that move the staged rows into their table, and the rows of each token that counts."""
         from psycopg import sql
 
-        staging = self._book.new_staging(uuid.uuid4().hex[:16])
+        staging = self._book.new_staging(generation)
         self._book.run(
             database,
             "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table})",
@@ -196,7 +196,7 @@ class PostgresStore:
             table=self._book.table(table),
         )
         copy = self._copy(staging, [Column("ratchet_token", "text"), *columns])
-        tokens = stage(textual(dataframe), self._book.connection(), copy)
+        tokens = stage(textual(dataframe), self._book.connection(generation), copy)
         keyed = table == self._result and self._shape.key
         insert = self._book.text(
             "INSERT INTO {table} AS held ({columns}) SELECT {columns} FROM {staging} "
@@ -237,7 +237,7 @@ class PostgresStore:
             Fenced: what looked like an error is a session that the new holder has ended.
             StoreError: the database is away, which is why there was an error.
         """
-        with self._book.database(watching=True) as database:
+        with self._book.database() as database:
             self._book.require_holder(database, generation, None)
             return self._book.stored(database).items() >= end.items()
 
@@ -249,7 +249,7 @@ def read_postgres(url: str, password: str | None, table: str, columns: Sequence[
         StoreError: there is no such table, or it cannot be read.
     """
     book = Book(url, password, table, "reader", "none", 0)
-    with book.database(watching=True) as database:
+    with book.database() as database:
         wanted = names([Column(column, "") for column in columns])
         return book.run(
             database, "SELECT {wanted} FROM {table}", wanted=wanted, table=book.table(table_parts(table)[-1])

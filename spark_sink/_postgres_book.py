@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT_MS = 30_000
 """How long a statement waits for another session's lock, in milliseconds. No holder keeps one for longer than a commit,
 and a take-over ends the sessions of the holder before it; who still waits is told so instead of hanging."""
+
+VISIT_TIMEOUT_MS = 10_000
+"""How long a session that holds no job may do nothing amid a transaction, in milliseconds. None of its own is long."""
 
 END_TIMEOUT_MS = 5_000
 """How long a take-over waits until a session it has ended is gone, in milliseconds."""
@@ -52,45 +56,56 @@ class Book:
         self._schema = table_parts(table)[:-1]
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
         digest = hashlib.sha256(f"{table}\0{name}".encode()).hexdigest()[:12]
-        # Of this job alone, and short enough not to be cut off: a take-over ends every session of the name.
-        self._application = f"sink:{name[:40]}:{digest}"
-        self._staging_prefix = f"ratchet_stage_{digest}_"
+        # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
+        # ends the sessions and drops the staging tables of the generations before it.
+        self._application = f"sink:{name[:24]}:{digest}:"
+        self._staging = f"ratchet_stage_{digest}_"
 
     # -- sessions
 
     @contextmanager
-    def database(self, *, watching: bool = False) -> Iterator[Database]:
+    def database(self, generation: int | None = None) -> Iterator[Database]:
         """A connection for the time of one call.
 
         Args:
-            watching: the session only looks, and belongs to no holder.
+            generation: the holder's; None: whoever asks holds nothing, or not yet.
 
         Raises:
             StoreError: the database refuses, or does not answer.
         """
         import psycopg
 
-        application = "sink-status" if watching else self._application
+        application = "sink-visitor" if generation is None else self.application(generation)
         try:
             with psycopg.connect(
                 self._conninfo, autocommit=True, application_name=application, client_encoding="UTF8"
             ) as database:
                 database.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
+                # A visitor who is frozen amid a take-over is ended by the server: no successor knows him.
+                if generation is None:
+                    database.execute(f"SET idle_in_transaction_session_timeout = {VISIT_TIMEOUT_MS}")
                 yield database
         except psycopg.Error as error:
             self.refuse(error)
 
-    def connection(self) -> Connection:
-        """The same for tasks."""
-        return Connection(self._conninfo, self._application, LOCK_TIMEOUT_MS)
+    def application(self, generation: int) -> str:
+        """What the sessions of a holder are called."""
+        return f"{self._application}{generation}"
 
-    def end_older_sessions(self, database: Database) -> None:
-        """A frozen holder's open COPY would block whoever comes after it, for as long as it is frozen."""
-        database.execute(
-            "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE application_name = %s "
-            "AND datname = current_database() AND pid <> pg_backend_pid()",
-            (END_TIMEOUT_MS, self._application),
-        )
+    def connection(self, generation: int) -> Connection:
+        """The same for tasks."""
+        return Connection(self._conninfo, self.application(generation), LOCK_TIMEOUT_MS)
+
+    def end_sessions(self, database: Database, newest: int) -> None:
+        """End those of holders up to that generation: a frozen one's open COPY would block whoever comes after it."""
+        found = database.execute(
+            "SELECT pid, application_name FROM pg_stat_activity "
+            "WHERE starts_with(application_name, %s) AND datname = current_database()",
+            (self._application,),
+        ).fetchall()
+        for pid, application in found:
+            if _is_older(application, self._application, newest):
+                database.execute("SELECT pg_terminate_backend(%s, %s)", (pid, END_TIMEOUT_MS))
 
     def refuse(self, error: Exception) -> NoReturn:
         """Raise the database's error as one of ours."""
@@ -262,20 +277,21 @@ class Book:
             key=sql.SQL(", ").join(map(sql.Identifier, key)),
         )
 
-    def new_staging(self, number: str) -> str:
-        """Name of a staging table."""
-        return f"{self._staging_prefix}{number}"
+    def new_staging(self, generation: int) -> str:
+        """Name for a staging table of that holder."""
+        return f"{self._staging}{generation}_{uuid.uuid4().hex[:8]}"
 
-    def drop_staging(self, database: Database) -> None:
-        """Remove what holders before this one have left."""
+    def drop_staging(self, database: Database, newest: int) -> None:
+        """Remove what holders up to that generation have left."""
         for (table,) in self.run(
             database,
             "SELECT relname FROM pg_class WHERE relnamespace = (SELECT relnamespace FROM pg_class "
             "WHERE oid = {jobs_name}::regclass) AND relkind = 'r' AND starts_with(relname, {prefix})",
             jobs_name=self._literal(self.table("ratchet_sink_jobs")),
-            prefix=self._literal(self._staging_prefix),
+            prefix=self._literal(self._staging),
         ):
-            self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
+            if _is_older(table.rpartition("_")[0], self._staging, newest):
+                self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
 
     def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         found = self.run(
@@ -308,3 +324,8 @@ class Book:
         from psycopg import sql
 
         return sql.Literal(value if isinstance(value, str) else value.as_string(None))
+
+
+def _is_older(name: str, prefix: str, newest: int) -> bool:
+    generation = name.removeprefix(prefix)
+    return generation.isdecimal() and int(generation) <= newest
