@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 import warnings
 import zipfile
@@ -15,7 +16,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sites import LOCAL, SERVED, Site
@@ -72,8 +74,24 @@ def write(broker: str) -> Write:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
+        _wait_for_marker(broker, topic, partition)
 
     return put
+
+
+def _wait_for_marker(broker: str, topic: str, partition: int) -> None:
+    """Kafka answers before the transaction's marker is in the partition; only then can the records be read."""
+    admin, spec = AdminClient({"bootstrap.servers": broker}), {TopicPartition(topic, partition): OffsetSpec.latest()}
+    deadline = time.monotonic() + 30
+    while True:
+        stable, last = (
+            admin.list_offsets(spec, isolation_level=level)[TopicPartition(topic, partition)].result(30).offset
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+        if stable == last:
+            return
+        assert time.monotonic() < deadline, f"the transaction in {topic}/{partition} does not end"
+        time.sleep(0.02)
 
 
 @pytest.fixture(params=[*LOCAL, *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED)])

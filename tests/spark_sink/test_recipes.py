@@ -78,7 +78,7 @@ def test_rejects_and_totals_of_a_real_topic(
         transform=sql_transform("SELECT upper(who) AS who, CAST(amount * 100 AS bigint) AS cents FROM records"),
     )
     expected = 0
-    for n in range(3):
+    for n in range(2):
         write(topic, [b'{"who":"a","amount":0.1}', b'{"who":"A","amount":0.2}', b"broken %d" % n], n % 2)
         write(topic, [b'{"who":"a","amount":1}'], n % 2, commit=False)
         expected += 30
@@ -86,11 +86,7 @@ def test_rejects_and_totals_of_a_real_topic(
         [total] = site.rows()
         assert (total["who"], total["_records"], int(total["cents"])) == ("A", 2 * (n + 1), expected)
     rejected = sorted(site.rows(rejects=True), key=lambda row: row["_value"])
-    assert [(row["_partition"], row["_value"]) for row in rejected] == [
-        (0, b"broken 0"),
-        (1, b"broken 1"),
-        (0, b"broken 2"),
-    ]
+    assert [(row["_partition"], row["_value"]) for row in rejected] == [(0, b"broken 0"), (1, b"broken 1")]
 
 
 @pytest.mark.parametrize(
