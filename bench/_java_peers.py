@@ -1,4 +1,4 @@
-"""The subjects in Java: their jars, and their classes compiled by the JDK.
+"""The subjects in Java: their jars, and their classes compiled by the JDK; the jars of Delta's own writer for Spark.
 
 After raising a version: `python -m bench._java_peers > jars.lock.new && mv jars.lock.new bench/jars.lock`.
 """
@@ -33,6 +33,13 @@ FLINK: Final = JarSet(
     # Flink brings the same classes in a newer version under another name.
     ("org.lz4:*",),
 )
+DELTA_SPARK: Final = JarSet(
+    "delta-spark",
+    ("io.delta:delta-spark_2.13:4.0.0",),
+    # pyspark ships these.
+    ("org.scala-lang:*", "org.antlr:*", "org.apache.spark:*"),
+)
+"""Delta's own writer, for the way in which most jobs bring a topic into a table."""
 HEAP: Final = ("-Xms1g", "-Xmx4g")
 """bytes: enough for a cache that holds a million keys, and no garbage collection for want of room."""
 
@@ -76,5 +83,5 @@ def _compiled(name: str, class_path: list[str]) -> Path:
 
 if __name__ == "__main__":
     print("# SHA-256 of every jar of the bench's peers. Written by `python -m bench._java_peers`; do not edit.")
-    for one in (KAFKA_STREAMS, FLINK):
+    for one in (KAFKA_STREAMS, FLINK, DELTA_SPARK):
         print(*lock_lines(one, Console(stderr=True)), sep="\n")

@@ -4,6 +4,7 @@
 job. The tests use the same parts one by one.
 """
 
+from faults._postgres import PostgresServer, run_postgres
 from faults._producer import ProducerResult, run_producer
 from faults._run import LONG, SHORT, Form, Result, run
 from faults._sink import STORES as SINK_STORES
@@ -16,9 +17,11 @@ __all__ = [
     "SINK_STORES",
     "Form",
     "Plan",
+    "PostgresServer",
     "ProducerResult",
     "Result",
     "run",
+    "run_postgres",
     "run_producer",
     "run_sink",
 ]

@@ -135,6 +135,27 @@ def restart(
 
 
 @bench.command()
+def sink(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help="delta, postgres, duckdb, iceberg, usual, nothing; default: all.")
+    ] = None,
+    records: Annotated[int, typer.Option(help="Of the topic.")] = 2_000_000,
+    value_bytes: Annotated[int, typer.Option(help="Of each value, about.")] = 200,
+    at_a_time: Annotated[int, typer.Option(help="Offsets per commit.")] = 250_000,
+    rounds: Rounds = 3,
+) -> None:
+    """Topic to table with Spark: each store, the usual way (checkpoint and foreachBatch), and writing nothing."""
+    from bench._results import OTHERS, RATCHET, results
+
+    for kind in kinds or []:
+        if kind not in (*RATCHET, *OTHERS):
+            raise typer.BadParameter(f"no kind {kind!r} (there are: {', '.join((*RATCHET, *OTHERS))})")
+    chosen = kinds or [*RATCHET[:1], *OTHERS, *RATCHET[1:]]
+    told = results(chosen, records, value_bytes, at_a_time, rounds, lambda run: _say(json_text.dumps(run.as_dict())))
+    print(json_text.dumps(told), flush=True)
+
+
+@bench.command()
 def plot(
     told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
     picture: Annotated[Path, typer.Argument(help="SVG to write.")],

@@ -66,6 +66,7 @@ def write(broker: str) -> Write:
     def put(topic: str, values: list[bytes | None], partition: int = 0, *, commit: bool = True) -> None:
         producer = Producer({"bootstrap.servers": broker, "transactional.id": uuid.uuid4().hex})
         producer.init_transactions(30)
+        stable, last = _ends(broker, topic, partition)
         producer.begin_transaction()
         for value in values:
             producer.produce(topic, value, partition=partition)
@@ -74,24 +75,35 @@ def write(broker: str) -> Write:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
-        _wait_for_marker(broker, topic, partition)
+        _wait_for_marker(broker, topic, partition, last + len(values) + 1, behind_another=stable < last)
 
     return put
 
 
-def _wait_for_marker(broker: str, topic: str, partition: int) -> None:
-    """Kafka answers before the transaction's marker is in the partition; only then can the records be read."""
-    admin, spec = AdminClient({"bootstrap.servers": broker}), {TopicPartition(topic, partition): OffsetSpec.latest()}
+def _wait_for_marker(broker: str, topic: str, partition: int, end: int, *, behind_another: bool) -> None:
+    """Kafka answers before the transaction's marker is in the partition; only then can the records be read.
+
+    Args:
+        end: where the partition ends with the marker.
+        behind_another: another transaction is open before this one, so that this one's end cannot be read yet.
+    """
     deadline = time.monotonic() + 30
     while True:
-        stable, last = (
-            admin.list_offsets(spec, isolation_level=level)[TopicPartition(topic, partition)].result(30).offset
-            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-        )
-        if stable == last:
+        stable, last = _ends(broker, topic, partition)
+        if last == end and (behind_another or stable == last):
             return
-        assert time.monotonic() < deadline, f"the transaction in {topic}/{partition} does not end"
+        assert time.monotonic() < deadline, f"the transaction in {topic}/{partition} does not end: {stable}, {last}"
         time.sleep(0.02)
+
+
+def _ends(broker: str, topic: str, partition: int) -> tuple[int, int]:
+    """The partition's last stable offset and its last offset."""
+    admin, spec = AdminClient({"bootstrap.servers": broker}), {TopicPartition(topic, partition): OffsetSpec.latest()}
+    stable, last = (
+        admin.list_offsets(spec, isolation_level=level)[TopicPartition(topic, partition)].result(30).offset
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    )
+    return stable, last
 
 
 @pytest.fixture(params=[*LOCAL, *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED)])

@@ -1,0 +1,137 @@
+"""Others that bring a topic into a table with Spark: the way most jobs do it, and one that writes nothing.
+
+Kinds:
+    usual: Structured Streaming, foreachBatch, a checkpoint beside the table, and Delta's own writer with a transaction
+        of its application, so that a batch that is tried again is not written again
+    nothing: Ratchet's own loop and parser, over a store that forgets everything
+
+Both say "commit N" on standard error as Ratchet's job does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app._jars import spark_jars
+from spark_sink import Job, Recipe, TopicPlanner, run_batch, spark_session
+from spark_sink._session import LOCAL_SETTINGS, ROW_SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+MASTER = "local[2]"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to do.
+
+    Attributes:
+        kind: usual or nothing
+        path: folder of the table; the checkpoint is beside it
+        columns: Spark DDL of the values' fields
+        at_a_time: offsets of a commit
+        jars: of Delta, with all they need
+    """
+
+    kind: str
+    bootstrap: str
+    topic: str
+    path: str
+    columns: str
+    at_a_time: int
+    jars: list[str]
+
+
+class NothingStore:
+    """A `spark_sink.ResultStore` that has Spark compute all rows and keeps none."""
+
+    narrow = False
+
+    def generation(self) -> int:
+        """There is none."""
+        return 0
+
+    def offsets(self) -> dict[int, int]:
+        """There are none."""
+        return {}
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """Nothing is there."""
+        return {}
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """Compute the rows."""
+        dataframe.write.format("noop").mode("overwrite").save()
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def nothing(task: Task) -> None:
+    """Read all that is there."""
+    job = Job(task.bootstrap, task.topic, "nothing", Recipe(task.columns), task.at_a_time)
+    jars = [str(jar) for jar in spark_jars()]
+    planner = TopicPlanner(task.bootstrap, task.topic, {})
+    run_batch(job, planner, NothingStore(), lambda: spark_session("nothing", jars, MASTER))
+
+
+def usual(task: Task) -> None:
+    """Read all that is there, as a query that starts when there is something and ends."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    settings = {
+        **ROW_SETTINGS,
+        **LOCAL_SETTINGS,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.jars": ",".join([*map(str, spark_jars()), *task.jars]),
+    }
+    builder = SparkSession.builder.master(MASTER).appName("usual")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+
+    def append(rows: DataFrame, number: int) -> None:
+        writer = rows.write.format("delta").mode("append")
+        writer.option("txnAppId", "usual").option("txnVersion", number).save(task.path)
+        print(f"commit {number + 1}: at {time.time():.3f}", file=sys.stderr, flush=True)
+
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", task.bootstrap)
+        .option("subscribe", task.topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .option("maxOffsetsPerTrigger", task.at_a_time)
+        .load()
+    )
+    event = F.from_json(F.col("value").cast("string"), task.columns).alias("event")
+    rows = records.select(event, "partition", "offset", "timestamp", "key").select(
+        "event.*",
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+        F.col("key").alias("_key"),
+    )
+    query = rows.writeStream.foreachBatch(append).option("checkpointLocation", f"{task.path}.checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    asked = Task(**json.loads(sys.argv[1]))
+    {"usual": usual, "nothing": nothing}[asked.kind](asked)
