@@ -65,7 +65,7 @@ def test_the_end_is_before_an_open_transaction(
     assert open_one.flush(30) == 0
     write(topic, [b"behind it"], 1)
     planner = TopicPlanner(broker, topic, {})
-    assert planner.extent() == Extent(topic, {0: 0, 1: 0}, {0: 0, 1: 3})
+    assert planner.extent() == Extent(topic, {0: 0, 1: 0}, {0: 0, 1: 3}, planner.identity())
     open_one.commit_transaction(30)
     assert planner.extent().end == {0: 0, 1: 7}
 
