@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import random
 import signal
 import tempfile
 import time
-import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app._broker import choose_broker
-from app._jars import spark_jars
+from app._embedded import EmbeddedBroker
 from app._part import Part
 from errors import FaultRunFailed
+from faults._disk import SmallDisk
 from faults._postgres import PostgresServer, find_postgres, run_postgres
-from spark_sink import Place, Recipe, SinkError, make_store, read_rows
+from faults._sink_site import DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
+from spark_sink import Place
 
 POINTS = ("before-write", "before-commit", "after-commit")
 """Where the job kills itself: nothing of the commit is done, all but the commit, and the commit is done."""
@@ -31,28 +27,15 @@ INSIDE = "in-commit"
 """Another such point, for databases: the transaction has everything and is open."""
 
 MODES = ("batch", "stream")
-PARTITIONS = 3
-NAME = "faulted"
-
-SLICE = 150
-"""Offsets per commit."""
-PER_STEP = 600
-"""Records that are added before each fault: more commits than any fault waits for, so that none comes too late."""
-
-PATIENCE_S = 300.0
-"""What has not happened by then has hung: a start of Spark takes ten seconds, on a machine that does nothing else."""
-ASK_EVERY_S = 0.1
-
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""These JVMs live for seconds: optimising their code would take longer than running it."""
 
 STAGED = "SELECT * FROM records"
 """Changes nothing, but a result with a query is staged and committed by the driver."""
 
-KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
-"""Exit codes of a part whose group was killed: the guard's own, or what it says of the job."""
-DONE, FENCED = 0, 3
-"""Exit codes of the job; see spark_sink._command."""
+DISK = 2 << 30
+"""bytes: of the disk that is filled, where a table of thousands of small commits has room."""
+
+GOES_ON = "and goes on"
+"""What a stream says of a failure that may pass."""
 
 Say = Callable[[str], None]
 
@@ -65,9 +48,15 @@ class StoreResult:
     frozen: int = 0
     pairs: int = 0
     restarts: int = 0
+    """Of the database."""
+    broker_restarts: int = 0
+    full_disks: int = 0
+    upkeep: int = 0
+    """How often the table was compacted, and its log, while a job committed."""
     rows: int = 0
     lost: int = 0
     doubled: int = 0
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -91,11 +80,11 @@ class SinkResult:
         return {"stores": {name: vars(store) for name, store in self.stores.items()}}
 
 
-def run_sink(short: bool, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> SinkResult:
+def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> SinkResult:
     """Do it all.
 
     Args:
-        short: each fault once instead of twenty times.
+        times: how often each fault.
         seed: of the order and the moments.
         say: for progress.
         folder: a new folder for logs and tables; None: a temporary one.
@@ -116,10 +105,14 @@ def run_sink(short: bool, seed: int, say: Say, folder: Path | None, only: tuple[
         for name in sorted(set(STORES) - set(names)):
             say(f"{name} is left out")
         server = site.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
-        bootstrap = site.enter_context(choose_broker())
+        broker = site.enter_context(EmbeddedBroker(folder / "kafka"))
         for name in names:
-            run = _Run(name, bootstrap, folder / name, server, random.Random(f"{seed} {name}"), say)  # noqa: S311
-            result.stores[name] = run.all(1 if short else 20)
+            began = time.monotonic()
+            with ExitStack() as of_store:
+                chance = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
+                run = _Run(name, broker, folder / name, server, chance, say, of_store)
+                result.stores[name] = run.all(times)
+            run.result.seconds = round(time.monotonic() - began, 1)
             say(f"{name}: {vars(result.stores[name])}")
     return result
 
@@ -143,191 +136,155 @@ class _Run:
     """All faults over one store."""
 
     def __init__(
-        self, name: str, bootstrap: str, folder: Path, server: PostgresServer | None, chance: random.Random, say: Say
+        self,
+        name: str,
+        broker: EmbeddedBroker,
+        folder: Path,
+        server: PostgresServer | None,
+        chance: random.Random,
+        say: Say,
+        stack: ExitStack,
     ) -> None:
-        self._name, self._bootstrap, self._folder, self._say = name, bootstrap, folder, say
+        self._name, self._broker, self._chance, self._say = name, broker, chance, say
         self._server = server if name.startswith("postgres") else None
-        self._chance = chance
         folder.mkdir()
-        self._place, self._more = STORES[name](folder, server)
-        self._topic = f"faults-{name}-{uuid.uuid4().hex[:8]}"
-        self._written: Counter[int] = Counter()
-        self._parts = 0
+        self._disk: SmallDisk | None = None
+        if self._server is None:
+            self._disk = stack.enter_context(SmallDisk(folder / "disk", DISK))
+        place, more = STORES[name](folder if self._disk is None else self._disk.folder, server)
+        archive = folder / "classes.jsa"
+        self._site = SinkSite(name, broker.bootstrap, folder, place, more, chance, archive)
+        self._site.create_topic()
+        self._site.write()
+        if not self._site.class_archive(archive):
+            say(f"{name}: this Java keeps no archive of classes; every start takes longer")
         self.result = StoreResult()
 
     def all(self, times: int) -> StoreResult:
         """Every fault that many times, in random order, then the count."""
-        from confluent_kafka.admin import AdminClient, NewTopic
-
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(30)
-        steps: list[tuple[str, Callable[[], None]]] = []
-        for mode in MODES:
-            inside = () if self._place.kind in {"delta", "iceberg"} else (INSIDE,)
-            for point in (*POINTS, *inside):
-                steps += [(f"{mode}: killed {point}", partial(self._killed_at, mode, point))] * times
-            steps += [(f"{mode}: killed at any moment", partial(self._killed_at_random, mode))] * times
-            steps += [(f"{mode}: frozen, and back after its successor", partial(self._frozen, mode))] * times
-        steps += [("two started together", self._pair)] * times
-        if self._server is not None:
-            steps += [("stream: the server crashes", self._server_crashes)] * times
+        steps = self._steps() * times
         self._chance.shuffle(steps)
         for number, (what, step) in enumerate(steps, start=1):
             self._say(f"  {self._name} {number}/{len(steps)}: {what}")
-            self._write()
+            self._site.write()
             step()
-            self._compare_so_far()
-        with self._job("batch") as job:
-            self._require(job, {DONE})
-        self._count()
+            self._site.compare_so_far()
+        with self._site.job("batch") as job:
+            self._site.require(job, {DONE})
+        self.result.rows, self.result.lost, self.result.doubled = self._site.count()
         return self.result
+
+    def _steps(self) -> list[tuple[str, Callable[[], None]]]:
+        steps: list[tuple[str, Callable[[], None]]] = []
+        inside = () if self._site.place.kind in {"delta", "iceberg"} else (INSIDE,)
+        for mode in MODES:
+            for point in (*POINTS, *inside):
+                steps.append((f"{mode}: killed {point}", partial(self._killed_at, mode, point)))
+            steps.append((f"{mode}: killed at any moment", partial(self._killed_at_random, mode)))
+            steps.append((f"{mode}: frozen, and back after its successor", partial(self._frozen, mode)))
+        steps.append(("two started together", self._pair))
+        steps.append(("stream: the broker is killed", self._broker_killed))
+        if self._server is not None:
+            steps.append(("stream: the server crashes", self._server_crashes))
+        if self._disk is not None and self._disk.is_mounted:
+            steps += [(f"{mode}: the disk is full", partial(self._disk_full, mode)) for mode in MODES]
+        elif self._disk is not None:
+            self._say(f"{self._name}: no full disk, because only root may make a small one")
+        if self._site.place.kind == "delta":
+            steps.append(("stream: the table is compacted, and its log", self._upkeep))
+        return steps
 
     # -- faults
 
     def _killed_at(self, mode: str, point: str) -> None:
-        with self._job(mode, f"{point}:{self._chance.randint(1, 3)}") as job:
-            self._require(job, KILLED)
+        with self._site.job(mode, f"{point}:{self._chance.randint(1, 3)}") as job:
+            self._site.require(job, KILLED)
         self.result.kills += 1
 
     def _killed_at_random(self, mode: str) -> None:
-        with self._job(mode) as job:
-            self._wait_for_commits(job, self._chance.randint(1, 2))
+        with self._site.job(mode) as job:
+            self._site.wait_for_commits(job, self._chance.randint(1, 2))
             time.sleep(self._chance.random() * 0.5)
-            _signal(job, signal.SIGKILL)
-            self._require(job, {*KILLED, DONE})
+            signal_job(job, signal.SIGKILL)
+            self._site.require(job, {*KILLED, DONE})
         self.result.kills += 1
 
     def _frozen(self, mode: str) -> None:
-        with self._job(mode) as job:
-            self._wait_for_commits(job, 1)
+        with self._site.job(mode) as job:
+            self._site.wait_for_commits(job, 1)
             time.sleep(self._chance.random() * 0.3)
-            _signal(job, signal.SIGSTOP)
-            with self._job("batch") as successor:
-                self._require(successor, {DONE})
-            self._write()  # so that the one that comes back has something to do
-            _signal(job, signal.SIGCONT)
+            signal_job(job, signal.SIGSTOP)
+            with self._site.job("batch") as successor:
+                self._site.require(successor, {DONE})
+            self._site.write()  # so that the one that comes back has something to do
+            signal_job(job, signal.SIGCONT)
             # A batch that had finished before it was frozen has nothing left to be fenced from.
-            self._require(job, {FENCED} if mode == "stream" else {FENCED, DONE})
+            self._site.require(job, {FENCED} if mode == "stream" else {FENCED, DONE})
         self.result.frozen += 1
 
     def _pair(self) -> None:
-        with self._job("batch") as one, self._job("batch") as other:
-            codes = {self._require(one, {DONE, FENCED}), self._require(other, {DONE, FENCED})}
+        with self._site.job("batch") as one, self._site.job("batch") as other:
+            codes = {self._site.require(one, {DONE, FENCED}), self._site.require(other, {DONE, FENCED})}
         if codes == {FENCED}:
             raise FaultRunFailed(f"{self._name}: two jobs were started together, and both were fenced")
         self.result.pairs += 1
 
+    def _broker_killed(self) -> None:
+        with self._site.job("stream") as job:
+            self._site.wait_for_commits(job, 1)
+            time.sleep(self._chance.random() * 0.5)
+            self._broker.kill()
+            self._site.wait_for_words(job, GOES_ON)
+            self._broker.start()
+            self._site.write()
+            self._site.finish(job)
+        self.result.broker_restarts += 1
+
     def _server_crashes(self) -> None:
         assert self._server is not None  # noqa: S101 - such a step is drawn for its stores only
-        with self._job("stream") as job:
-            self._wait_for_commits(job, 1)
+        with self._site.job("stream") as job:
+            self._site.wait_for_commits(job, 1)
             self._server.stop(signal.SIGQUIT)
-            self._write()  # so that there is something to commit, however far it was
-            self._require(job, {2})
+            self._site.write()  # so that there is something to commit, however far it was
+            self._site.require(job, {REFUSED})
             self._server.start()
         self.result.restarts += 1
 
-    # -- the job
-
-    @contextmanager
-    def _job(self, mode: str, crash_at: str = "") -> Iterator[Part]:
-        self._parts += 1
-        arguments = [
-            f"--bootstrap={self._bootstrap}",
-            f"--topic={self._topic}",
-            f"--name={NAME}",
-            f"--store={self._place.kind}",
-            f"--path={self._place.path}",
-            f"--table={self._place.table}",
-            f"--mode={mode}",
-            "--interval=0.1",
-            "--columns=n long",
-            f"--max-records={SLICE}",
-            "--master=local[1]",
-            f"--jars={','.join(map(str, spark_jars()))}",
-            *self._more,
-        ]
-        environment = {
-            "SPARK_SINK_CRASH_AT": crash_at,
-            "SPARK_SINK_URL": self._place.url,
-            "SPARK_SINK_PASSWORD": self._place.password or "",
-            "JAVA_TOOL_OPTIONS": QUICK_JVM,
-        }
-        job = Part(self._folder, f"job-{self._parts}-{mode}", *arguments, module="spark_sink", environment=environment)
-        try:
-            yield job
-        finally:
+    def _disk_full(self, mode: str) -> None:
+        assert self._disk is not None  # noqa: S101 - such a step is drawn for its stores only
+        with self._site.job(mode) as job:
+            self._site.wait_for_commits(job, 1)
+            self._disk.fill(job.pid)
+            try:
+                self._site.write()
+                if mode == "batch":
+                    # It may have been through before the disk was full.
+                    self._site.require(job, {REFUSED, DONE})
+                else:
+                    self._wait_for_refusal(job)
+            finally:
+                self._disk.free(job.pid)
             if job.is_running:
-                _signal(job, signal.SIGKILL)
-                job.wait()
+                self._site.write()
+                self._site.finish(job)
+        self.result.full_disks += 1
 
-    def _require(self, job: Part, codes: set[int] | frozenset[int]) -> int:
-        deadline = time.monotonic() + PATIENCE_S
-        while job.is_running:
-            if time.monotonic() > deadline:
-                raise FaultRunFailed(f"{self._name}: {job.name} hangs:\n{job.last_words()}")
-            time.sleep(ASK_EVERY_S)
-        code = job.wait()
-        if code not in codes:
-            raise FaultRunFailed(f"{self._name}: {job.name} ended with {code}, not {set(codes)}:\n{job.last_words()}")
-        return code
+    def _wait_for_refusal(self, job: Part) -> None:
+        """What fails in a task is tried again, what fails in the driver ends the job."""
+        while job.is_running and GOES_ON not in job.output():
+            time.sleep(0.1)
+        if not job.is_running:
+            self._site.require(job, {REFUSED})
 
-    def _wait_for_commits(self, job: Part, commits: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while f"commit {commits}: " not in job.output():
-            if not job.is_running or time.monotonic() > deadline:
-                raise FaultRunFailed(f"{self._name}: {job.name} made no commit {commits}:\n{job.last_words()}")
-            time.sleep(ASK_EVERY_S)
+    def _upkeep(self) -> None:
+        from deltalake import DeltaTable
 
-    # -- events and the count
-
-    def _write(self) -> None:
-        """More records, in transactions of which some are aborted."""
-        from confluent_kafka import Producer
-
-        producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "transactional.id": f"{self._topic}-writer"},
-            logger=logging.getLogger("faults.kafka"),
-        )
-        producer.init_transactions(PATIENCE_S)
-        for partition in range(PARTITIONS):
-            commits = self._chance.random() < 0.8 or partition == 0
-            producer.begin_transaction()
-            first = self._written[partition]
-            for n in range(PER_STEP // PARTITIONS):
-                producer.produce(self._topic, json.dumps({"n": first + n if commits else -1}), partition=partition)
-            if commits:
-                producer.commit_transaction(PATIENCE_S)
-                self._written[partition] += PER_STEP // PARTITIONS
-            else:
-                producer.abort_transaction(PATIENCE_S)
-
-    def _positions(self) -> Counter[tuple[int, int]]:
-        return Counter((int(partition), int(n)) for partition, n in read_rows(self._place, ["_partition", "n"]))
-
-    def _compare_so_far(self) -> None:
-        """At any moment, the rows are what the stored offsets say, each once."""
-        store = make_store(self._place, NAME, self._topic, 0, Recipe("n long"))
-        try:
-            stored = store.offsets()
-            found = self._positions() if stored else Counter()
-        except SinkError as error:
-            raise FaultRunFailed(f"{self._name}: {error}") from None
-        twice = [position for position, count in found.items() if count > 1]
-        # Numbers are consecutive per partition, so that a hole shows without the offsets of markers.
-        counts = Counter(partition for partition, _ in found)
-        holes = [p for p, count in counts.items() if {n for q, n in found if q == p} != set(range(count))]
-        if twice or holes:
-            raise FaultRunFailed(f"{self._name}: doubled {twice[:5]}, holes in partitions {holes}; stored {stored}")
-
-    def _count(self) -> None:
-        found = self._positions()
-        true = {(partition, n) for partition, count in self._written.items() for n in range(count)}
-        self.result.rows = sum(found.values())
-        self.result.lost = len(true - set(found))
-        self.result.doubled = sum(count - 1 for count in found.values()) + len(set(found) - true)
-
-
-def _signal(job: Part, number: signal.Signals) -> None:
-    """To the whole job: the driver, and the JVM that it has started."""
-    os.killpg(os.getpgid(job.pid), number)
+        with self._site.job("stream") as job:
+            self._site.wait_for_commits(job, 1)
+            table = DeltaTable(self._site.place.path)
+            table.optimize.compact()
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            self._site.write()
+            self._site.finish(job)
+        self.result.upkeep += 1

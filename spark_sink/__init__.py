@@ -20,7 +20,7 @@ from spark_sink._shape import Shape
 from spark_sink._status import Standing, standing
 from spark_sink._store import ResultStore
 from spark_sink._versions import SPARK_KAFKA
-from spark_sink.errors import Fenced, OffsetsLost, SinkError, TopicRecreated
+from spark_sink.errors import Fenced, OffsetsLost, SinkError, SparkFailed, TopicRecreated
 
 __all__ = [
     "SPARK_KAFKA",
@@ -37,6 +37,7 @@ __all__ = [
     "ResultStore",
     "Shape",
     "SinkError",
+    "SparkFailed",
     "Standing",
     "TopicPlanner",
     "TopicRecreated",

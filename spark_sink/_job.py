@@ -7,23 +7,32 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
 from spark_sink._plan import Extent, TopicPlanner, resume, slices
 from spark_sink._progress import Committed, log_commit, progress
 from spark_sink._recipe import Recipe
+from spark_sink._spark_errors import spark_errors_named
 from spark_sink._store import ResultStore
-from spark_sink.errors import KafkaUnavailable, TopicRecreated
+from spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed, TopicRecreated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("spark_sink")
 
 MAX_RECORDS = 1_000_000
 """Offsets per commit: seconds of work, so that a kill costs little, and far more than the cost of a commit itself."""
+
+FAILS_FOR_S = 600.0
+"""How long a stream tries again, in seconds, without one commit in between: brokers restart, partitions move and disks
+are freed within minutes. What lasts longer is for somebody to look at."""
+
+RETRY_PAUSE_S = 1.0
+"""Between a failure and the next try, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,8 @@ def run_stream(
 ) -> Outcome:
     """Take over, then commit what the topic has, again and again.
 
-    While Kafka does not answer, the job keeps asking.
+    While Kafka does not answer, the job keeps asking. What Spark could not read or compute is tried again for
+    `FAILS_FOR_S`, after a look at how far the table is.
 
     Args:
         job: what to read.
@@ -108,7 +118,9 @@ def run_stream(
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     with session() as spark:
-        outcome = Outcome(0, 0, store.open(job.recipe.schema(spark)))
+        schema = job.recipe.schema(spark)
+        outcome = Outcome(0, 0, store.open(schema))
+        generation, fails_since = store.generation(), None
         identity = planner.identity()
         try:
             while not stop.is_set():
@@ -116,20 +128,42 @@ def run_stream(
                 try:
                     extent = planner.extent()
                 except KafkaUnavailable as error:
-                    log.warning("%s; the job goes on when it answers", error)
+                    log.warning("%s; the job asks again and goes on when it answers", error)
                 else:
                     _require_identity(extent, identity, outcome.offsets)
                     start = resume(extent, outcome.offsets)
-                    for committed in _commits(extent.end, start, job, store, spark, outcome.commits + 1):
-                        log_commit(committed)
-                        rows, commits = outcome.rows + committed.rows, outcome.commits + 1
-                        outcome = Outcome(commits, rows, dict(committed.end))
-                        if stop.is_set():
-                            break
+                    try:
+                        for committed in _commits(extent.end, start, job, store, spark, outcome.commits + 1):
+                            log_commit(committed)
+                            rows, commits = outcome.rows + committed.rows, outcome.commits + 1
+                            outcome, fails_since = Outcome(commits, rows, dict(committed.end)), None
+                            if stop.is_set():
+                                break
+                    except SparkFailed as error:
+                        fails_since = began if fails_since is None else fails_since
+                        if time.monotonic() - fails_since > FAILS_FOR_S:
+                            raise
+                        log.warning("%s; the job looks how far the table is and goes on", error)
+                        stop.wait(RETRY_PAUSE_S)
+                        generation, offsets = _taken_again(store, schema, generation)
+                        outcome = replace(outcome, offsets=offsets)
                 stop.wait(max(0.0, interval_s - (time.monotonic() - began)))
         finally:
             store.close()
     return outcome
+
+
+def _taken_again(store: ResultStore, schema: StructType, generation: int) -> tuple[int, dict[int, int]]:
+    """A new generation, which fences tasks of the failed commit that may still run, and the offsets as they are.
+
+    Raises:
+        Fenced: another job has taken over meanwhile; it must not be fenced in turn.
+    """
+    newest = store.generation()
+    if newest != generation:
+        raise Fenced(f"generation {newest} has taken over from {generation}. Let the other job go on")
+    offsets = store.open(schema)
+    return store.generation(), offsets
 
 
 def _require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
@@ -157,7 +191,10 @@ def _commits(
 ) -> Iterator[Committed]:
     for number, (begin, until) in enumerate(slices(start, end, job.max_records), first):
         began = time.monotonic()
-        with job.recipe.frames(records(spark, job, begin, until), narrow=store.narrow) as (rows, rejects):
+        with (
+            spark_errors_named(job.topic, begin, until),
+            job.recipe.frames(records(spark, job, begin, until), narrow=store.narrow) as (rows, rejects),
+        ):
             count = store.commit(rows, begin, until, rejects)
         yield Committed(number, count, begin, until, time.monotonic() - began)
 

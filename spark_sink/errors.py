@@ -7,6 +7,7 @@
     ├── OffsetsLost            retention has removed records that the table does not have yet
     ├── TopicRecreated         the table's offsets stem from another topic of the same name
     ├── SchemaDiffers          the table has other columns than the job wants to write
+    ├── SparkFailed            Spark could not read or compute the records of a range
     ├── StoreError             the result table cannot be opened, read or written
     └── Fenced                 another job of the same name has taken over
 
@@ -42,6 +43,10 @@ class TopicRecreated(SinkError):
 
 class SchemaDiffers(SinkError):
     """The result table has other columns, or other types, than the job wants to write."""
+
+
+class SparkFailed(SinkError):
+    """Spark could not read or compute the records of a range; how far the table is, the table knows."""
 
 
 class StoreError(SinkError):

@@ -57,19 +57,20 @@ def producer(
 
 @faults.command()
 def sink(
-    short: Annotated[bool, typer.Option("--short", help="Each fault once, instead of twenty times.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Each fault once.")] = False,
+    times: Annotated[int, typer.Option(min=1, help="How often each fault, unless --short.")] = 20,
     store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Kill, freeze and double the Spark job over every store; prove that each record is a row, once."""
+    """Kill, freeze and double the Spark job over every store, take it Kafka, database and disk; count its rows."""
     from faults import SINK_STORES, run_sink
 
     for name in store or []:
         if name not in SINK_STORES:
             raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(SINK_STORES)})")
-    result = run_sink(short, _drawn(seed), _speaker(json), folder, tuple(store or ()))
+    result = run_sink(1 if short else times, _drawn(seed), _speaker(json), folder, tuple(store or ()))
     if json:
         print(json_text.dumps(result.as_dict()), flush=True)
     if not result.ok:

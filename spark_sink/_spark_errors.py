@@ -1,0 +1,39 @@
+"""What went wrong inside Spark, as one sentence instead of a page of two languages' stack traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import takewhile
+
+from spark_sink.errors import SparkFailed
+
+MAX_REASON = 500
+"""Characters; a JVM's message may carry a whole plan."""
+
+
+@contextmanager
+def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
+    """Turn Spark's errors into `SparkFailed`; Spark has logged the whole of them by then."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        moved = ", ".join(f"{p}: {start[p]}-{offset}" for p, offset in end.items() if offset != start[p])
+        raise SparkFailed(
+            f"topic {topic}, offsets {moved}: Spark could not bring them into the table ({reason_of(error)}). How far "
+            "the table is, the table knows: set right what is wrong, and the next run goes on from there"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """The line that says what happened: of a Python traceback the last, of anything else the first."""
+    from py4j.protocol import Py4JJavaError
+
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    lines = takewhile(lambda line: line.strip() and not line.startswith("\tat "), text.strip().splitlines())
+    said = list(lines) or [type(error).__name__]
+    is_traceback = any("Traceback" in line for line in said[:2])
+    return said[-1 if is_traceback else 0].strip()[:MAX_REASON]
