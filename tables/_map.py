@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tables import _aging as aging
+from tables import _entries as entries
 from tables import _kernels as kernels
 from transport import EncodedBatch, RecordBatch, entry_batch
 from transport import _kernels as records
@@ -196,7 +197,7 @@ class LastSequences:
             evictions, or -1)
         """
         self._reserve(batch.count, int(np.clip(batch.columns[records.KEY_LENGTH], 0, None).sum()))
-        found: tuple[int, int, int] = kernels.load(
+        found: tuple[int, int, int] = entries.load(
             batch.data,
             batch.columns,
             self._seed,
@@ -314,7 +315,7 @@ class LastSequences:
         """
         slots = np.flatnonzero(self._unsaved)
         first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
-        kernels.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
+        entries.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
         return self._entries(slots[np.lexsort((second, first))], timed=self._timed)
 
     def unsettled(self, most: int) -> dict[bytes, bool] | None:
@@ -364,7 +365,7 @@ class LastSequences:
             out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
             at, count = entry_batch(out, first)
             first = []
-            done, at, count = kernels.write_entries(
+            done, at, count = entries.write_entries(
                 done,
                 self._starts,
                 self._lengths,
