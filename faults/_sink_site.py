@@ -184,6 +184,7 @@ class SinkSite:
             first = self._written[partition]
             for n in range(PER_STEP // PARTITIONS):
                 producer.produce(self._topic, json.dumps({"n": first + n if commits else -1}), partition=partition)
+            producer.flush(PATIENCE_S)  # what is aborted before it was sent would leave nothing to step over
             if commits:
                 producer.commit_transaction(PATIENCE_S)
                 self._written[partition] += PER_STEP // PARTITIONS
