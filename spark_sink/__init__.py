@@ -19,6 +19,7 @@ from spark_sink._session import spark_session
 from spark_sink._shape import Shape
 from spark_sink._status import Standing, standing
 from spark_sink._store import ResultStore
+from spark_sink._vacuum import Orphan, vacuum
 from spark_sink._versions import SPARK_KAFKA
 from spark_sink.errors import Fenced, OffsetsLost, SinkError, SparkFailed, TopicRecreated
 
@@ -30,6 +31,7 @@ __all__ = [
     "IcebergStore",
     "Job",
     "OffsetsLost",
+    "Orphan",
     "Outcome",
     "Place",
     "PostgresStore",
@@ -49,4 +51,5 @@ __all__ = [
     "run_stream",
     "spark_session",
     "standing",
+    "vacuum",
 ]

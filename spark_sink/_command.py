@@ -21,6 +21,7 @@ from spark_sink._plan import TopicPlanner
 from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
 from spark_sink._session import spark_session
 from spark_sink._shape import Kind, Shape
+from spark_sink._vacuum_command import run_vacuum
 from spark_sink.errors import Fenced, OptionRefused, SinkError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job.
+    """Run the job; or, where the first word is `vacuum`, remove what killed ones have left.
 
     Args:
         arguments: the command line without the program's name; None: the process's own.
@@ -50,11 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 2 refused, 3 fenced.
     """
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    removing = words[:1] == ["vacuum"]
+    options = argparse.Namespace() if removing else _parser().parse_args(words)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        _run(options)
+        if removing:
+            run_vacuum(words[1:], URL_VARIABLE, PASSWORD_VARIABLE)
+        else:
+            _run(options)
     except Fenced as error:
         print(f"fenced: {error}", file=sys.stderr)
         return EXIT_FENCED
@@ -131,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark_sink",
         description="Bring the committed records of a Kafka topic into a result table, each exactly once.",
-        epilog="Exit codes: 0 done, 2 refused with a sentence, 3 fenced by another job of the same name. Secrets "
+        epilog="`vacuum` removes what killed jobs have left. Exit codes: 0 done, 2 refused with a sentence, 3 fenced "
+        "by another job of the same name. Secrets "
         f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
         f"{READER_VARIABLE} (JSON objects), the database of store postgres into {URL_VARIABLE} and its password, where "
         f"that has none, into {PASSWORD_VARIABLE}.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spark_sink import _crash
 from spark_sink._delta_merge import merge, require_plain
-from spark_sink._parquet import write_files
+from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
@@ -59,7 +59,7 @@ class DeltaStore:
         self._name = name
         self._topic = topic
         self._topic_identity = topic_identity
-        self._generation_key = f"ratchet-sink/{name}/generation"
+        self._generation_key = generation_key(name)
         self._topic_key = f"ratchet-sink/{name}/{topic}"
         self._generation: int | None = None
         self._table: DeltaTable | None = None
@@ -118,7 +118,9 @@ class DeltaStore:
         _crash.passing("before-write")
         folder = self._staging(generation) if self._shape.key else self._path
         folder.mkdir(parents=True, exist_ok=True)
-        written = write_files(dataframe, str(folder), pa.schema(table.schema().to_arrow()))
+        written = write_files(
+            dataframe, str(folder), pa.schema(table.schema().to_arrow()), stem(self._name, generation)
+        )
         transactions = {
             self._generation_key: generation,
             f"{self._topic_key}/partitions": max(end) + 1,
@@ -166,7 +168,7 @@ class DeltaStore:
             self._refuse(error)
 
     def _newest(self, table: DeltaTable) -> int:
-        return table.transaction_version(self._generation_key) or 0
+        return newest_generation(table, self._name)
 
     def _stored(self, table: DeltaTable) -> dict[int, int]:
         count = table.transaction_version(f"{self._topic_key}/partitions") or 0
@@ -267,6 +269,16 @@ class DeltaStore:
         raise StoreError(
             f"{self._path}: {_first_line(error)}. Look at the folder and its rights, then run again"
         ) from None
+
+
+def generation_key(job: str) -> str:
+    """Under which the log keeps the number of a job's newest holder."""
+    return f"ratchet-sink/{job}/generation"
+
+
+def newest_generation(table: DeltaTable, job: str) -> int:
+    """Number of the newest holder; 0: there was none."""
+    return table.transaction_version(generation_key(job)) or 0
 
 
 def table_folder(path: str) -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_sink import _crash
-from spark_sink._parquet import write_files
+from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
 from spark_sink._store import require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
@@ -88,6 +88,7 @@ class DuckDBStore:
         if "://" in path or path.startswith(":") or "\0" in path:
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
         self._path = Path(path).absolute()
+        self._staging = staging_prefix(self._path, table, name)
         self._table, self._rejected = table, f"{table}_rejects"
         self._name, self._topic, self._topic_identity = name, topic, topic_identity
         self._shape, self._rejects = shape, rejects
@@ -140,10 +141,11 @@ class DuckDBStore:
         folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
         folder.mkdir(mode=0o700)
         try:
-            brought = _Brought(folder, write_files(dataframe, str(folder), self._arrow))
+            brought = _Brought(folder, write_files(dataframe, str(folder), self._arrow, stem(self._name, generation)))
             rejected = _Brought(folder, [])
             if rejects is not None:
-                rejected = _Brought(folder, write_files(rejects, str(folder), to_arrow_schema(rejects.schema)))
+                schema = to_arrow_schema(rejects.schema)
+                rejected = _Brought(folder, write_files(rejects, str(folder), schema, stem(self._name, generation)))
             _crash.passing("before-commit")
             self._commit(brought, rejected, generation, start, end)
         except Exception:
@@ -209,6 +211,14 @@ class DuckDBStore:
             "SELECT generation FROM ratchet_sink_jobs WHERE result = ? AND job = ?", [self._table, self._name]
         ).fetchone()
         return int(found[0]) if found else 0
+
+    def generations(self) -> dict[str, int]:
+        """The newest holder of each job that writes to the result table."""
+        with self.reading() as database:
+            if not self._has_book(database):
+                return {}
+            found = database.execute("SELECT job, generation FROM ratchet_sink_jobs WHERE result = ?", [self._table])
+            return dict(found.fetchall())
 
     def _stored(self, database: DuckDBPyConnection) -> dict[int, int]:
         return {partition: offset for partition, offset, _ in self._entries(database)}
@@ -328,12 +338,6 @@ class DuckDBStore:
                 if generation.isdecimal() and int(generation) < before:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    @property
-    def _staging(self) -> str:
-        """How folders with a job's rows on their way begin; each lies beside the database."""
-        digest = hashlib.sha256(f"{self._table}\0{self._name}".encode()).hexdigest()[:12]
-        return f".{self._path.name}.{digest}.staged-"
-
     def _refuse(self, error: Exception) -> NoReturn:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise StoreError(f"{self._path}: {reason}. Look at the file and its rights, then run again") from None
@@ -372,6 +376,12 @@ def read_duckdb(path: str, table: str, columns: Sequence[str]) -> list[tuple[Any
         names = ", ".join(map(_quoted, columns))
         found: list[tuple[Any, ...]] = database.execute(f"SELECT {names} FROM {_quoted(table)}").fetchall()  # noqa: S608
     return found
+
+
+def staging_prefix(path: Path, table: str, job: str) -> str:
+    """How folders with a job's rows on their way begin, beside the database; its holder's generation comes next."""
+    digest = hashlib.sha256(f"{table}\0{job}".encode()).hexdigest()[:12]
+    return f".{path.name}.{digest}.staged-"
 
 
 def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:

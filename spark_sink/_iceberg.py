@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from spark_sink import _crash
-from spark_sink._parquet import write_files
+from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
@@ -78,7 +78,7 @@ class IcebergStore:
         if not TABLE_NAME.fullmatch(table):
             raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
-        self._generation_key = f"ratchet-sink.{name}.generation"
+        self._generation_key = generation_key(name)
         self._topic_key = f"ratchet-sink.{name}.{topic}"
         self._generation: int | None = None
         self._table: Table | None = None
@@ -131,9 +131,10 @@ class IcebergStore:
         self._refresh(table)
         self._require_holder(table, generation, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
-        folder = Path(unquote(urlsplit(table.location()).path)) / "data"
+        folder = data_folder(table)
         folder.mkdir(exist_ok=True)
-        written = write_files(dataframe, str(folder), schema_to_pyarrow(table.schema(), include_field_ids=False))
+        schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        written = write_files(dataframe, str(folder), schema, stem(self._name, generation))
         files = [f"{table.location()}/data/{name}" for name, _, _ in written]
         offsets = {
             "offsets": {str(partition): offset for partition, offset in end.items()},
@@ -167,7 +168,7 @@ class IcebergStore:
     # -- what is stored
 
     def _newest(self, table: Table) -> int:
-        return int(table.properties.get(self._generation_key, "0"))
+        return newest_generation(table, self._name)
 
     def _entry(self, table: Table) -> tuple[dict[int, int], int]:
         stored = json.loads(table.properties.get(self._topic_key, '{"offsets": {}, "identity": 0}'))
@@ -269,6 +270,21 @@ class IcebergStore:
     def _refuse(self, error: Exception) -> NoReturn:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise StoreError(f"{self._path}: {reason}. Look at the folder and its rights, then run again") from None
+
+
+def generation_key(job: str) -> str:
+    """Property with the number of a job's newest holder."""
+    return f"ratchet-sink.{job}.generation"
+
+
+def newest_generation(table: Table, job: str) -> int:
+    """Number of the newest holder; 0: there was none."""
+    return int(table.properties.get(generation_key(job), "0"))
+
+
+def data_folder(table: Table) -> Path:
+    """Where a table's files are."""
+    return Path(unquote(urlsplit(table.location()).path)) / "data"
 
 
 def _described(data_type: object) -> str:

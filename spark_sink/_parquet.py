@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,16 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 task is small beside what Spark itself takes."""
 
 
-def write_files(dataframe: DataFrame, folder: str, schema: Any) -> list[tuple[str, int, int]]:
+FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
+"""Files say whose they are: what a holder left that another has followed can never be committed (see `_vacuum`)."""
+
+
+def stem(job: str, generation: int) -> str:
+    """How the names of a holder's files begin; see `FILE_NAME`."""
+    return f"part-{job}.{generation}"
+
+
+def write_files(dataframe: DataFrame, folder: str, schema: Any, stem: str) -> list[tuple[str, int, int]]:
     """Write the rows into new files of `folder`, a local or mounted path that every executor sees.
 
     Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
@@ -26,6 +36,7 @@ def write_files(dataframe: DataFrame, folder: str, schema: Any) -> list[tuple[st
         dataframe: the rows.
         folder: absolute path of an existing folder.
         schema: `pyarrow.Schema` of the files; the rows are brought to its types.
+        stem: of the holder, see `stem`.
 
     Returns:
         File name, rows and bytes of each file.
@@ -33,10 +44,10 @@ def write_files(dataframe: DataFrame, folder: str, schema: Any) -> list[tuple[st
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    return [(row.file, row.rows, row.bytes) for row in plain.mapInArrow(_task(folder, schema), WRITTEN).collect()]
+    return [(row.file, row.rows, row.bytes) for row in plain.mapInArrow(_task(folder, schema, stem), WRITTEN).collect()]
 
 
-def _task(folder: str, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     row_group_bytes = ROW_GROUP_BYTES
 
@@ -48,7 +59,7 @@ def _task(folder: str, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        path = Path(folder) / f"part-{uuid.uuid4().hex}.zstd.parquet"
+        path = Path(folder) / f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
         writer = None
         rows = gathered_bytes = 0
         gathered: list[Any] = []

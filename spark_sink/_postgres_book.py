@@ -163,6 +163,12 @@ class Book:
         found = self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job}")
         return int(found[0][0]) if found else 0
 
+    def generations(self, database: Database) -> dict[str, int]:
+        """The newest holder of each job that writes to the result table; none where there is no bookkeeping."""
+        if not self._is_there(database):
+            return {}
+        return dict(self.run(database, "SELECT job, generation FROM {jobs} WHERE result = {result}"))
+
     def stored(self, database: Database) -> dict[int, int]:
         """Next offset of each partition."""
         if not self._is_there(database):
@@ -281,17 +287,21 @@ class Book:
         """Name for a staging table of that holder."""
         return f"{self._staging}{generation}_{uuid.uuid4().hex[:8]}"
 
-    def drop_staging(self, database: Database, newest: int) -> None:
-        """Remove what holders up to that generation have left."""
-        for (table,) in self.run(
+    def staged(self, database: Database, newest: int) -> list[tuple[str, int]]:
+        """Names and bytes of the staging tables that holders up to that generation have left."""
+        found = self.run(
             database,
-            "SELECT relname FROM pg_class WHERE relnamespace = (SELECT relnamespace FROM pg_class "
-            "WHERE oid = {jobs_name}::regclass) AND relkind = 'r' AND starts_with(relname, {prefix})",
+            "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relnamespace = (SELECT relnamespace "
+            "FROM pg_class WHERE oid = {jobs_name}::regclass) AND relkind = 'r' AND starts_with(relname, {prefix})",
             jobs_name=self._literal(self.table("ratchet_sink_jobs")),
             prefix=self._literal(self._staging),
-        ):
-            if _is_older(table.rpartition("_")[0], self._staging, newest):
-                self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
+        )
+        return [(table, size) for table, size in found if _is_older(table.rpartition("_")[0], self._staging, newest)]
+
+    def drop_staging(self, database: Database, newest: int) -> None:
+        """Remove what holders up to that generation have left."""
+        for table, _ in self.staged(database, newest):
+            self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
 
     def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         found = self.run(

@@ -117,6 +117,31 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     console.print(f"{sum(found.lag.values()):,} offsets left to read (markers and aborted records count)")
 
 
+@sink.command()
+def vacuum(
+    config: Config = None,
+    older_than: Annotated[
+        float, typer.Option("--older-than", min=0, max=1_000_000, help="Hours; what is younger is kept.")
+    ] = 1.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List, and remove nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what killed and fenced jobs have left beside the result table. Needs neither Kafka nor Spark."""
+    from app import settings as settings_of_file
+    from errors import SetupError
+    from spark_sink import Place, SinkError
+    from spark_sink import vacuum as remove
+    from spark_sink._vacuum_command import as_dict, told
+
+    kept = settings_of_file.load(config).sink
+    place = Place(kept.store, kept.path, kept.table, _secret(kept.url) or "", _secret(kept.password))
+    try:
+        found = remove(place, older_than * 3600, dry_run=dry_run)
+    except SinkError as error:
+        raise SetupError(str(error)) from None
+    print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else told(place, found, dry_run=dry_run))
+
+
 def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: SinkSettings) -> int:
     """Run `python -m spark_sink` as a child of its own, so that no JVM is tied to this process.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from deltalake import DeltaTable, Field, Schema
 from typer.testing import CliRunner
 
 from app.cli.sink import sink
@@ -76,6 +77,20 @@ def test_status_says_what_is_left_to_read_and_takes_nothing_over(
     shown = CliRunner().invoke(ratchet, ["status", "--config", str(settings_file)])
     assert "10 offsets left to read" in shown.output
     assert not Path(table).exists()
+
+
+def test_vacuum_needs_a_table_and_neither_kafka_nor_spark(
+    ratchet: typer.Typer, settings_file: Path, table: str
+) -> None:
+    settings_file.write_text(settings_file.read_text("utf-8").replace("bootstrap = ", "bootstrap = '127.0.0.1:1' # "))
+    nothing = CliRunner().invoke(ratchet, ["vacuum", "--config", str(settings_file)])
+    assert isinstance(nothing.exception, SetupError)
+    assert "there is no result table" in str(nothing.exception)
+    DeltaTable.create(table, schema=Schema([Field("who", "string")]))
+    done = CliRunner().invoke(ratchet, ["vacuum", "--config", str(settings_file), "--dry-run", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert told == {"store": "delta", "table": table, "dry_run": True, "count": 0, "bytes": 0, "names": []}
 
 
 def test_a_password_is_never_printed(ratchet: typer.Typer, settings_file: Path) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
-from spark_sink import DeltaStore, count, read_totals
+from spark_sink import DeltaStore, Place, count, read_totals, vacuum
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -51,6 +52,12 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     assert rows("_partition", "who", "n", "_value") == [(p, f"p{p}", n, None) for p in (0, 1) for n in range(500)]
     assert read_totals(table, "who", ["n"]) == {"p0": {"n": 124_750}, "p1": {"n": 124_750}}
     assert files > 0
+    named = {uri.rpartition("/")[2] for uri in DeltaTable(table).file_uris()}
+    orphans = {path.name for path in Path(table).glob("*.parquet")} - named
+    assert len(orphans) == 2  # of the kill before the second commit, one file for each Kafka partition
+    assert {orphan.name for orphan in vacuum(Place("delta", table), older_than_s=-60)} == orphans
+    assert {path.name for path in Path(table).glob("*.parquet")} == named
+    assert count(table) == 1000
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and path != Path(table)]  # no litter of Spark's
 
     empty = command(*arguments, "--json", JAVA_HOME="/nowhere")  # nothing to do, so Java is not needed

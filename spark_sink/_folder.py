@@ -1,0 +1,79 @@
+"""The folder that a table lies in, as those see it who write its files and those who remove them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file in a folder."""
+
+    name: str
+    bytes: int
+    modified_s: float
+    """When it was last written, in seconds since 1970."""
+
+
+class LocalFolder:
+    """A folder on a local or mounted disk.
+
+    Nothing here follows a symbolic link below the folder itself: what is listed and removed lies in it.
+
+    Args:
+        path: absolute path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def files(self, *folders: str) -> list[Stored]:
+        """The plain files of a folder below this one.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        found = []
+        with self._entered(folders) as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                # A holder at work removes its files too.
+                with suppress(FileNotFoundError):
+                    if entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append(Stored(entry.name, status.st_size, status.st_mtime))
+        return found
+
+    def folders(self, *folders: str) -> list[str]:
+        """The names of the folders in one below this one.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with self._entered(folders) as folder, os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+    def remove(self, name: str, *folders: str) -> None:
+        """Remove a file of a folder below this one, where it is still there.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        with suppress(FileNotFoundError), self._entered(folders) as folder:
+            os.unlink(name, dir_fd=folder)
+
+    @contextmanager
+    def _entered(self, folders: tuple[str, ...]) -> Iterator[int]:
+        # Step by step and by descriptor: a name that becomes a link in between leads nowhere.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for folder in folders:
+                inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
