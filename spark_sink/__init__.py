@@ -10,13 +10,16 @@ from spark_sink._delta import DeltaStore
 from spark_sink._duckdb import DuckDBStore
 from spark_sink._iceberg import IcebergStore
 from spark_sink._job import Job, Outcome, run_batch, run_stream
+from spark_sink._kafka_options import java_options
 from spark_sink._open import Place, make_store
-from spark_sink._plan import TopicPlanner
+from spark_sink._plan import TopicPlanner, resume
 from spark_sink._postgres import PostgresStore
 from spark_sink._recipe import Recipe
+from spark_sink._recount import Recount, recount
 from spark_sink._results import count, read_rows, read_totals
+from spark_sink._scan import partition_and_offset, scan
 from spark_sink._session import spark_session
-from spark_sink._shape import Shape
+from spark_sink._shape import COUNT_COLUMN, Shape
 from spark_sink._status import Standing, standing
 from spark_sink._store import ResultStore
 from spark_sink._vacuum import Orphan, vacuum
@@ -24,6 +27,7 @@ from spark_sink._versions import SPARK_KAFKA
 from spark_sink.errors import Fenced, OffsetsLost, SinkError, SparkFailed, TopicRecreated
 
 __all__ = [
+    "COUNT_COLUMN",
     "SPARK_KAFKA",
     "DeltaStore",
     "DuckDBStore",
@@ -36,6 +40,7 @@ __all__ = [
     "Place",
     "PostgresStore",
     "Recipe",
+    "Recount",
     "ResultStore",
     "Shape",
     "SinkError",
@@ -44,11 +49,16 @@ __all__ = [
     "TopicPlanner",
     "TopicRecreated",
     "count",
+    "java_options",
     "make_store",
+    "partition_and_offset",
     "read_rows",
     "read_totals",
+    "recount",
+    "resume",
     "run_batch",
     "run_stream",
+    "scan",
     "spark_session",
     "standing",
     "vacuum",

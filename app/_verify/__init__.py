@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from app._results import result_stream
 from app._topics import changelog_name
 from app._verify._compare import ExpectedPartition, compare_dead_letters
+from app._verify._identities import Emitted
 from app._verify._reading import Reader
 from app._verify._report import Finding, Kind, Report
 from app._verify._rule import RecordView, Rule
-from app.settings import Settings
+from app.settings import Settings, StreamSettings
 from errors import SettingsError
 from tables import SequenceSource
 
-__all__ = ["Finding", "Kind", "RecordView", "Report", "verify"]
+if TYPE_CHECKING:
+    from app._verify._results import ResultTable, Session
+
+__all__ = ["Finding", "Kind", "RecordView", "Report", "verify", "verify_results"]
 
 
 def verify(settings: Settings, stream: str | None = None) -> Report:
@@ -34,10 +41,45 @@ def verify(settings: Settings, stream: str | None = None) -> Report:
         TransportError: a partition cannot be read.
     """
     name, chosen = settings.stream(stream)
+    return _verify(settings, name, chosen, _bootstrap(settings), None)
+
+
+def verify_results(settings: Settings, stream: str | None, session: Session) -> Report:
+    """The same, and on into the result table of the settings: every record once, or why that cannot be said.
+
+    The table is read first and the output after it, so that a job may go on meanwhile. In memory it holds eight more
+    bytes for each row of a table that rows are added to, or some 400 for each key of a table with a key; and 16 more
+    for each record of one partition of the output.
+
+    Args:
+        settings: with `bootstrap` set.
+        stream: the stream's name; None: the one of `sink.stream`, or the only one.
+        session: starts Spark; called only for a table with a key.
+
+    Raises:
+        SetupError: the table cannot be read.
+        RatchetError: see `verify`; SettingsError also where the results are of another stream.
+    """
+    from app._verify._results import ResultTable
+
+    name, chosen = result_stream(settings, stream)
+    if settings.sink.stream not in {None, name}:
+        raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
+    table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
+    return _verify(settings, name, chosen, _bootstrap(settings), table)
+
+
+def _bootstrap(settings: Settings) -> str:
     if settings.bootstrap is None:
         raise SettingsError("bootstrap: is missing. Say which Kafka the stream is in")
+    return settings.bootstrap
+
+
+def _verify(settings: Settings, name: str, chosen: StreamSettings, bootstrap: str, table: ResultTable | None) -> Report:
     rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence))
-    reader = Reader(settings, chosen, settings.bootstrap)
+    reader = Reader(settings, chosen, bootstrap)
+    if table is not None:
+        table.read()
     bounds = reader.bounds()
     report = Report(name)
     invalid: dict[int, dict[int, bytes]] = {}
@@ -48,9 +90,14 @@ def verify(settings: Settings, stream: str | None = None) -> Report:
         for offset, record in reader.records(chosen.input, partition, bounds.settled[partition]):
             expected.judge(offset, record, report)
         output = reader.records(chosen.output, partition, bounds.output_ends[partition])
-        expected.compare(chosen.output, output, bounds.judged[partition], report)
+        emitted = None if table is None else Emitted()
+        expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
+        if table is not None and emitted is not None:
+            table.compare(expected, emitted, bounds.judged[partition])
         invalid[partition] = expected.invalid
         report.pending += max(0, bounds.input_ends[partition] - bounds.settled[partition])
     letters = reader.dead_letters(bounds)
     compare_dead_letters(chosen.input, chosen.dead_letters, invalid, letters, bounds.judged, report)
+    if table is not None:
+        report.results = table.finish()
     return report

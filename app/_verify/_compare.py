@@ -8,6 +8,9 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from app._verify._identities import STRANGER, Emitted, Flags, Numbers, numbers
 from app._verify._report import Finding, Kind, Report
 from app._verify._rule import Headers, RecordView, Rule
 from tables import Stretch
@@ -61,6 +64,7 @@ class ExpectedPartition:
         self._places: dict[bytes, int] = {}
         # ... and, where records were not judged, several of the output: all that are not yet seen.
         self._several: dict[bytes, deque[int]] = {}
+        self._seen = bytearray()
         self.invalid: dict[int, bytes] = {}
         """Offset of each invalid record -> digest of what its dead letter must carry."""
 
@@ -112,7 +116,14 @@ class ExpectedPartition:
     def _content(self, place: int) -> bytes:
         return bytes(self._contents[16 * place : 16 * place + 16])
 
-    def compare(self, topic: str, output: Iterator[tuple[int, RecordView]], judged_to: int, report: Report) -> None:
+    def compare(
+        self,
+        topic: str,
+        output: Iterator[tuple[int, RecordView]],
+        judged_to: int,
+        report: Report,
+        emitted: Emitted | None = None,
+    ) -> None:
         """Go through the output and add what is wrong with it.
 
         Args:
@@ -120,18 +131,22 @@ class ExpectedPartition:
             output: its records, with their offsets.
             judged_to: input before this offset must be in the output; later input may be.
             report: gets the counts and findings.
+            emitted: gets every record of the output; None: nobody asks for them.
         """
-        seen = bytearray(len(self._offsets))
+        seen = self._seen = bytearray(len(self._offsets))
         furthest = -1
         strangers_here = 0
-        strangers: list[tuple[int, int]] = []  # records without a counterpart: (offset, the place they stand at)
-        for offset, record in output:
+        # Records without a counterpart: (offset, the place they stand at, which of the output's records it is).
+        strangers: list[tuple[int, int, int]] = []
+        for number, (offset, record) in enumerate(output):
             report.delivered += 1
             digest = content(record)
             place = self._place(record, digest, seen)
+            if emitted is not None:
+                emitted.add(offset, STRANGER if place is None else place)
             if place is None:
                 strangers_here += 1
-                strangers.append((offset, furthest + strangers_here))
+                strangers.append((offset, furthest + strangers_here, number))
                 continue
             if seen[place]:
                 report.add(self._finding("doubled", topic, place, offset))
@@ -143,11 +158,13 @@ class ExpectedPartition:
                 report.add(self._finding("reordered", topic, place, offset))
             else:
                 furthest, strangers_here = place, 0
-        for offset, place in strangers:
+        for offset, place, number in strangers:
             # Where a record is missing and a stranger stands in its place, it is that record, altered so much that
             # its identity or sequence cannot be read any more.
             if place < len(seen) and not seen[place]:
                 seen[place] = 1
+                if emitted is not None:
+                    emitted.recognise(number, place)
                 report.add(self._finding("altered", topic, place, offset, "identity or sequence differ"))
             else:
                 detail = "no record of the input that had to be forwarded has its identity and sequence"
@@ -159,6 +176,34 @@ class ExpectedPartition:
                 report.add(self._finding("lost", topic, place, None))
             else:
                 report.pending += 1
+
+    # What was expected, as columns, and where `compare` has found it.
+
+    @property
+    def identities(self) -> list[bytes]:
+        """By number."""
+        return self._identities
+
+    @property
+    def owners(self) -> Numbers:
+        """Number of the identity of each expected record."""
+        return numbers(self._owners)
+
+    @property
+    def input_offsets(self) -> Numbers:
+        """Where each of them stands in the input."""
+        return numbers(self._offsets)
+
+    @property
+    def seen(self) -> Flags:
+        """Whether the output has it."""
+        return np.frombuffer(self._seen, np.bool_)
+
+    def known_as(self, place: int) -> tuple[str | None, int | None]:
+        """Identity and sequence of an expected record; None for a stranger."""
+        if place == STRANGER:
+            return None, None
+        return self._identities[self._owners[place]].decode("utf-8", "backslashreplace"), self._sequences[place]
 
     def _finding(self, kind: Kind, topic: str, place: int, offset: int | None, detail: str = "") -> Finding:
         return Finding(

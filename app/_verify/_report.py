@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from app._verify._results import ResultsReport
 
 Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected"]
 
@@ -64,6 +67,8 @@ class Report:
     counts: Counter[Kind] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     """The first few of each kind."""
+    results: ResultsReport | None = None
+    """The verdict on the result table; None: nobody asked for it."""
 
     @property
     def lost(self) -> int:
@@ -93,7 +98,12 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether nothing was found."""
-        return not self.counts
+        return not self.counts and (self.results is None or self.results.ok)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether everything that was asked for could be compared, and nothing was found."""
+        return self.ok and (self.results is None or self.results.proven_by is not None)
 
     def add(self, finding: Finding) -> None:
         """Count it, and keep it if it is one of the first of its kind."""
@@ -120,4 +130,5 @@ class Report:
             "dead_letters": self.dead_letters,
             "pending": self.pending,
             "findings": [str(finding) for finding in self.findings],
+            **({} if self.results is None else {"proven": self.is_proven, "results": self.results.as_dict()}),
         }

@@ -3,43 +3,135 @@
 from __future__ import annotations
 
 import json as json_text
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli._options import Config, Json, Stream
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.console import Console
 
-def verify(stream: Stream = None, config: Config = None, json: Json = False) -> None:
-    """Recompute from the raw input what the output must be, and compare. Exit code 1 if anything is wrong."""
+    from app._verify import Report
+    from app._verify._results import ResultsReport
+
+IDENTITIES_SHOWN = 20
+"""A screen's worth; those with something lost or doubled come first."""
+
+EXIT_WRONG = 1
+EXIT_UNPROVEN = 3
+"""Nothing wrong was found, but not everything could be compared: a script must not take that for a proof."""
+
+
+def verify(
+    stream: Stream = None,
+    config: Config = None,
+    json: Json = False,
+    results: Annotated[bool, typer.Option("--results", help="Go on into the result table of [sink].")] = False,
+) -> None:
+    """Recompute from the raw input what the output must be, and compare.
+
+    Exit codes: 0 proven, 1 something is wrong, 2 it cannot be compared, 3 nothing is wrong in what can be compared, but
+    a query of yours makes the results.
+    """
     from rich.console import Console
 
     from app._broker import choose_broker
+    from app._results import result_stream
     from app._verify import verify as verify_stream
+    from app._verify import verify_results
     from app.settings import load
 
     settings = load(config)
-    settings.stream(stream)  # a wrong name is said before Kafka is looked for
+    # A wrong name is said before Kafka is looked for.
+    name, _ = result_stream(settings, stream) if results else settings.stream(stream)
     with choose_broker(settings) as bootstrap:
-        report = verify_stream(settings.model_copy(update={"bootstrap": bootstrap}), stream)
+        named = settings.model_copy(update={"bootstrap": bootstrap})
+        report = verify_results(named, name, _spark) if results else verify_stream(named, name)
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:
         console = Console(markup=False, highlight=False, soft_wrap=True)
+        _show(console, report)
+        if report.results is not None:
+            _show_results(console, report.results)
+    if not report.is_proven:
+        raise typer.Exit(EXIT_UNPROVEN if report.ok else EXIT_WRONG)
+
+
+def _spark() -> AbstractContextManager[SparkSession]:
+    from app._jars import spark_jars
+    from spark_sink import spark_session
+
+    return spark_session("verify", [str(jar) for jar in spark_jars()])
+
+
+def _show(console: Console, report: Report) -> None:
+    console.print(
+        f"{report.stream}: {report.fresh:,} fresh, {report.duplicate:,} duplicate, {report.invalid:,} invalid "
+        f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
+        f"{report.pending:,} pending"
+    )
+    for partition, start, end in report.stretches:
+        console.print(f"  deduplication was off in partition {partition} for offsets {start:,} to {end - 1:,}")
+    if report.stretches:
+        console.print(f"  {report.unjudged:,} records forwarded unjudged there")
+    for finding in report.findings:
+        console.print(f"  {finding}")
+    console.print(
+        f"lost {report.lost:,}, doubled {report.doubled:,}, reordered {report.reordered:,}, "
+        f"altered {report.altered:,}, unexpected {report.unexpected:,}",
+        style="bold green" if not report.counts else "bold red",
+    )
+
+
+def _show_results(console: Console, found: ResultsReport) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from app._producers import shown
+
+    rows = "" if found.proven_by is None else f"{found.rows:,} rows and "
+    console.print(
+        f"{found.table} (job {found.job}, generation {found.generation}): {rows}{found.rejects:,} rejects for "
+        f"{found.records:,} records of the output; {found.waiting:,} not there yet"
+    )
+    if found.several:
         console.print(
-            f"{report.stream}: {report.fresh:,} fresh, {report.duplicate:,} duplicate, {report.invalid:,} invalid "
-            f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
-            f"{report.pending:,} pending"
+            f"  {found.several:,} keys have records in several partitions: there the last commit wins, and the last "
+            "record of any of them is taken as right"
         )
-        for partition, start, end in report.stretches:
-            console.print(f"  deduplication was off in partition {partition} for offsets {start:,} to {end - 1:,}")
-        if report.stretches:
-            console.print(f"  {report.unjudged:,} records forwarded unjudged there")
-        for finding in report.findings:
-            console.print(f"  {finding}")
-        console.print(
-            f"lost {report.lost:,}, doubled {report.doubled:,}, reordered {report.reordered:,}, "
-            f"altered {report.altered:,}, unexpected {report.unexpected:,}",
-            style="bold green" if report.ok else "bold red",
-        )
-    if not report.ok:
-        raise typer.Exit(1)
+    total = found.accounts.total()
+    table = Table(show_footer=True)
+    table.add_column("identity", "all")
+    in_table = "in the table" if found.proven_by == "rows" else "read by the job"
+    columns = {
+        "accepted": "accepted",
+        "emitted": "emitted",
+        in_table: "rows",
+        "rejected": "rejects",
+        "not there yet": "waiting",
+        "lost": "lost",
+        "doubled": "doubled",
+    }
+    for title, name in columns.items():
+        table.add_column(title, f"{getattr(total, name):,}", justify="right")
+    for identity, account in found.accounts.first(IDENTITIES_SHOWN):
+        named = "(of nothing in the input)" if identity is None else shown(identity)
+        figures = [f"{getattr(account, name):,}" for name in columns.values()]
+        table.add_row(Text(named), *figures, style=None if account.ok else "bold red")
+    console.print(table)
+    if len(found.accounts) > IDENTITIES_SHOWN:
+        console.print(f"  and {len(found.accounts) - IDENTITIES_SHOWN:,} identities more; all of them are in the sums")
+    for finding in found.findings:
+        console.print(f"  {finding}")
+    counts = found.counts
+    console.print(
+        f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, altered {counts['altered']:,}, "
+        f"unexpected {counts['unexpected']:,}",
+        style="bold red" if counts else "bold green" if found.proven_by else "bold yellow",
+    )
+    if found.proven_by is None:
+        console.print(f"not proven: {found.unproven}", style="bold yellow")

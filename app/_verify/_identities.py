@@ -1,0 +1,165 @@
+"""The way of each identity's records: accepted from the input, emitted to the output, in the result table."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+STRANGER = -1
+"""Place of an output record that stems from nothing in the input."""
+
+
+def numbers(held: array[int]) -> Numbers:
+    """The array's own memory, seen as a column."""
+    return np.frombuffer(held, np.int64) if held else np.empty(0, np.int64)
+
+
+class Emitted:
+    """What stands in one partition of the output: of each record its offset, and its place among the expected ones."""
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._places = array("q")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, offset: int, place: int) -> None:
+        """Take the next record."""
+        self._offsets.append(offset)
+        self._places.append(place)
+
+    def recognise(self, index: int, place: int) -> None:
+        """A stranger turned out to be an expected record after all."""
+        self._places[index] = place
+
+    @property
+    def offsets(self) -> Numbers:
+        """Ascending."""
+        return numbers(self._offsets)
+
+    @property
+    def places(self) -> Numbers:
+        """`STRANGER` where there is none."""
+        return numbers(self._places)
+
+
+@dataclass(slots=True)
+class Account:
+    """One identity's records, all partitions together."""
+
+    accepted: int = 0
+    """Of the input: those that had to be forwarded, each once."""
+    emitted: int = 0
+    """In the output."""
+    rows: int = 0
+    """In the result table; where it has a key: read by the job and not rejected."""
+    rejects: int = 0
+    """In the table of rejects."""
+    waiting: int = 0
+    """Not in the output, or not in the table, because worker or job have not come that far."""
+    lost: int = 0
+    """Not in the output or not in the table, although worker or job are past them."""
+    doubled: int = 0
+    """There more than once, in the output or in the table, without the first."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing of it is lost or doubled."""
+        return not (self.lost or self.doubled)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What became of each output record of a partition in the table; columns beside `Emitted.offsets`."""
+
+    rows: Numbers
+    rejects: Numbers
+    waiting: Flags
+    lost: Flags
+
+
+class Accounts:
+    """All identities. None stands for output records that stem from nothing in the input."""
+
+    def __init__(self) -> None:
+        self._of: dict[bytes | None, Account] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def add(
+        self,
+        identities: Sequence[bytes],
+        owners: Numbers,
+        seen: Flags,
+        due: Flags,
+        emitted: Emitted,
+        steps: Steps,
+    ) -> None:
+        """Take one partition.
+
+        Args:
+            identities: by number.
+            owners: number of the identity of each expected record.
+            seen: whether the output has it.
+            due: whether the output has to have it.
+            emitted: the output.
+            steps: what the table made of it.
+        """
+        size = len(identities) + 1  # the last number is the strangers'
+        owners_emitted = np.append(owners, size - 1)[emitted.places]  # STRANGER is the last
+
+        def summed(of: Numbers, weights: npt.NDArray[np.generic] | None = None) -> Numbers:
+            return np.bincount(of, weights, size).astype(np.int64)
+
+        out = summed(owners_emitted)
+        once = summed(owners[seen])
+        once[-1] = out[-1]
+        there = steps.rows + steps.rejects
+        figures = np.stack(
+            [
+                summed(owners),
+                out,
+                summed(owners_emitted, steps.rows),
+                summed(owners_emitted, steps.rejects),
+                summed(owners[~seen & ~due]) + summed(owners_emitted[steps.waiting]),
+                summed(owners[~seen & due]) + summed(owners_emitted[steps.lost]),
+                np.maximum(out - once, 0) + summed(owners_emitted, np.maximum(there - 1, 0)),
+            ],
+            axis=1,
+        )
+        for name, found in zip([*identities, None], figures.tolist(), strict=True):
+            if not any(found):
+                continue
+            held = self._of.get(name, Account())
+            accepted, sent, rows, rejects, waiting, lost, doubled = found
+            self._of[name] = Account(
+                held.accepted + accepted,
+                held.emitted + sent,
+                held.rows + rows,
+                held.rejects + rejects,
+                held.waiting + waiting,
+                held.lost + lost,
+                held.doubled + doubled,
+            )
+
+    def first(self, limit: int) -> Iterator[tuple[bytes | None, Account]]:
+        """Those with something lost or doubled first, then those with most records."""
+        ranked = sorted(self._of.items(), key=lambda item: (item[1].ok, -item[1].accepted, item[0] or b""))
+        yield from ranked[:limit]
+
+    def total(self) -> Account:
+        """All together."""
+        rows = [
+            (each.accepted, each.emitted, each.rows, each.rejects, each.waiting, each.lost, each.doubled)
+            for each in self._of.values()
+        ]
+        return Account(*(sum(column) for column in zip(*rows, strict=True))) if rows else Account()

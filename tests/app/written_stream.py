@@ -1,0 +1,69 @@
+"""A stream whose three topics are written by hand."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from app._verify import RecordView, Report, verify
+from app.settings import Settings, StreamSettings
+
+NewTopic = Callable[..., str]
+
+NOW_MS = int(time.time() * 1000)
+"""Kafka deletes records that are older than the topic's retention, whenever it comes round to it."""
+DEAD = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
+
+
+def record(
+    sequence: int | bytes | None, producer: bytes | None = b"a", value: bytes | None = b"v", key: bytes | None = b"k"
+):
+    headers: list[tuple[str, bytes | None]] = [("trace", b"1"), ("trace", None)]
+    if producer is not None:
+        headers.append(("ratchet-producer", producer))
+    if sequence is not None:
+        number = sequence.to_bytes(8, "big") if isinstance(sequence, int) else sequence
+        headers.append(("ratchet-sequence", number))
+    return RecordView(key, value, headers, NOW_MS)
+
+
+class Stage:
+    """A stream whose three topics are written by hand."""
+
+    def __init__(self, broker: str, new_topic: NewTopic, partitions: int = 2, **stream: object) -> None:
+        self.broker = broker
+        self.topics = new_topic(partitions), new_topic(partitions), new_topic(1)
+        given, output, letters = self.topics
+        chosen = StreamSettings(input=given, output=output, dead_letters=letters, **stream)
+        self.settings = Settings(app=f"app-{uuid.uuid4().hex[:8]}", bootstrap=broker, streams={"events": chosen})
+        self.producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
+
+    def write(self, topic: int, partition: int, records: list[RecordView], producer: Producer | None = None) -> None:
+        sender = producer or self.producer
+        for item in records:
+            sender.produce(
+                self.topics[topic],
+                item.value,
+                item.key,
+                partition,
+                timestamp=item.timestamp_ms,
+                headers=list(item.headers),
+            )
+        sender.flush()
+
+    def commit(self, *offsets: int) -> None:
+        consumer = Consumer({"bootstrap.servers": self.broker, "group.id": self.settings.app})
+        positions = [TopicPartition(self.topics[0], partition, offset) for partition, offset in enumerate(offsets)]
+        consumer.commit(offsets=positions, asynchronous=False)
+        consumer.close()
+
+    def letter(self, item: RecordView, partition: int, offset: int) -> RecordView:
+        said = b"sequence-missing", self.topics[0].encode(), b"%d" % partition, b"%d" % offset
+        return replace(item, headers=[*item.headers, *zip(DEAD, said, strict=True)])
+
+    def verify(self) -> Report:
+        return verify(self.settings)

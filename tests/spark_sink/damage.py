@@ -1,0 +1,74 @@
+"""Changing a result table behind the job's back, as a person with a console can."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from psycopg import sql
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
+
+
+def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
+    """Remove the rows of an SQL condition."""
+    if isinstance(site, DeltaSite):
+        DeltaTable(site.path).delete(condition)
+    elif isinstance(site, IcebergSite):
+        _iceberg(site).delete(condition)
+    else:
+        _execute(site, [f"DELETE FROM {{table}} WHERE {condition}"], "_rejects" if rejects else "")  # noqa: S608
+
+
+def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None) -> None:
+    """Add a copy of a row; moved_to: under another offset."""
+    condition = f"_partition = {partition} AND _offset = {offset}"
+    new = offset if moved_to is None else moved_to
+    if isinstance(site, DeltaSite):
+        write_deltalake(
+            site.path, _moved(DeltaTable(site.path).to_pyarrow_table(), partition, offset, new), mode="append"
+        )
+    elif isinstance(site, IcebergSite):
+        table = _iceberg(site)
+        table.append(_moved(table.scan().to_arrow(), partition, offset, new))
+    else:
+        copied = f"CREATE TEMP TABLE copied AS SELECT * FROM {{table}} WHERE {condition}"  # noqa: S608
+        moved, added = f"UPDATE copied SET _offset = {new}", "INSERT INTO {table} SELECT * FROM copied"  # noqa: S608
+        _execute(site, [copied, moved, added])
+
+
+def change(site: Site, assignment: str, condition: str) -> None:
+    """Update rows, by SQL."""
+    if isinstance(site, DeltaSite):
+        name, value = assignment.split(" = ")
+        DeltaTable(site.path).update(updates={name: value}, predicate=condition)
+    else:
+        _execute(site, [f"UPDATE {{table}} SET {assignment} WHERE {condition}"])  # noqa: S608
+
+
+def _moved(table: pa.Table, partition: int, offset: int, new: int) -> pa.Table:
+    found = table.filter((pc.field("_partition") == partition) & (pc.field("_offset") == offset))
+    at = found.schema.get_field_index("_offset")
+    return found.set_column(at, found.schema.field(at), pa.array([new] * found.num_rows, pa.int64()))
+
+
+def _iceberg(site: IcebergSite) -> Table:
+    catalog = SqlCatalog("ratchet", uri=f"sqlite:///{site.path / 'catalog.db'}", warehouse=f"file://{site.path}")
+    return catalog.load_table("ratchet.results")
+
+
+def _execute(site: Site, texts: list[str], ending: str = "") -> None:
+    if isinstance(site, DuckDBSite):
+        name = '"' + (site.table + ending).replace('"', '""') + '"'
+        with duckdb.connect(site.path) as database:
+            for text in texts:
+                database.execute(text.replace("{table}", name))
+    else:
+        assert isinstance(site, PostgresSite)
+        table = sql.Identifier(site.schema, site.table + ending)
+        with site.connect() as database, database.transaction():
+            for text in texts:
+                database.execute(sql.SQL(text).format(table=table))
+            database.execute("DROP TABLE IF EXISTS copied")

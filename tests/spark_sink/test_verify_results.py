@@ -1,0 +1,306 @@
+"""`ratchet verify --results`: from the input through the output into a real table of each kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import pytest
+import typer
+from pyspark.sql import SparkSession
+from sites import Site
+from typer.testing import CliRunner
+
+from app._results import recipe_of
+from app._verify import RecordView, Report, verify_results
+from app.cli.verify import verify as verify_command
+from app.settings import Settings, SinkSettings
+from errors import SettingsError, SetupError
+from spark_sink import Job, Outcome, TopicPlanner, run_batch
+from spark_sink._columns import record_schema
+from tests.app.written_stream import NewTopic, Stage, record
+from tests.spark_sink.damage import change, delete, repeat
+
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
+WITH_REJECTS = pytest.mark.parametrize("site", ["duckdb", POSTGRES], indirect=True)
+WITH_KEYS = pytest.mark.parametrize("site", ["delta", "duckdb", POSTGRES], indirect=True)
+
+JSON = "who string, amount decimal(9,2)"
+
+
+class Followed:
+    """A stream written by hand, and its table."""
+
+    def __init__(self, stage: Stage, site: Site, spark: SparkSession, **sink: object) -> None:
+        place = site.place
+        kept = SinkSettings(
+            name="job",
+            store=place.kind,
+            path=place.path or "unused",
+            table=place.table,
+            url=place.url or None,
+            password=place.password,
+            **sink,
+        )
+        self.stage, self.site, self.spark = stage, site, spark
+        self.settings = stage.settings.model_copy(update={"sink": kept})
+        self.spark_starts = 0
+
+    def pass_on(self, partition: int, records: list[RecordView]) -> None:
+        """Fresh records: into the input and, unchanged, into the output."""
+        for topic in (0, 1):
+            self.stage.write(topic, partition, records)
+
+    def run(self, max_records: int = 1_000) -> Outcome:
+        recipe, topic = recipe_of(self.settings.sink), self.stage.topics[1]
+        planner = TopicPlanner(self.stage.broker, topic, {})
+        rejects = record_schema() if recipe.rejects else None
+        store = self.site.make("job", topic, planner.identity(), recipe.shape, rejects)
+        job = Job(self.stage.broker, topic, "job", recipe, max_records)
+        return run_batch(job, planner, store, lambda: nullcontext(self.spark))
+
+    def verify(self) -> Report:
+        return verify_results(self.settings, None, self._session)
+
+    def _session(self) -> AbstractContextManager[SparkSession]:
+        self.spark_starts += 1
+        return nullcontext(self.spark)
+
+
+Follow = Callable[..., Followed]
+
+
+@pytest.fixture
+def follow(broker: str, new_topic: NewTopic, spark: SparkSession, site: Site) -> Follow:
+    """follow(**sink) is a stream of two partitions and the site, with these settings of [sink]."""
+    return lambda **sink: Followed(Stage(broker, new_topic), site, spark, **sink)
+
+
+def found(report: Report) -> tuple[dict[str, int], list[str]]:
+    assert report.results is not None
+    topic_free = [str(finding).partition(", ")[2] for finding in report.results.findings]
+    return dict(report.results.counts), [
+        f"{f.kind}: {t}" for f, t in zip(report.results.findings, topic_free, strict=True)
+    ]
+
+
+def accounts(report: Report) -> dict[str | None, tuple[int, ...]]:
+    """accepted, emitted, rows, rejects, waiting, lost, doubled of each producer."""
+    assert report.results is not None
+    return {
+        each["identity"]: tuple(value for name, value in each.items() if name != "identity")
+        for each in report.results.as_dict()["identities"]
+    }
+
+
+def test_every_record_is_followed_into_the_table(follow: Follow) -> None:
+    followed = follow()
+    stage = followed.stage
+    first = [record(n, b"a") for n in range(10)]
+    followed.pass_on(0, first)
+    followed.pass_on(1, [record(n, b"b") for n in range(8)])
+    stage.write(0, 0, first[3:5])  # duplicates
+    stage.commit(12, 8)
+    followed.run()
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert accounts(report) == {"a": (10, 10, 10, 0, 0, 0, 0), "b": (8, 8, 8, 0, 0, 0, 0)}
+    assert followed.spark_starts == 0
+    assert report.results is not None
+    assert (report.results.generation, report.results.records, report.results.waiting) == (1, 18, 0)
+
+    # The job lags: that is no loss. One more is in the input only.
+    followed.pass_on(1, [record(n, b"c") for n in range(3)])
+    stage.write(0, 1, [record(3, b"c")])
+    stage.commit(12, 11)
+    report = followed.verify()
+    assert (report.is_proven, report.results and report.results.waiting) == (True, 3)
+    assert accounts(report)["c"] == (3, 3, 0, 0, 3, 0, 0)
+
+    # A row is deleted, one is doubled, and three are invented: within, behind the end, and of no partition.
+    delete(followed.site, "_partition = 1 AND _offset = 2")
+    repeat(followed.site, 0, 3)
+    repeat(followed.site, 0, 4, moved_to=777)
+    repeat(followed.site, 0, 4, moved_to=-5)
+    report = followed.verify()
+    assert not report.ok
+    assert (report.lost, report.doubled) == (0, 0)  # of the topics
+    counts, said = found(report)
+    assert counts == {"lost": 1, "doubled": 1, "unexpected": 2}
+    of = "a record that the topic does not have; if another job writes to this table, they may be its rows"
+    assert sorted(said) == [
+        "doubled: output partition 0 offset 3, identity 'a' sequence 3, has 2 rows and 0 rejects",
+        "lost: output partition 1 offset 2, identity 'b' sequence 2, has no row, and the table has read up to 8",
+        f"unexpected: output partition 0 offset -5, 1 row of {of}",
+        f"unexpected: output partition 0 offset 777, 1 row of {of}",
+    ]
+    assert accounts(report)["a"] == (10, 10, 11, 0, 0, 0, 1)
+    assert accounts(report)["b"] == (8, 8, 7, 0, 0, 1, 0)
+
+
+@ONE_SITE
+def test_a_row_that_is_there_too_early_is_found(follow: Follow) -> None:
+    """Rows and offsets that do not belong together: the next run would bring the record a second time."""
+    followed = follow()
+    followed.pass_on(0, [record(n) for n in range(4)])
+    followed.stage.commit(4, 0)
+    report = followed.verify()  # no job has ever run
+    assert (report.is_proven, accounts(report)) == (True, {"a": (4, 4, 0, 0, 4, 0, 0)})
+    followed.run()
+    followed.pass_on(0, [record(9)])
+    followed.stage.commit(5, 0)
+    repeat(followed.site, 0, 0, moved_to=4)
+    counts, said = found(followed.verify())
+    assert counts == {"unexpected": 1}
+    assert said == [
+        "unexpected: output partition 0 offset 4, identity 'a' sequence 9, has a row, but the table says that it has "
+        "read up to 4 only"
+    ]
+
+
+def values(*texts: str, producer: bytes = b"a", first: int = 0) -> list[RecordView]:
+    return [replace(record(first + n, producer), value=text.encode()) for n, text in enumerate(texts)]
+
+
+@WITH_REJECTS
+def test_rejects_are_accounted_for(follow: Follow, site: Site) -> None:
+    followed = follow(columns=JSON, rejects=True)
+    followed.pass_on(0, values('{"who":"x","amount":1}', "broken", '{"who":"y","amount":2}', "broken too"))
+    followed.stage.commit(4, 0)
+    followed.run()
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert accounts(report) == {"a": (4, 4, 2, 2, 0, 0, 0)}
+    delete(site, "_offset = 1", rejects=True)
+    counts, said = found(followed.verify())
+    assert (counts, "offset 1, identity 'a' sequence 1, has no row" in said[0]) == ({"lost": 1}, True)
+
+
+@WITH_KEYS
+def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
+    sink: dict[str, object] = {"kind": "totals", "key": ("_key",), "columns": None}
+    if site.rejects:
+        sink = {"kind": "totals", "key": ("who",), "sums": ("amount",), "columns": JSON, "rejects": True}
+    followed = follow(**sink)
+    for partition in (0, 1):
+        read = values('{"who":"x","amount":0.1}', '{"amount":2}', "broken", '{"who":"x","amount":0.2}')
+        followed.pass_on(partition, [replace(each, key=None if n == 1 else b"k") for n, each in enumerate(read)])
+    followed.stage.commit(4, 4)
+    followed.run(max_records=3)
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert accounts(report) == {"a": (8, 8, 6, 2, 0, 0, 0) if site.rejects else (8, 8, 8, 0, 0, 0, 0)}
+    key = "who" if site.rejects else "_key"
+    change(site, "_records = 3", f"{key} IS NOT NULL")
+    delete(site, f"{key} IS NULL")
+    counts, said = found(followed.verify())
+    records = 4 if site.rejects else 6
+    assert counts == {"lost": records - 3 + 2}
+    assert any(f"key {key}=None has no row" in line for line in said), said
+    if site.rejects:
+        change(site, "amount = amount + 1", "who IS NOT NULL")
+        change(site, "_records = 4", "who IS NOT NULL")
+        delete(site, "_partition = 1", rejects=True)
+        counts, said = found(followed.verify())
+        assert counts == {"altered": 1, "lost": 3}
+        assert "lost: output partition 1 offset 2, does not parse, and is no reject" in said
+
+
+@WITH_KEYS
+def test_last_rows_are_counted_again(follow: Follow, site: Site) -> None:
+    followed = follow(kind="upsert", key=("_key",))
+    followed.pass_on(0, [replace(record(n), key=b"k%d" % (n % 3)) for n in range(9)])
+    followed.pass_on(1, [replace(record(n, b"b"), key=b"k0") for n in range(2)])
+    followed.stage.commit(9, 2)
+    followed.run(max_records=4)
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert report.results is not None
+    assert (report.results.rows, report.results.several) == (3, 1)
+    assert accounts(report) == {"a": (9, 9, 9, 0, 0, 0, 0), "b": (2, 2, 2, 0, 0, 0, 0)}
+    change(site, "_offset = 4", "_offset = 7")  # k1, as of an older record
+    change(site, "_offset = 6", "_offset = 8")  # k2, with another key's record
+    counts, said = found(followed.verify())
+    assert counts == {"lost": 2}
+    assert sorted(said) == [
+        "lost: output partition 0 offset 7, key _key=b'k1' has the row of offset 4, and this record is later",
+        "lost: output partition 0 offset 8, key _key=b'k2' has the row of offset 6, and this record is later",
+    ]
+
+
+@ONE_SITE
+def test_what_a_query_makes_is_not_called_proven(
+    follow: Follow, site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    followed = follow(sql="SELECT _partition, count(*) AS n FROM records GROUP BY _partition")
+    followed.pass_on(0, [record(n) for n in range(4)])
+    followed.stage.commit(4, 0)
+    followed.run()
+    report = followed.verify()
+    assert (report.ok, report.is_proven) == (True, False)
+    assert report.results is not None
+    assert report.results.unproven.startswith("sink.sql makes the rows")
+    assert accounts(report) == {"a": (4, 4, 4, 0, 0, 0, 0)}
+
+    file = tmp_path_factory.mktemp("settings") / "ratchet.toml"
+    file.write_text(_toml(followed.settings), "utf-8")
+    cli = typer.Typer()
+    cli.command()(verify_command)
+    told = CliRunner().invoke(cli, ["--config", str(file), "--results", "--json"])
+    assert told.exit_code == 3
+    assert json.loads(told.output.splitlines()[-1])["proven"] is False
+    shown = CliRunner().invoke(cli, ["--config", str(file), "--results"], env={"COLUMNS": "200"})
+    assert "not proven: sink.sql makes the rows" in shown.output
+
+
+@WITH_REJECTS  # a password must not be printed, and PostgreSQL has one
+def test_the_command_names_the_row_and_exits_one(
+    follow: Follow, site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    followed = follow()
+    followed.pass_on(0, [record(n, b"p\x1b[31m") for n in range(4)])
+    followed.stage.commit(4, 0)
+    followed.run()
+    file = tmp_path_factory.mktemp("settings") / "ratchet.toml"
+    file.write_text(_toml(followed.settings), "utf-8")
+    cli = typer.Typer()
+    cli.command()(verify_command)
+    good = CliRunner().invoke(cli, ["--config", str(file), "--results"], env={"COLUMNS": "200"})
+    assert good.exit_code == 0, good.output
+    assert "4 rows and 0 rejects for 4 records of the output; 0 not there yet" in good.output
+    assert "in the table: lost 0, doubled 0, altered 0, unexpected 0" in good.output
+    delete(site, "_offset = 2")
+    bad = CliRunner().invoke(cli, ["--config", str(file), "--results"], env={"COLUMNS": "200"})
+    assert bad.exit_code == 1
+    assert "output partition 0 offset 2, identity 'p\\x1b[31m' sequence 2, has no row" in bad.output
+    assert "\x1b[31m" not in bad.output
+    password = site.place.password
+    assert password is None or password not in good.output + bad.output
+
+
+def _toml(settings: Settings) -> str:
+    (stream,) = settings.streams.values()
+    sink = settings.sink.model_dump(exclude_none=True, exclude={"url", "password", "key", "sums"})
+    for name in ("url", "password"):
+        if (secret := getattr(settings.sink, name)) is not None:
+            sink[name] = secret.get_secret_value()
+    lines = [f"app = {json.dumps(settings.app)}", f"bootstrap = {json.dumps(settings.bootstrap)}", "[streams.events]"]
+    lines += [f"{name} = {json.dumps(getattr(stream, name))}" for name in ("input", "output", "dead_letters")]
+    return "\n".join(
+        [*lines, "[sink]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sink.items())]
+    )
+
+
+@ONE_SITE
+def test_what_cannot_be_compared_is_refused(follow: Follow, site: Site) -> None:
+    with pytest.raises(SetupError, match="needs a key"):
+        follow(kind="totals").verify()
+    followed = follow(stream="events")
+    stream = followed.settings.streams["events"]
+    others = {"events": stream, "other": stream.model_copy(update={"input": "x", "output": "y"})}
+    settings = followed.settings.model_copy(update={"streams": others})
+    with pytest.raises(SettingsError, match="the results are of stream 'events', not of 'other'"):
+        verify_results(settings, "other", followed._session)
