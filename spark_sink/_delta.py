@@ -18,7 +18,7 @@ from spark_sink import _crash
 from spark_sink._delta_merge import merge, require_plain
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
-from spark_sink._store import require_names, require_start
+from spark_sink._store import next_generation, require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class DeltaStore:
         self._require_same_topic(table)
         return self._stored(table)
 
-    def open(self, schema: StructType) -> dict[int, int]:
-        """See `ResultStore.open`."""
+    def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
+        """See `Numbered.open`."""
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         table = self._open_or_create(schema)
@@ -86,16 +86,16 @@ class DeltaStore:
             self._refresh(table)
             self._require_same_topic(table)
             stored = self._stored(table)
-            generation = self._newest(table) + 1
+            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._path}")
             try:
-                self._write(table, [], {self._generation_key: generation}, generation, stored)
+                self._write(table, [], {self._generation_key: taken}, taken, stored)
             except CommitFailedError:
                 continue  # another writer was first; it may have taken the same generation
             except DeltaError as error:
                 self._refuse(error)
-            self._table, self._generation = table, generation
+            self._table, self._generation = table, taken
             for folder in (self._path / STAGING).glob(f"{self._name}.*"):
-                if folder.name.rpartition(".")[2].isdecimal() and int(folder.suffix[1:]) < generation:
+                if folder.name.rpartition(".")[2].isdecimal() and int(folder.suffix[1:]) < taken:
                     shutil.rmtree(folder, ignore_errors=True)  # of a holder before this one
             return stored
         raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
@@ -109,7 +109,7 @@ class DeltaStore:
 
         generation = require_start(self._generation, start, end)
         if rejects is not None:
-            raise ValueError("a Delta table has one log of its own: rejects cannot be in the same commit")
+            raise ValueError("a commit is one table's: rejects go to a store of their own")
         table = self._table
         if table is None:
             raise RuntimeError("commit() after close()")

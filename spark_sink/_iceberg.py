@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from spark_sink import _crash
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
-from spark_sink._store import require_names, require_start
+from spark_sink._store import next_generation, require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
 
 if TYPE_CHECKING:
@@ -96,22 +96,23 @@ class IcebergStore:
         self._require_same_topic(table)
         return self._stored(table)
 
-    def open(self, schema: StructType) -> dict[int, int]:
-        """See `ResultStore.open`."""
+    def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
+        """See `Numbered.open`."""
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open_or_create(schema)
         for _ in range(COMMIT_ATTEMPTS):
             self._refresh(table)
             self._require_same_topic(table)
-            stored, generation = self._stored(table), self._newest(table) + 1
+            stored = self._stored(table)
+            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._path}")
             try:
-                self._write(table, [], {self._generation_key: str(generation), **RETRIES})
+                self._write(table, [], {self._generation_key: str(taken), **RETRIES})
             except CommitFailedException:
                 continue  # another writer was first; it may have taken the same generation
             except Exception as error:
                 self._refuse(error)
-            self._table, self._generation = table, generation
+            self._table, self._generation = table, taken
             return stored
         raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
 
@@ -124,7 +125,7 @@ class IcebergStore:
 
         generation = require_start(self._generation, start, end)
         if rejects is not None:
-            raise ValueError("a commit of this catalog is one table's: rejects cannot be in it")
+            raise ValueError("a commit is one table's: rejects go to a store of their own")
         table = self._table
         if table is None:
             raise RuntimeError("commit() after close()")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from spark_sink._columns import record_schema
 from spark_sink._delta import DeltaStore
 from spark_sink._duckdb import DuckDBStore
 from spark_sink._iceberg import IcebergStore
+from spark_sink._pair import Numbered, PairedStore
 from spark_sink._postgres import PostgresStore
 from spark_sink._recipe import Recipe
+from spark_sink._shape import APPEND, Shape
 from spark_sink._store import ResultStore
 from spark_sink.errors import OptionRefused
 
@@ -35,6 +37,13 @@ class Place:
         return self.table if self.kind == "postgres" else self.path
 
 
+def rejects_place(place: Place) -> Place:
+    """Where the rejects of a result are."""
+    if place.kind == "delta":
+        return replace(place, path=f"{place.path.rstrip('/')}_rejects")
+    return replace(place, table=f"{place.table}_rejects")
+
+
 def make_store(place: Place, name: str, topic: str, topic_identity: int, recipe: Recipe) -> ResultStore:
     """The store, not opened yet.
 
@@ -44,16 +53,16 @@ def make_store(place: Place, name: str, topic: str, topic_identity: int, recipe:
     shape = recipe.shape
     if place.kind != "postgres" and not place.path:
         raise OptionRefused(f"store {place.kind} needs a path")
-    if recipe.rejects and place.kind in {"delta", "iceberg"}:
-        raise OptionRefused(
-            f"store {place.kind} cannot commit to two tables at once, so that it has no rejects. Values that do not "
-            "parse stay in column _value of the rows themselves; or choose postgres or duckdb"
-        )
     rejects = record_schema() if recipe.rejects else None
-    if place.kind == "delta":
-        return DeltaStore(place.path, name, topic, topic_identity, shape)
-    if place.kind == "iceberg":
-        return IcebergStore(place.path, place.table, name, topic, topic_identity, shape)
+    if place.kind in {"delta", "iceberg"}:
+
+        def one_table(place: Place, shape: Shape) -> Numbered:
+            if place.kind == "delta":
+                return DeltaStore(place.path, name, topic, topic_identity, shape)
+            return IcebergStore(place.path, place.table, name, topic, topic_identity, shape)
+
+        rows = one_table(place, shape)
+        return rows if rejects is None else PairedStore(rows, one_table(rejects_place(place), APPEND), rejects)
     if place.kind == "duckdb":
         return DuckDBStore(place.path, place.table, name, topic, topic_identity, shape, rejects=rejects)
     return PostgresStore(

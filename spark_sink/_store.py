@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol
 
-from spark_sink.errors import OptionRefused
+from spark_sink.errors import Fenced, OptionRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,3 +103,17 @@ def require_start(generation: int | None, start: dict[int, int], end: dict[int, 
     if start == end:
         raise ValueError("a commit needs at least one offset that moves")
     return generation
+
+
+def next_generation(newest: int, wanted: int | None, who: str) -> int:
+    """The number to take over with: `wanted`, or one more than the newest.
+
+    Raises:
+        Fenced: `wanted` is not above the newest.
+    """
+    if wanted is not None and newest >= wanted:
+        raise Fenced(
+            f"{who}: generation {newest} has taken over from {wanted}. Let the other job go on, or give this one a "
+            "name of its own"
+        )
+    return newest + 1 if wanted is None else wanted

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from faults._postgres import PostgresServer
 from spark_sink import DeltaStore, DuckDBStore, IcebergStore, Place, PostgresStore, ResultStore
+from spark_sink._pair import PairedStore
 from spark_sink._shape import APPEND, Shape
 from spark_sink.errors import StoreError
 
@@ -29,7 +30,7 @@ class Site:
     """One result table of one kind that does not exist yet; its name is one that careless code gets wrong."""
 
     kinds = frozenset({"append", "upsert", "totals"})
-    rejects = False
+    rejects = True
     fenced_at = "before-commit"
     """Where a take-over finds the holder at work: everything is written, and nothing is visible."""
     committing: tuple[str, Exception]
@@ -71,11 +72,15 @@ class DeltaSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        assert rejects is None
-        return DeltaStore(self.path, name, topic, identity, shape)
+        rows = DeltaStore(self.path, name, topic, identity, shape)
+        if rejects is None:
+            return rows
+        return PairedStore(rows, DeltaStore(f"{self.path}_rejects", name, topic, identity), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
-        found: Rows = DeltaTable(self.path).to_pyarrow_dataset().to_table().to_pylist()
+        found: Rows = (
+            DeltaTable(self.path + ("_rejects" if rejects else "")).to_pyarrow_dataset().to_table().to_pylist()
+        )
         return found
 
 
@@ -93,20 +98,23 @@ class IcebergSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        assert rejects is None
-        return IcebergStore(str(self.path), "results", name, topic, identity, shape)
+        rows = IcebergStore(str(self.path), "results", name, topic, identity, shape)
+        if rejects is None:
+            return rows
+        return PairedStore(rows, IcebergStore(str(self.path), "results_rejects", name, topic, identity), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.path / 'catalog.db'}", warehouse=f"file://{self.path}")
         try:
-            found: Rows = catalog.load_table("ratchet.results").scan().to_arrow().to_pylist()
+            found: Rows = (
+                catalog.load_table("ratchet.results" + ("_rejects" if rejects else "")).scan().to_arrow().to_pylist()
+            )
             return found
         finally:
             catalog.close()
 
 
 class DuckDBSite(Site):
-    rejects = True
     committing = ("_commit", StoreError("could not sync the file"))
     table = 'results of Zoë"; DROP TABLE x'
 
@@ -130,7 +138,6 @@ class DuckDBSite(Site):
 
 
 class PostgresSite(Site):
-    rejects = True
     in_tasks = False
     committing = ("_commit_staged", psycopg.OperationalError("the connection was lost"))
 

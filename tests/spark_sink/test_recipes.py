@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sites import Site
 
-from spark_sink import Job, Outcome, Place, Recipe, Shape, TopicPlanner, make_store, run_batch
+from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, run_batch
 from spark_sink._columns import record_schema
 from spark_sink._recipe import function_transform, sql_transform
 from spark_sink.errors import OptionRefused
@@ -67,8 +67,8 @@ def test_rejects_and_totals_of_a_real_topic(
     site: Site, cook: Cook, new_topic: Callable[..., str], write: Callable[..., None]
 ) -> None:
     if not site.rejects:
-        with pytest.raises(OptionRefused, match="no rejects"):
-            make_store(Place("delta", "x"), "job", "events", 0, Recipe("who string", rejects=True))
+        with pytest.raises(OptionRefused, match="without rejects"):
+            site.make(rejects=record_schema())
         return
     topic = new_topic(partitions=2)
     recipe = Recipe(

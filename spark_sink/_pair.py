@@ -1,0 +1,111 @@
+"""A result table and its rejects table where a commit is one table's: each record once in both, in two commits.
+
+The rejects table keeps generation and offsets of its own, and is committed first. A job that ends between the two
+commits leaves it ahead; the next one reads the range again, for the rows, and leaves out the rejects that are there.
+Kafka's committed records do not change, so that they parse as they did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Protocol
+
+from spark_sink import _crash
+from spark_sink._store import ResultStore
+from spark_sink.errors import Fenced, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+TAKE_OVER_ATTEMPTS = 100
+"""How often a take-over is tried again after another job's was first; each of those is a start of a whole job."""
+
+
+class Numbered(ResultStore, Protocol):
+    """A store that can take over with a generation that somebody else has counted."""
+
+    def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
+        """See `ResultStore.open`.
+
+        Args:
+            schema: the table's columns.
+            generation: the number to take over with; None: one more than the newest.
+
+        Raises:
+            Fenced: the newest holder's number is not below `generation`; nobody was fenced.
+        """
+        ...
+
+
+class PairedStore:
+    """A `ResultStore` of two: rows go to one, rejects to the other.
+
+    Args:
+        rows: keeps the rows. Its offsets are the pair's.
+        rejects: keeps the rejects, appended; of the same job and topic.
+        rejects_schema: its columns.
+    """
+
+    def __init__(self, rows: Numbered, rejects: Numbered, rejects_schema: StructType) -> None:
+        self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
+        self._reached: dict[int, int] = {}
+        """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
+
+    @property
+    def narrow(self) -> bool:
+        """See `ResultStore.narrow`."""
+        return self._rows.narrow
+
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        return self._rows.generation()
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        return self._rows.offsets()
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
+        for _ in range(TAKE_OVER_ATTEMPTS):
+            generation = max(self._rows.generation(), self._rejects.generation()) + 1
+            try:
+                stored = self._rows.open(schema, generation)
+            except Fenced:
+                continue  # another take-over came in between; the next number is above it
+            self._reached = self._rejects.open(self._rejects_schema, generation)
+            return stored
+        raise StoreError(f"another job has taken over {TAKE_OVER_ATTEMPTS} times in a row. Run only one of the name")
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`; two actions, each with the offsets it reaches to.
+
+        Raises:
+            Fenced: another job has taken over; no row of this call is visible. Rejects may be, and are there once.
+            StoreError: a table cannot be written; likewise.
+        """
+        if rejects is None:
+            raise ValueError("a store that was made with rejects wants them in every commit")
+        new = rejects.where(_from(self._reached))
+        if new.count():  # a commit without rejects is not worth a log entry: read again, there are none either
+            reached = {p: max(end.get(p, 0), self._reached.get(p, 0)) for p in {**end, **self._reached}}
+            self._rejects.commit(new, {**start, **self._reached}, reached)
+            self._reached = reached
+        _crash.passing("between-commits")
+        return self._rows.commit(dataframe, start, end)
+
+    def close(self) -> None:
+        """See `ResultStore.close`."""
+        self._rows.close()
+        self._rejects.close()
+
+
+def _from(offsets: Mapping[int, int]) -> Column:
+    """Records at these offsets or later; of partitions that are not named, all."""
+    from pyspark.sql import functions as F
+
+    below = [(F.col("_partition") == p) & (F.col("_offset") < offset) for p, offset in offsets.items()]
+    return ~reduce(lambda one, other: one | other, below, F.lit(False))

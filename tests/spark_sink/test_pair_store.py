@@ -1,0 +1,170 @@
+"""Rejects in a table of their own where a commit is one table's: each once in both, wherever the job ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from sites import LOCAL, Site
+
+from spark_sink import Fenced, Place, Recipe, make_store
+from spark_sink._columns import record_schema
+from spark_sink._open import rejects_place
+from spark_sink._pair import PairedStore
+from spark_sink._store import ResultStore
+from spark_sink.errors import SchemaDiffers
+
+ROWS, REJECTS = "_partition int, _offset long", "_partition int, _offset long, _value binary"
+
+CommitTo = Callable[[ResultStore, int, int], int]
+
+
+class Died(BaseException):
+    """The holder ends here, and nothing of its own runs any more."""
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    return LOCAL[request.param](tmp_path)
+
+
+def ddl(text: str) -> StructType:
+    struct = StructType.fromDDL(text)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+def make(site: Site) -> PairedStore:
+    store = site.make(rejects=ddl(REJECTS))
+    assert isinstance(store, PairedStore)
+    return store
+
+
+@pytest.fixture
+def commit(spark: SparkSession) -> CommitTo:
+    """commit(store, start, end): of the offsets between them, even ones are rows and the others rejects."""
+
+    def to(store: ResultStore, start: int, end: int) -> int:
+        read = spark.range(start, end, 1, 1).selectExpr(
+            "0 AS _partition", "id AS _offset", "encode(id, 'utf-8') AS _value"
+        )
+        rows, rejects = read.where("_offset % 2 = 0").drop("_value"), read.where("_offset % 2 = 1")
+        return store.commit(rows, {0: start}, {0: end}, rejects)
+
+    return to
+
+
+def offsets(site: Site, *, rejects: bool = False) -> list[int]:
+    return sorted(row["_offset"] for row in site.rows(rejects))
+
+
+def test_whoever_dies_between_the_two_commits_leaves_each_record_once(
+    pair: Site, commit: CommitTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for point, time in [("between-commits", 1), ("before-commit", 2)]:
+        passed: list[str] = []
+
+        def die(here: str, there: str = point, times: int = time, seen: list[str] = passed) -> None:
+            seen.append(here)
+            if seen.count(there) == times:
+                raise Died
+
+        store = make(pair)
+        at = store.open(ddl(ROWS)).get(0, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("spark_sink._crash.passing", die)
+            with pytest.raises(Died):
+                commit(store, at, at + 6)
+        # Rejects are there, rows not: the next job goes on in other steps, and begins or ends amid them.
+        assert offsets(pair, rejects=True) == list(range(1, at + 6, 2))
+        assert offsets(pair) == list(range(0, at, 2))
+        store = make(pair)
+        assert store.open(ddl(ROWS)) == ({0: at} if at else {})
+        commit(store, at, at + 3)
+        if at:
+            commit(store, at + 3, at + 8)
+        reached = store.offsets()[0]
+        assert offsets(pair) == list(range(0, reached, 2))
+        assert offsets(pair, rejects=True) == list(range(1, max(reached, at + 6), 2))
+
+
+def test_a_frozen_holder_is_fenced_whichever_table_it_comes_back_to(
+    pair: Site, commit: CommitTo, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = make(pair), make(pair)
+    older.open(ddl(ROWS))
+
+    def freeze(point: str) -> None:
+        if point == "between-commits":
+            monkeypatch.undo()
+            assert newer.open(ddl(ROWS)) == {}
+            commit(newer, 0, 2)
+
+    monkeypatch.setattr("spark_sink._crash.passing", freeze)
+    with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+        commit(older, 0, 4)
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([0], [1, 3])
+    for rejects in ([(0, 5, b"late")], []):  # one is stopped by the rejects table, the other by the rows'
+        with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+            older.commit(spark.createDataFrame([(0, 0)], ROWS), {0: 0}, {0: 6}, spark.createDataFrame(rejects, REJECTS))
+    commit(newer, 2, 6)
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([0, 2, 4], [1, 3, 5])
+    assert make(pair).generation() == 2
+
+
+def test_of_two_that_start_together_one_holds_both_tables(
+    pair: Site, commit: CommitTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(pair).open(ddl(ROWS))
+    one, other = make(pair), make(pair)
+    take_rejects = one._rejects.open
+
+    def let_the_other_be_first(schema: StructType, generation: int | None = None) -> dict[int, int]:
+        other.open(ddl(ROWS))
+        return take_rejects(schema, generation)
+
+    monkeypatch.setattr(one._rejects, "open", let_the_other_be_first)
+    with pytest.raises(Fenced, match="generation 3 has taken over from 2"):
+        one.open(ddl(ROWS))
+    commit(other, 0, 4)
+    take_rows = one._rows.open
+    starts = [lambda: make(pair).open(ddl(ROWS)), dict]
+
+    def be_late(schema: StructType, generation: int | None = None) -> dict[int, int]:
+        starts.pop(0)()
+        return take_rows(schema, generation)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(one._rows, "open", be_late)
+    assert one.open(ddl(ROWS)) == {0: 4}  # the number was taken, and the next one was not
+    assert one.generation() == 5
+    commit(one, 4, 6)
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([0, 2, 4], [1, 3, 5])
+
+
+def test_rejects_that_are_switched_on_later_begin_there(pair: Site, commit: CommitTo, spark: SparkSession) -> None:
+    alone = pair.make()
+    alone.open(ddl(ROWS))
+    alone.commit(spark.createDataFrame([(0, 0), (0, 2)], ROWS), {0: 0}, {0: 4})
+    store = make(pair)
+    assert store.open(ddl(ROWS)) == {0: 4}
+    commit(store, 4, 8)
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([0, 2, 4, 6], [5, 7])
+    with pytest.raises(ValueError, match="in every commit"):
+        store.commit(spark.createDataFrame([], ROWS), {0: 8}, {0: 9})
+    with pytest.raises(SchemaDiffers, match="column more"):
+        make(pair).open(ddl(ROWS + ", more int"))
+    commit(store, 8, 10)  # a refusal fences nobody
+
+
+def test_the_rejects_lie_beside_the_rows() -> None:
+    assert rejects_place(Place("delta", "a/results/")).path == "a/results_rejects"
+    assert rejects_place(Place("iceberg", "a", "t")) == Place("iceberg", "a", "t_rejects")
+    recipe = Recipe("who string", rejects=True)
+    assert isinstance(make_store(Place("delta", "x"), "job", "events", 0, recipe), PairedStore)
+    assert isinstance(make_store(Place("iceberg", "x"), "job", "events", 0, recipe), PairedStore)
+    assert recipe.rejects
+    assert record_schema().names[-1] == "_value"
