@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from spark_sink import _crash
+from spark_sink._iceberg_merge import merged
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import next_generation, require_names, require_start
@@ -51,10 +52,10 @@ class IcebergStore:
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
         topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
-        shape: rows can be added only.
+        shape: what the rows do to the table.
 
     Raises:
-        OptionRefused: a name or the path cannot be used, rows are not only added, or pyiceberg is not installed.
+        OptionRefused: a name or the path cannot be used, or pyiceberg is not installed.
     """
 
     narrow = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
@@ -67,10 +68,6 @@ class IcebergStore:
             import pyiceberg.catalog.sql  # noqa: F401
         except ImportError:
             raise OptionRefused("store iceberg needs pyiceberg: pip install 'kafka-ratchet[iceberg]'") from None
-        if shape.kind != "append":
-            raise OptionRefused(
-                f"store iceberg adds rows and knows no result of kind {shape.kind}. Choose postgres, duckdb or delta"
-            )
         # The path becomes part of URLs, which its readers decode or do not; these characters are the same in both.
         self._path = Path(path).absolute()
         if "://" in path or any(character in str(self._path) for character in "%?#;\0"):
@@ -78,6 +75,7 @@ class IcebergStore:
         if not TABLE_NAME.fullmatch(table):
             raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
+        self._shape = shape
         self._generation_key = generation_key(name)
         self._topic_key = f"ratchet-sink.{name}.{topic}"
         self._generation: int | None = None
@@ -132,11 +130,18 @@ class IcebergStore:
         self._refresh(table)
         self._require_holder(table, generation, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
-        folder = data_folder(table)
-        folder.mkdir(exist_ok=True)
-        schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        written = write_files(dataframe, str(folder), schema, stem(self._name, generation))
-        files = [f"{table.location()}/data/{name}" for name, _, _ in written]
+        wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        rows: list[str] | pa.Table
+        count: int
+        if self._shape.key:
+            rows = dataframe.toArrow().select(wanted.names).cast(wanted)
+            count = rows.num_rows
+        else:
+            folder = data_folder(table)
+            folder.mkdir(exist_ok=True)
+            written = write_files(dataframe, str(folder), wanted, stem(self._name, generation))
+            rows = [f"{table.location()}/data/{name}" for name, _, _ in written]
+            count = sum(rows for _, rows, _ in written)
         offsets = {
             "offsets": {str(partition): offset for partition, offset in end.items()},
             "identity": self._topic_identity,
@@ -145,7 +150,7 @@ class IcebergStore:
         _crash.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
             try:
-                self._write(table, files, properties)
+                self._write(table, rows, properties)
                 break
             except Exception as error:  # pyiceberg hands out errors of SQLAlchemy, SQLite, Avro and the disk
                 failure = error
@@ -160,7 +165,7 @@ class IcebergStore:
                 f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
         _crash.passing("after-commit")
-        return sum(rows for _, rows, _ in written)
+        return count
 
     def close(self) -> None:
         """See `ResultStore.close`."""
@@ -199,17 +204,27 @@ class IcebergStore:
 
     # -- the table
 
-    def _write(self, table: Table, files: list[str], properties: Mapping[str, str]) -> None:
-        """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to."""
+    def _write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str]) -> None:
+        """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to.
+
+        Args:
+            table: the table.
+            rows: Parquet files to add, or rows with a key to bring in.
+            properties: to set.
+        """
         with table.transaction() as transaction:
             transaction.set_properties(dict(properties))
-            if files:
-                transaction.add_files(
-                    files, check_duplicate_files=False
-                )  # names are new, and a look through all is slow
-            else:
+            if not len(rows):
                 with transaction.update_snapshot().fast_append():
                     pass  # a snapshot without files, for whoever holds the older one to fail on
+            elif not isinstance(rows, list):
+                held = table.scan().to_arrow().cast(rows.schema)
+                if len(held):
+                    transaction.overwrite(merged(held, rows, self._shape))
+                else:
+                    transaction.append(rows)
+            else:  # names are new, and a look through all is slow
+                transaction.add_files(rows, check_duplicate_files=False)
 
     def _catalog(self) -> SqlCatalog:
         from pyiceberg.catalog.sql import SqlCatalog

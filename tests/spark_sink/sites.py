@@ -85,7 +85,6 @@ class DeltaSite(Site):
 
 
 class IcebergSite(Site):
-    kinds = frozenset({"append"})
     committing = ("_write", sqlalchemy.exc.OperationalError("UPDATE", {}, sqlite3.OperationalError("disk I/O error")))
 
     @property
