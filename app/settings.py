@@ -150,8 +150,14 @@ class SinkSettings(_Section):
 
     stream: str | None = None
     """Name of the stream whose output is read; may be left out where there is only one."""
+    format: Literal["json", "avro", "bytes"] | None = None
+    """What values are; None: json where columns are given, avro where a schema is, else bytes."""
     columns: str | None = Field(default=None, min_length=1)
-    """Columns of the JSON values, as Spark DDL ("user string, amount double"); None stores values as bytes."""
+    """Columns of the JSON values, as Spark DDL ("user string, amount double"), or "infer"."""
+    avro_schema: str | None = Field(default=None, min_length=1)
+    """Schema of Avro values: the path of an .avsc file, or its text."""
+    avro_id: int | None = Field(default=None, ge=0, le=2**32 - 1)
+    """The schema's id in a registry, where values begin with a zero byte and it."""
     store: Literal["delta", "postgres", "duckdb", "iceberg"] = "delta"
     path: str = Field(default="ratchet-results", min_length=1)
     """Folder of the result table (delta, iceberg), or its file (duckdb)."""

@@ -6,6 +6,7 @@ needs pyspark, pyarrow, confluent-kafka and the store's package in the driver; p
 the executors.
 """
 
+from spark_sink._avro import AvroValues, avro_values
 from spark_sink._delta import DeltaStore
 from spark_sink._duckdb import DuckDBStore
 from spark_sink._iceberg import IcebergStore
@@ -29,6 +30,7 @@ from spark_sink.errors import Fenced, OffsetsLost, SinkError, SparkFailed, Topic
 __all__ = [
     "COUNT_COLUMN",
     "SPARK_KAFKA",
+    "AvroValues",
     "DeltaStore",
     "DuckDBStore",
     "Fenced",
@@ -48,6 +50,7 @@ __all__ = [
     "Standing",
     "TopicPlanner",
     "TopicRecreated",
+    "avro_values",
     "count",
     "java_options",
     "make_store",

@@ -44,14 +44,15 @@ def record_schema() -> StructType:
     return StructType([StructField(name, kind) for name, kind in zip(RECORD_COLUMNS, types, strict=True)])
 
 
-def result_schema(columns: str | None) -> StructType:
-    """Schema of the result table: the JSON columns, if any, and `RECORD_COLUMNS`. Needs a running Spark.
+def result_schema(columns: str | StructType | None) -> StructType:
+    """Schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`. Text needs a running Spark.
 
     Args:
-        columns: Spark DDL of the JSON fields, such as "user string, amount double"; None keeps values as bytes only.
+        columns: the values' fields, as such or as Spark DDL ("user string, amount double"); None keeps values as bytes
+            only.
 
     Raises:
-        OptionRefused: the DDL cannot be read, or has a name or a type that the table cannot hold.
+        OptionRefused: the DDL cannot be read, or there is a name or a type that the table cannot hold.
     """
     from pyspark.sql.types import StructType
 
@@ -59,11 +60,13 @@ def result_schema(columns: str | None) -> StructType:
     return record if columns is None else StructType(json_schema(columns).fields + record.fields)
 
 
-def json_schema(columns: str) -> StructType:
+def json_schema(columns: str | StructType) -> StructType:
     """Read the DDL of the JSON fields. Needs a running Spark, whose parser it is; raises as `result_schema` does."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
+    if isinstance(columns, StructType):
+        return checked(columns)
     try:
         schema = StructType.fromDDL(columns)
     except PySparkException as error:
@@ -73,6 +76,15 @@ def json_schema(columns: str) -> StructType:
         ) from None
     if not isinstance(schema, StructType) or not schema.fields:
         raise OptionRefused(f"columns {columns!r} names no column. Write: user string, amount double")
+    return checked(schema)
+
+
+def checked(schema: StructType) -> StructType:
+    """The values' columns as the table has them: `nullable`, and none of them one of Ratchet's or there twice.
+
+    Raises:
+        OptionRefused: one cannot be a column.
+    """
     taken = dict.fromkeys(RECORD_COLUMNS, "the name is one of Ratchet's own")
     for field in schema.fields:
         # Delta compares names without case; so must this.
@@ -112,7 +124,7 @@ def _nullable(data_type: DataType, where: str) -> DataType:
     raise OptionRefused(f"column {where!r}: the result table cannot hold type {data_type.simpleString()}. Use string")
 
 
-def rows(records: DataFrame, columns: str | None, *, narrow: bool = False) -> DataFrame:
+def rows(records: DataFrame, columns: str | StructType | None, *, narrow: bool = False) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows of the result table.
 
     Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event

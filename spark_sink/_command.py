@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from threading import Event
 from typing import TYPE_CHECKING, get_args
 
+from spark_sink._avro import AvroValues, avro_values
+from spark_sink._infer import INFER
 from spark_sink._job import MAX_RECORDS, Job, run_batch, run_stream
 from spark_sink._kafka_options import java_options
 from spark_sink._open import STORE_KINDS, Place, make_store
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_INTERVAL_S = 86_400
 """A day. Longer intervals are a scheduler's, with the batch mode."""
+
+FORMATS = ("json", "avro", "bytes")
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
@@ -78,6 +82,7 @@ def _run(options: argparse.Namespace) -> None:
         Shape(options.kind, tuple(options.key), tuple(options.sum)),
         options.rejects,
         _transform(options),
+        _avro(options),
     )
     job = Job(
         options.bootstrap,
@@ -125,6 +130,23 @@ def _run(options: argparse.Namespace) -> None:
         print(json.dumps(result))
 
 
+def _avro(options: argparse.Namespace) -> AvroValues | None:
+    """Refuse what contradicts the format; without one, columns mean JSON, a schema means Avro, and neither bytes."""
+    if options.format == "json" and options.columns is None:
+        raise OptionRefused(f'format json needs columns. Write "user string, amount double", or "{INFER}"')
+    if options.format == "avro" and options.avro_schema is None:
+        raise OptionRefused("format avro needs a schema: give the path of an .avsc file, or its text")
+    if options.format in {"bytes", "avro"} and options.columns is not None:
+        raise OptionRefused(f"format {options.format} has no columns of yours. Leave them out, or choose json")
+    if options.format in {"bytes", "json"} and options.avro_schema is not None:
+        raise OptionRefused(f"format {options.format} has no Avro schema. Leave it out, or choose avro")
+    if options.avro_schema is None:
+        if options.avro_id is not None:
+            raise OptionRefused("an id of an Avro schema goes with the schema itself. Give it too")
+        return None
+    return avro_values(options.avro_schema, options.avro_id)
+
+
 def _transform(options: argparse.Namespace) -> Transform | None:
     if options.sql is not None and options.transform is not None:
         raise OptionRefused("give either --sql or --transform")
@@ -158,7 +180,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="stream: seconds between two looks at the topic"
     )
-    parser.add_argument("--columns", help='fields of JSON values as Spark DDL, "user string, amount double"')
+    parser.add_argument("--format", choices=FORMATS, help="what values are; without it the next options say it")
+    parser.add_argument(
+        "--columns", help=f'fields of JSON values as Spark DDL, "user string, amount double"; or "{INFER}"'
+    )
+    parser.add_argument("--avro-schema", metavar="AVSC", help="schema of Avro values: its text, or a file with it")
+    parser.add_argument(
+        "--avro-id", type=int, metavar="N", help="its id in a schema registry, where values begin with that"
+    )
     parser.add_argument(
         "--kind",
         choices=get_args(Kind),

@@ -77,6 +77,14 @@ class DeltaStore:
         self._require_same_topic(table)
         return self._stored(table)
 
+    def columns(self) -> StructType | None:
+        """See `ResultStore.columns`."""
+        from pyspark.sql.types import StructType
+
+        table = open_table(self._path)
+        # Spark and Delta describe schemas in the same JSON.
+        return None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
+
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -232,7 +240,7 @@ class DeltaStore:
         from deltalake import DeltaTable, Schema
         from deltalake.exceptions import DeltaError
 
-        wanted = Schema.from_json(schema.json())  # Spark and Delta describe schemas in the same JSON
+        wanted = Schema.from_json(schema.json())
         table = open_table(self._path)
         if table is None:
             self._create_folder()

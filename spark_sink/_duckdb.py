@@ -106,6 +106,15 @@ class DuckDBStore:
             self._require_same_topic(database)
             return self._stored(database)
 
+    def columns(self) -> StructType | None:
+        """See `ResultStore.columns`."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        with self.reading() as database:
+            if not database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [self._table]).fetchall():
+                return None
+            return from_arrow_schema(database.table(_quoted(self._table)).limit(0).to_arrow_table().schema)
+
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`."""
         from pyspark.sql.pandas.types import to_arrow_schema

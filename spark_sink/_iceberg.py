@@ -94,6 +94,14 @@ class IcebergStore:
         self._require_same_topic(table)
         return self._stored(table)
 
+    def columns(self) -> StructType | None:
+        """See `ResultStore.columns`."""
+        from pyspark.sql.types import StructType
+
+        table = self.existing()
+        described = None if table is None else table.properties.get(SCHEMA_KEY)
+        return None if described is None else StructType.fromJson(json.loads(described))
+
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
         from pyiceberg.exceptions import CommitFailedException

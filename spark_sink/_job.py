@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
+from spark_sink._infer import SAMPLE_OFFSETS, Sample, of_table, require_columns, sampled
 from spark_sink._plan import Extent, TopicPlanner, resume, slices
 from spark_sink._progress import Committed, log_commit, progress
 from spark_sink._recipe import Recipe
@@ -33,6 +34,10 @@ are freed within minutes. What lasts longer is for somebody to look at."""
 
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
+
+
+PAUSE_S = 0.5
+"""Between two looks, at least, where there is no value yet to read columns off, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,10 @@ def run_batch(
     if resume(extent, stored) == extent.end:
         return Outcome(0, 0, stored)
     with session() as spark:
+        settled = with_columns(job, planner, store, spark)
+        if settled is None:
+            return Outcome(0, 0, stored)
+        job = settled
         stored = store.open(job.recipe.schema(spark))
         try:
             extent = planner.extent()
@@ -118,6 +127,10 @@ def run_stream(
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     with session() as spark:
+        while (settled := _when_it_answers(job, planner, store, spark)) is None:
+            if stop.wait(max(interval_s, PAUSE_S)):
+                return Outcome(0, 0, store.offsets())
+        job = settled
         schema = job.recipe.schema(spark)
         outcome = Outcome(0, 0, store.open(schema))
         generation, fails_since = store.generation(), None
@@ -164,6 +177,43 @@ def _taken_again(store: ResultStore, schema: StructType, generation: int) -> tup
         raise Fenced(f"generation {newest} has taken over from {generation}. Let the other job go on")
     offsets = store.open(schema)
     return store.generation(), offsets
+
+
+def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+    """The job with columns in the place of `INFER`: the table's, or those of the first records that have any.
+
+    Returns:
+        None where there is neither a table nor a value to read them off.
+
+    Raises:
+        OptionRefused: none of the topic's values has a field that can be a column.
+    """
+    if not job.recipe.infers:
+        return job
+    table = store.columns()
+    if table is not None:
+        return replace(job, recipe=replace(job.recipe, columns=of_table(table, "the table")))
+    stored = store.offsets()
+    extent = planner.extent()
+    looked_at: Sample | None = None
+    for begin, until in slices(resume(extent, stored), extent.end, SAMPLE_OFFSETS):
+        with spark_errors_named(job.topic, begin, until):
+            sample = sampled(records(spark, job, begin, until))
+        if sample.values and (looked_at is None or not looked_at.columns.fields):
+            looked_at = sample
+        if sample.columns.fields:
+            break
+    if looked_at is None:
+        return None
+    return replace(job, recipe=replace(job.recipe, columns=require_columns(looked_at, job.topic)))
+
+
+def _when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+    try:
+        return with_columns(job, planner, store, spark)
+    except (KafkaUnavailable, SparkFailed) as error:
+        log.warning("%s; the job asks again and goes on when it answers", error)
+        return None
 
 
 def _require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:

@@ -62,6 +62,10 @@ class PairedStore:
         """See `ResultStore.offsets`."""
         return self._rows.offsets()
 
+    def columns(self) -> StructType | None:
+        """See `ResultStore.columns`."""
+        return self._rows.columns()
+
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
         for _ in range(TAKE_OVER_ATTEMPTS):

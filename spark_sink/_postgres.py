@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spark_sink import _crash
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_tasks import commit_partitions, stage, textual
-from spark_sink._postgres_types import Column, column_types, names, table_parts
+from spark_sink._postgres_types import Column, column_types, names, spark_schema, table_parts
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
 from spark_sink._store import require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused
@@ -79,6 +79,12 @@ class PostgresStore:
         with self._book.database() as database:
             self._book.require_same_topic(database)
             return self._book.stored(database)
+
+    def columns(self) -> StructType | None:
+        """See `ResultStore.columns`."""
+        with self._book.database() as database:
+            found = self._book.columns(database, self._result)
+        return spark_schema(found) if found else None
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Ends the older holder's sessions: a frozen one would keep its locks for ever."""

@@ -303,14 +303,18 @@ class Book:
         for table, _ in self.staged(database, newest):
             self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
 
-    def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+    def columns(self, database: Database, table: str) -> list[Column]:
+        """The columns of a table in the result table's schema; none where there is no such table."""
         found = self.run(
             database,
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = {name}::regclass "
-            "AND attnum > 0 AND NOT attisdropped",
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass({name}) "
+            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
             name=self._literal(self.table(table)),
         )
-        present = {str(column): str(data_type) for column, data_type in found}
+        return [Column(str(column), str(data_type)) for column, data_type in found]
+
+    def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        present = {column.name: column.type for column in self.columns(database, table)}
         expected = {column.name: column.type for column in columns}
         for column in [*expected, *present]:
             if present.get(column) != expected.get(column):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_sink.errors import OptionRefused
@@ -33,6 +34,9 @@ PLAIN = {
 """Spark's types, as it spells them in JSON, and PostgreSQL's, as format_type spells them."""
 
 
+NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+
+
 class Column(NamedTuple):
     """A column of the result table."""
 
@@ -50,6 +54,31 @@ def column_types(schema: StructType) -> list[Column]:
     if len({column.name for column in columns}) < len(columns):
         raise OptionRefused(f"two columns have one name ({', '.join(column.name for column in columns)})")
     return columns
+
+
+def spark_schema(columns: list[Column]) -> StructType:
+    """Spark's columns for those of a table; the other way round than `column_types`.
+
+    Raises:
+        OptionRefused: a type stands for several of Spark's.
+    """
+    from pyspark.sql.types import DecimalType, StructField, StructType
+
+    spark = {postgres: name for name, postgres in PLAIN.items() if name != "byte"}
+    described: list[StructField] = []
+    for column in columns:
+        digits = NUMERIC.fullmatch(column.type)
+        if digits:
+            described.append(StructField(column.name, DecimalType(int(digits[1]), int(digits[2]))))
+        elif column.type in spark:
+            field = {"name": column.name, "type": spark[column.type], "nullable": True, "metadata": {}}
+            described.append(StructField.fromJson(field))
+        else:
+            raise OptionRefused(
+                f"columns: the table has column {column.name!r} of type {column.type}, which does not say what is in "
+                "it. Write the columns down"
+            )
+    return StructType(described)
 
 
 def names(columns: list[Column]) -> sql.Composed:

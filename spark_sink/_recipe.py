@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_sink import _columns
+from spark_sink import _avro, _columns
+from spark_sink._avro import AvroValues
+from spark_sink._infer import INFER
 from spark_sink._shape import APPEND, Shape, reduced, table_schema
 from spark_sink.errors import OptionRefused
 
@@ -30,22 +32,41 @@ class Recipe:
         OptionRefused: the parts contradict each other.
     """
 
-    columns: str | None = None
-    """Spark DDL of the fields of JSON values; None keeps values as bytes."""
+    columns: str | StructType | None = None
+    """Fields of JSON values, as Spark DDL or as such, or `INFER`; None: values are Avro or kept as bytes."""
     shape: Shape = APPEND
     rejects: bool = False
     """True: values that do not parse go to a table of their own, and the rows have no column `_value`."""
     transform: Transform | None = None
     """The user's own step, from the rows as read to the rows of the result."""
+    avro: AvroValues | None = None
+    """How Avro values are written; None: they are none."""
 
     def __post_init__(self) -> None:
-        if self.rejects and self.columns is None:
+        if self.columns is not None and self.avro is not None:
+            raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
+        if self.rejects and not self.parses:
             raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
-        if self.columns is not None and not self.rejects and self.transform is None and self.shape.kind != "append":
+        if self.infers and (self.transform is not None or self.shape.kind == "totals"):
+            raise OptionRefused(
+                "columns that are inferred are those of the result table from then on, so that they do not go with "
+                "sql, transform or totals. Write the columns down"
+            )
+        if self.parses and not self.rejects and self.transform is None and self.shape.kind != "append":
             raise OptionRefused(
                 f"a result of kind {self.shape.kind} has no place for values that do not parse. Switch rejects on, or "
                 "say in sql what becomes of them (WHERE _value IS NULL leaves them out)"
             )
+
+    @property
+    def parses(self) -> bool:
+        """Whether a value can be one that does not parse."""
+        return self.columns is not None or self.avro is not None
+
+    @property
+    def infers(self) -> bool:
+        """Whether the columns are still to be read off the values."""
+        return self.columns == INFER
 
     @property
     def is_plain(self) -> bool:
@@ -74,7 +95,10 @@ class Recipe:
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        read = _columns.rows(records, self.columns, narrow=narrow)
+        if self.avro is not None:
+            read = _avro.rows(records, self.avro, narrow=narrow)
+        else:
+            read = _columns.rows(records, self.columns, narrow=narrow)
         if not self.rejects:
             yield self._result(read), None
             return
@@ -91,7 +115,7 @@ class Recipe:
     def _read_schema(self) -> StructType:
         from pyspark.sql.types import StructType
 
-        schema = _columns.result_schema(self.columns)
+        schema = _columns.result_schema(self.columns if self.avro is None else self.avro.columns)
         return StructType([field for field in schema.fields if not self.rejects or field.name != "_value"])
 
 

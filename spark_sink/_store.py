@@ -45,6 +45,15 @@ class ResultStore(Protocol):
         """
         ...
 
+    def columns(self) -> StructType | None:
+        """Look at the columns of the table, in Spark's types. None: there is no table, or it is not one of a job's.
+
+        Raises:
+            OptionRefused: Spark's types do not follow from the table's.
+            StoreError: the store cannot be read.
+        """
+        ...
+
     def open(self, schema: StructType) -> dict[int, int]:
         """Take over with a new generation, which fences every older holder; make the table where there is none.
 
@@ -67,8 +76,8 @@ class ResultStore(Protocol):
             dataframe: the rows of the records from `start` up to, not including, `end`.
             start: must be the stored offsets.
             end: differs from `start` in at least one partition.
-            rejects: rows of the rejects table, which become visible in the same action; only for a store that was
-                made with `rejects`.
+            rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one
+                before it; only for a store that was made with `rejects`.
 
         Returns:
             How many rows were committed, without rejects.

@@ -26,6 +26,7 @@ import spark_sink
 from app._jars import spark_jars
 from faults._postgres import PostgresServer, run_postgres
 from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session
+from spark_sink._columns import record_schema
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
@@ -112,6 +113,19 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     if request.param in LOCAL:
         return LOCAL[request.param](tmp_path)
     return SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {tmp_path.name}")
+
+
+@pytest.fixture
+def cook(broker: str, spark: SparkSession, site: Site) -> Callable[..., Outcome]:
+    """cook(topic, recipe, max_records=...) runs the batch job into the site."""
+
+    def run(topic: str, recipe: Recipe, max_records: int = 1_000_000) -> Outcome:
+        planner = TopicPlanner(broker, topic, {})
+        rejects = record_schema() if recipe.rejects else None
+        store = site.make("job", topic, planner.identity(), recipe.shape, rejects)
+        return run_batch(Job(broker, topic, "job", recipe, max_records), planner, store, lambda: nullcontext(spark))
+
+    return run
 
 
 @pytest.fixture

@@ -5,32 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from sites import Site
 
-from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, run_batch
+from spark_sink import Outcome, Recipe, Shape
 from spark_sink._columns import record_schema
 from spark_sink._recipe import function_transform, sql_transform
 from spark_sink.errors import OptionRefused
 
 Cook = Callable[..., Outcome]
-
-
-@pytest.fixture
-def cook(broker: str, spark: SparkSession, site: Site) -> Cook:
-    """cook(topic, recipe, max_records=...) runs the batch job into the site."""
-
-    def run(topic: str, recipe: Recipe, max_records: int = 1_000_000) -> Outcome:
-        planner = TopicPlanner(broker, topic, {})
-        rejects = record_schema() if recipe.rejects else None
-        store = site.make("job", topic, planner.identity(), recipe.shape, rejects)
-        return run_batch(Job(broker, topic, "job", recipe, max_records), planner, store, lambda: nullcontext(spark))
-
-    return run
 
 
 def test_values_that_a_store_cannot_hold_are_kept_whole(

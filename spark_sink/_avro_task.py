@@ -1,0 +1,297 @@
+"""The part of reading Avro that runs in the executors: bytes of strangers become values, or are found not to be any.
+
+Every length, count and index is held against the bytes that are there before anything is made of it, and no type of a
+plan takes zero bytes, so that work and memory are bounded by the length of the value. pyspark sends this module by
+value; executors need pyarrow and nothing of this package.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Context, Decimal
+from typing import Any
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+"""Takes the bytes and a position; returns a value and the position after it."""
+
+MALFORMED = (ValueError, IndexError, struct.error)
+"""What reading raises where bytes are not what the plan says."""
+
+CHUNK_BYTES = 1024 * 1024
+"""Bytes of values that are Python objects at one time; each byte can become an object of some tens of bytes."""
+
+DAYS = (-719_162, 2_932_896)
+"""0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table can say years beyond."""
+
+MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""Their first and last microsecond."""
+
+MAX_DECIMAL_BYTES = 64
+"""A decimal of 38 digits needs 16; an encoder may sign-extend it, but to no purpose beyond this."""
+
+EXACT = Context(prec=38)
+"""Decimal's own context would round to 28 digits."""
+
+
+def decoding(plan: Any, prefix: bytes, narrow: bool, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A task that turns records into rows.
+
+    Args:
+        plan: see `_avro.AvroValues`; a record.
+        prefix: bytes that every value begins with, before Avro's own.
+        narrow: see `ResultStore.narrow`.
+        schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS`.
+
+    Returns:
+        A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_value` being the value as it stood in
+        Kafka. It is null in the result where the record's fields hold the whole of it; otherwise they are null.
+    """
+
+    def rows(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        read = reader(plan, narrow)
+        fields = [name for name, _ in plan[1]]
+        for batch in batches:
+            for chunk in chunks(batch):
+                values, kept = [], []
+                for value in chunk.column(chunk.num_columns - 1).to_pylist():
+                    event = None if value is None else whole(value, prefix, read)
+                    values.append({} if event is None else event)
+                    kept.append(value if event is None else None)
+                columns = [
+                    pa.array([event.get(name) for event in values], schema.field(position).type)
+                    for position, name in enumerate(fields)
+                ]
+                columns += [chunk.column(n).cast(schema.field(len(fields) + n).type) for n in range(4)]
+                columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return rows
+
+
+def chunks(batch: Any) -> Iterator[Any]:
+    """Pieces of a batch, each with about `CHUNK_BYTES` of values at most, or a single value."""
+    import pyarrow.compute as pc
+
+    begin = gathered = 0
+    for position, size in enumerate(pc.binary_length(batch.column(batch.num_columns - 1)).to_pylist()):
+        if gathered and gathered + (size or 0) > CHUNK_BYTES:
+            yield batch.slice(begin, position - begin)
+            begin, gathered = position, 0
+        gathered += size or 0
+    if batch.num_rows > begin:
+        yield batch.slice(begin)
+
+
+def whole(value: bytes, prefix: bytes, read: Read) -> Any:
+    """What the value says, or None where it is not, from the first byte to the last, what `read` reads."""
+    if not value.startswith(prefix):
+        return None
+    try:
+        found, end = read(value, len(prefix))
+    except MALFORMED:
+        return None
+    return found if end == len(value) else None
+
+
+def reader(plan: Any, narrow: bool) -> Read:
+    """How to read what the plan describes.
+
+    Args:
+        plan: a tuple that begins with the name of a type; see `_avro`.
+        narrow: text with NUL counts as malformed.
+    """
+    kind = plan[0]
+    if kind == "record":
+        return _record([(name, reader(each, narrow)) for name, each in plan[1]])
+    if kind == "optional":
+        return _optional(plan[1], reader(plan[2], narrow))
+    if kind == "array":
+        return _array(reader(plan[1], narrow))
+    if kind == "map":
+        return _map(_string(narrow), reader(plan[1], narrow))
+    if kind == "enum":
+        return _enum(plan[1])
+    if kind == "fixed":
+        return _fixed(plan[1])
+    if kind == "decimal":
+        return _decimal(_bytes if plan[1] is None else _fixed(plan[1]), plan[2], plan[3])
+    if kind == "string":
+        return _string(narrow)
+    if kind == "within":
+        return _within(plan[1], plan[2], plan[3])
+    plain: dict[str, Read] = {"long": _long, "bytes": _bytes, "boolean": _boolean}
+    return plain[kind] if kind in plain else _float("<f" if kind == "float" else "<d")
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    """A variable-length zig-zag number of 64 bits."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:  # most are
+        return (byte >> 1) ^ -(byte & 1), at
+    found = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        shift += 7
+    if found >> 64:
+        raise ValueError("a number of more than 64 bits")
+    return (found >> 1) ^ -(found & 1), at
+
+
+def _within(low: int, high: int, factor: int) -> Read:
+    def read(data: bytes, at: int) -> tuple[int, int]:
+        found, at = _long(data, at)
+        found *= factor
+        if not low <= found <= high:
+            raise ValueError("a number out of its range")
+        return found, at
+
+    return read
+
+
+def _boolean(data: bytes, at: int) -> tuple[bool, int]:
+    if data[at] > 1:
+        raise ValueError("neither true nor false")
+    return data[at] == 1, at + 1
+
+
+def _float(form: str) -> Read:
+    unpack, size = struct.Struct(form).unpack_from, struct.calcsize(form)
+
+    def read(data: bytes, at: int) -> tuple[float, int]:
+        return unpack(data, at)[0], at + size
+
+    return read
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _long(data, at)
+    if not 0 <= size <= len(data) - at:
+        raise ValueError("more bytes than there are")
+    return data[at : at + size], at + size
+
+
+def _fixed(size: int) -> Read:
+    def read(data: bytes, at: int) -> tuple[bytes, int]:
+        if size > len(data) - at:
+            raise ValueError("more bytes than there are")
+        return data[at : at + size], at + size
+
+    return read
+
+
+def _string(narrow: bool) -> Read:
+    def read(data: bytes, at: int) -> tuple[str, int]:
+        text, at = _bytes(data, at)
+        if narrow and b"\0" in text:
+            raise ValueError("text with NUL")
+        return text.decode("utf-8"), at
+
+    return read
+
+
+def _decimal(read_bytes: Read, precision: int, scale: int) -> Read:
+    bound = 10**precision
+
+    def read(data: bytes, at: int) -> tuple[Decimal, int]:
+        digits, at = read_bytes(data, at)
+        if not 0 < len(digits) <= MAX_DECIMAL_BYTES:
+            raise ValueError("no decimal")
+        unscaled = int.from_bytes(digits, "big", signed=True)
+        if not -bound < unscaled < bound:
+            raise ValueError("more digits than declared")
+        return EXACT.scaleb(Decimal(unscaled), -scale), at
+
+    return read
+
+
+def _enum(symbols: tuple[str, ...]) -> Read:
+    def read(data: bytes, at: int) -> tuple[str, int]:
+        index, at = _long(data, at)
+        if index < 0:
+            raise ValueError("no such symbol")
+        return symbols[index], at
+
+    return read
+
+
+def _optional(null: int, read_value: Read) -> Read:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        branch, at = _long(data, at)
+        if branch == null:
+            return None, at
+        if branch != 1 - null:
+            raise ValueError("no such branch")
+        return read_value(data, at)
+
+    return read
+
+
+def _record(fields: list[tuple[str, Read]]) -> Read:
+    def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+        found = {}
+        for name, read_field in fields:
+            found[name], at = read_field(data, at)
+        return found, at
+
+    return read
+
+
+def _blocks(data: bytes, at: int, read_item: Callable[[int], int]) -> int:
+    """Read items block by block; each takes at least one byte, so that a count too large soon finds the end."""
+    while True:
+        count, at = _long(data, at)
+        if count == 0:
+            return at
+        if count < 0:  # the block's size in bytes follows, for those who skip it
+            count = -count
+            size, at = _long(data, at)
+            end: int | None = at + size
+        else:
+            end = None
+        if count > len(data) - at:
+            raise ValueError("more items than bytes")
+        for _ in range(count):
+            at = read_item(at)
+        if end is not None and at != end:
+            raise ValueError("a block of another size")
+
+
+def _array(read_value: Read) -> Read:
+    def read(data: bytes, at: int) -> tuple[list[Any], int]:
+        found = []
+
+        def item(at: int) -> int:
+            value, at = read_value(data, at)
+            found.append(value)
+            return at
+
+        at = _blocks(data, at, item)
+        return found, at
+
+    return read
+
+
+def _map(read_key: Read, read_value: Read) -> Read:
+    def read(data: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
+        found: dict[str, Any] = {}
+
+        def item(at: int) -> int:
+            key, at = read_key(data, at)
+            if key in found:
+                raise ValueError("a key twice")
+            found[key], at = read_value(data, at)
+            return at
+
+        at = _blocks(data, at, item)
+        return list(found.items()), at
+
+    return read
