@@ -13,16 +13,18 @@ from spark_sink._iceberg import IcebergStore
 from spark_sink._job import Job, Outcome, run_batch, run_stream
 from spark_sink._kafka_options import java_options
 from spark_sink._open import Place, make_store
+from spark_sink._package import write_package
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._postgres import PostgresStore
 from spark_sink._recipe import Recipe
 from spark_sink._recount import Recount, recount
 from spark_sink._results import count, read_rows, read_totals
 from spark_sink._scan import partition_and_offset, scan
-from spark_sink._session import spark_session
+from spark_sink._session import existing_session, spark_session
 from spark_sink._shape import COUNT_COLUMN, Shape
 from spark_sink._status import Standing, standing
 from spark_sink._store import ResultStore
+from spark_sink._structured import run_structured
 from spark_sink._vacuum import Orphan, vacuum
 from spark_sink._versions import SPARK_KAFKA
 from spark_sink.errors import Fenced, OffsetsLost, SinkError, SparkFailed, TopicRecreated
@@ -52,6 +54,7 @@ __all__ = [
     "TopicRecreated",
     "avro_values",
     "count",
+    "existing_session",
     "java_options",
     "make_store",
     "partition_and_offset",
@@ -61,8 +64,10 @@ __all__ = [
     "resume",
     "run_batch",
     "run_stream",
+    "run_structured",
     "scan",
     "spark_session",
     "standing",
     "vacuum",
+    "write_package",
 ]

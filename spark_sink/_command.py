@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, get_args
 
@@ -23,6 +24,7 @@ from spark_sink._plan import TopicPlanner
 from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
 from spark_sink._session import spark_session
 from spark_sink._shape import Kind, Shape
+from spark_sink._structured import run_structured
 from spark_sink._vacuum_command import run_vacuum
 from spark_sink.errors import Fenced, OptionRefused, SinkError
 
@@ -105,12 +107,24 @@ def _run(options: argparse.Namespace) -> None:
     def session() -> AbstractContextManager[SparkSession]:
         return spark_session(f"sink-{job.name}", jars, options.master)
 
-    if options.mode == "stream":
+    if options.mode == "batch":
+        outcome = run_batch(job, planner, store, session)
+    else:
         stop = Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        outcome = run_stream(job, planner, store, session, options.interval, stop)
-    else:
-        outcome = run_batch(job, planner, store, session)
+        if options.mode == "stream":
+            outcome = run_stream(job, planner, store, session, options.interval, stop)
+        else:
+            outcome = run_structured(
+                job,
+                planner,
+                store,
+                session,
+                options.interval,
+                stop,
+                state_is_lost=options.state_is_lost,
+                scratch=options.scratch,
+            )
     seconds = time.monotonic() - began
     logging.getLogger("spark_sink").info(
         "%s %s: %d rows added in %d commits, %.1f s",
@@ -173,12 +187,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, help="name of the job; two jobs of one name fence each other")
     parser.add_argument(
         "--mode",
-        choices=["batch", "stream"],
+        choices=["batch", "stream", "structured"],
         default="batch",
-        help="batch: stop at the end as of the start; stream: go on until SIGTERM",
+        help="batch: stop at the end as of the start; stream: go on until SIGTERM; structured: likewise, as a query of "
+        "Structured Streaming, whose operators --sql and --transform may use",
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="S", help="stream: seconds between two looks at the topic"
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="stream, structured: seconds between two looks at the topic",
+    )
+    parser.add_argument(
+        "--state-is-lost",
+        action="store_true",
+        help="structured: take operators that keep state, though every start begins without it",
+    )
+    parser.add_argument(
+        "--scratch", type=Path, metavar="FOLDER", help="structured: where the throw-away checkpoint is made"
     )
     parser.add_argument("--format", choices=FORMATS, help="what values are; without it the next options say it")
     parser.add_argument(

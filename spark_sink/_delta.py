@@ -50,6 +50,7 @@ class DeltaStore:
     """
 
     narrow = False
+    one_machine = ""
 
     def __init__(self, path: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND) -> None:
         require_names(name, topic)

@@ -66,6 +66,7 @@ class DuckDBStore:
     """
 
     narrow = False
+    one_machine = "store duckdb keeps its results in one file on the driver's machine"
 
     def __init__(
         self,

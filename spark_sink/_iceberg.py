@@ -59,6 +59,7 @@ class IcebergStore:
     """
 
     narrow = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
+    one_machine = "store iceberg keeps its catalog in one SQLite file on the driver's machine"
 
     def __init__(
         self, path: str, table: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND

@@ -9,19 +9,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_sink._infer import SAMPLE_OFFSETS, Sample, of_table, require_columns, sampled
 from spark_sink._plan import Extent, TopicPlanner, resume, slices
 from spark_sink._progress import Committed, log_commit, progress
 from spark_sink._recipe import Recipe
 from spark_sink._spark_errors import spark_errors_named
-from spark_sink._store import ResultStore
+from spark_sink._store import ResultStore, require_reach
 from spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed, TopicRecreated
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
+
+    Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 log = logging.getLogger("spark_sink")
 
@@ -90,6 +93,7 @@ def run_batch(
     if resume(extent, stored) == extent.end:
         return Outcome(0, 0, stored)
     with session() as spark:
+        require_reach(store, spark.conf.get("spark.master", None))
         settled = with_columns(job, planner, store, spark)
         if settled is None:
             return Outcome(0, 0, stored)
@@ -127,6 +131,7 @@ def run_stream(
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     with session() as spark:
+        require_reach(store, spark.conf.get("spark.master", None))
         while (settled := _when_it_answers(job, planner, store, spark)) is None:
             if stop.wait(max(interval_s, PAUSE_S)):
                 return Outcome(0, 0, store.offsets())
@@ -143,7 +148,7 @@ def run_stream(
                 except KafkaUnavailable as error:
                     log.warning("%s; the job asks again and goes on when it answers", error)
                 else:
-                    _require_identity(extent, identity, outcome.offsets)
+                    require_identity(extent, identity, outcome.offsets)
                     start = resume(extent, outcome.offsets)
                     try:
                         for committed in _commits(extent.end, start, job, store, spark, outcome.commits + 1):
@@ -216,7 +221,8 @@ def _when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark:
         return None
 
 
-def _require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
+def require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
+    """Raise `TopicRecreated` unless the topic is still the one that the job began with."""
     if extent.identity != identity:
         raise TopicRecreated(
             f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}). To "
@@ -255,14 +261,19 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
     `failOnDataLoss` stays at its default, true: false was measured to skip rows without a word.
     """
     # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added at any moment.
-    reader = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", job.bootstrap)
+    return (
+        reading(spark.read, job)
         .option("assign", json.dumps({job.topic: sorted(start)}))
         .option("startingOffsets", json.dumps({job.topic: start}))
         .option("endingOffsets", json.dumps({job.topic: end}))
-        .option("kafka.isolation.level", "read_committed")
+        .load()
     )
+
+
+def reading(reader: Reader, job: Job) -> Reader:
+    """A reader of the job's Kafka, committed records only; what to read of it is left to say."""
+    reader = reader.format("kafka").option("kafka.bootstrap.servers", job.bootstrap)
+    reader = reader.option("kafka.isolation.level", "read_committed")
     for name, value in job.reader_options.items():
         reader = reader.option(f"kafka.{name}", value)
-    return reader.load()
+    return reader

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from spark_sink.errors import StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -12,9 +15,17 @@ if TYPE_CHECKING:
 WRITTEN = "file string, rows long, bytes long"
 """What a task returns about its file; a task without rows writes and returns nothing."""
 
+NO_FOLDER = -1
+"""In place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
+
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Uncompressed bytes gathered before they go to the file: large row groups compress and scan better, and this much per
 task is small beside what Spark itself takes."""
+
+REMEDY = (
+    "Driver and executors must share the folder: mount it on all machines, run Spark on one machine "
+    "(--master local[*]), or choose store postgres"
+)
 
 
 FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
@@ -40,25 +51,50 @@ def write_files(dataframe: DataFrame, folder: str, schema: Any, stem: str) -> li
 
     Returns:
         File name, rows and bytes of each file.
+
+    Raises:
+        StoreError: the folder is another one for the executors than for the driver.
     """
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    return [(row.file, row.rows, row.bytes) for row in plain.mapInArrow(_task(folder, schema, stem), WRITTEN).collect()]
+    done = plain.mapInArrow(_task(folder, schema, stem), WRITTEN).collect()
+    written = [(row.file, row.rows, row.bytes) for row in done]
+    for name, rows, size in written:
+        if rows == NO_FOLDER:
+            raise StoreError(f"{folder}: the executor on {name} has no such folder. {REMEDY}")
+        # A folder of the same name on each machine: the table would name files that its readers do not find.
+        if not _is_here(Path(folder) / name, size):
+            raise StoreError(f"{folder}: an executor wrote {name} there, but the driver does not find it. {REMEDY}")
+    return written
+
+
+def _is_here(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
-    row_group_bytes = ROW_GROUP_BYTES
+    row_group_bytes, no_folder = ROW_GROUP_BYTES, NO_FOLDER
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:
         import os
+        import socket
         import uuid
         from pathlib import Path
 
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        told = pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64")])
+        if not Path(folder).is_dir():
+            # Said and not raised: Spark would try it again, and hand out a stack trace at the end.
+            said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0]}
+            yield pa.RecordBatch.from_pydict(said, schema=told)
+            return
         path = Path(folder) / f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
         writer = None
         rows = gathered_bytes = 0
@@ -89,8 +125,6 @@ def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iter
             path.unlink(missing_ok=True)
             raise
         written = {"file": [path.name], "rows": [rows], "bytes": [path.stat().st_size]}
-        yield pa.RecordBatch.from_pydict(
-            written, schema=pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64")])
-        )
+        yield pa.RecordBatch.from_pydict(written, schema=told)
 
     return write

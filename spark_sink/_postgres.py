@@ -45,6 +45,7 @@ class PostgresStore:
     """
 
     narrow = True
+    one_machine = ""
 
     def __init__(
         self,

@@ -109,8 +109,17 @@ class Recipe:
         finally:
             read.unpersist()
 
+    def streamed(self, records: DataFrame, *, narrow: bool) -> DataFrame:
+        """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
+        read = _columns.rows(records, self.columns, narrow=narrow)
+        return read if self.transform is None else self.transform(read)
+
+    def reduced(self, rows: DataFrame) -> DataFrame:
+        """At most one row per key, where the result has one."""
+        return reduced(rows, self.shape)
+
     def _result(self, read: DataFrame) -> DataFrame:
-        return reduced(read if self.transform is None else self.transform(read), self.shape)
+        return self.reduced(read if self.transform is None else self.transform(read))
 
     def _read_schema(self) -> StructType:
         from pyspark.sql.types import StructType

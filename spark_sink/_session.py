@@ -79,6 +79,22 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
         yield spark
 
 
+@contextmanager
+def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A Spark that somebody else has started, and goes on using: a notebook's, or one of Spark Connect.
+
+    The settings that the rows depend on are made, and at the end what they were before.
+    """
+    before = {key: spark.conf.get(key) for key in ROW_SETTINGS}
+    for key, value in ROW_SETTINGS.items():
+        spark.conf.set(key, value)
+    try:
+        yield spark
+    finally:
+        for key, earlier in before.items():
+            spark.conf.set(key, str(earlier))
+
+
 def _under_spark_submit() -> bool:
     """spark-submit starts the JVM first and tells the driver's Python the port to talk to it."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -28,6 +28,9 @@ class ResultStore(Protocol):
     narrow: bool
     """True: text may have no NUL, and times lie in the years 1 to 9999; `_columns.rows` keeps other values whole."""
 
+    one_machine: str
+    """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
+
     def generation(self) -> int:
         """Look at the number that the newest holder took over with, without taking over. 0: there was none yet.
 
@@ -103,6 +106,19 @@ def require_names(name: str, topic: str) -> None:
         raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
         raise OptionRefused(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+
+
+def require_reach(store: ResultStore, master: str | None) -> None:
+    """Refuse executors that the store cannot have: what lies on the driver's disk is another file on the next machine.
+
+    Raises:
+        OptionRefused: the store is for one machine, and Spark's master is not local.
+    """
+    if store.one_machine and not (master or "").startswith("local"):
+        raise OptionRefused(
+            f"{store.one_machine}, and Spark runs on {master or 'other machines'}. Choose store postgres, or delta in "
+            "a folder that all machines share; or run Spark on one machine (--master local[*])"
+        )
 
 
 def require_start(generation: int | None, start: dict[int, int], end: dict[int, int]) -> int:

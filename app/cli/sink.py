@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ class Mode(StrEnum):
 
     BATCH = "batch"
     STREAM = "stream"
+    STRUCTURED = "structured"
 
 
 @sink.callback()
@@ -37,11 +39,18 @@ def run(
     config: Config = None,
     stream: Stream = None,
     mode: Annotated[
-        Mode, typer.Option(help="batch: read to the end as of the start, then stop. stream: go on until SIGTERM.")
+        Mode,
+        typer.Option(
+            help="batch: read to the end as of the start, then stop. stream: go on until SIGTERM. structured: as "
+            "stream, by a query of Structured Streaming."
+        ),
     ] = Mode.BATCH,
     interval: Annotated[
-        float, typer.Option(min=0, max=86_400, help="stream: seconds from one look at the topic to the next.")
+        float, typer.Option(min=0, max=86_400, help="Not batch: seconds from one look at the topic to the next.")
     ] = 1.0,
+    state_is_lost: Annotated[
+        bool, typer.Option("--state-is-lost", help="structured: take operators with state, which each start loses.")
+    ] = False,
     max_records: Annotated[int, typer.Option(min=1, help="Offsets per commit, at most.")] = 1_000_000,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +89,7 @@ def run(
         command += [f"--key={column}" for column in settings.sink.key]
         command += [f"--sum={column}" for column in settings.sink.sums]
         command += ["--rejects"] if settings.sink.rejects else []
+        command += ["--state-is-lost"] if state_is_lost else []
         code = run_job([*command, *(["--json"] if as_json else [])], settings.kafka, settings.sink)
     raise typer.Exit(code)
 
@@ -143,6 +153,33 @@ def vacuum(
     except SinkError as error:
         raise SetupError(str(error)) from None
     print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else told(place, found, dry_run=dry_run))
+
+
+@sink.command()
+def package(
+    file: Annotated[Path, typer.Argument(help="The zip to write, such as spark_sink.zip.", show_default=False)],
+    jars: Annotated[
+        Path | None, typer.Option(help="Folder for the jars of Spark's Kafka connector, where --packages cannot be.")
+    ] = None,
+) -> None:
+    """Write the job for a Spark cluster: one zip for --py-files, and beside it the script to submit."""
+    from app._jars import spark_jars
+    from errors import SetupError
+    from spark_sink import SinkError, write_package
+
+    try:
+        digest = write_package(file)
+    except SinkError as error:
+        raise SetupError(str(error)) from None
+    if jars is not None:
+        try:
+            jars.mkdir(parents=True, exist_ok=True)
+            for jar in spark_jars():
+                shutil.copyfile(jar, jars / jar.name)
+        except OSError as error:
+            raise SetupError(f"{jars}: cannot be written ({error.strerror}). Choose another folder") from None
+    print(f"{file}: SHA-256 {digest}")
+    print(f"spark-submit --py-files {file} ... {file.with_name('sink_job.py')} --bootstrap ... (docs/guide/cluster.md)")
 
 
 def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: SinkSettings) -> int:

@@ -10,7 +10,6 @@ import sys
 import time
 import uuid
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,11 +21,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sites import LOCAL, SERVED, Site
 
-import spark_sink
 from app._jars import spark_jars
 from faults._postgres import PostgresServer, run_postgres
+<<<<<<< HEAD
 from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session
 from spark_sink._columns import record_schema
+=======
+from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session, write_package
+>>>>>>> edc60c8 (The Spark job ships as a zip that a command writes, and runs on a cluster of two workers with executors killed amid a commit)
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
@@ -161,12 +163,9 @@ def rows(table: str) -> Callable[..., list[tuple[object, ...]]]:
 
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as one zip, as it goes to a cluster."""
+    """The package as one zip, as it goes to a cluster; beside it the script for spark-submit."""
     path = tmp_path_factory.mktemp("zip") / "spark_sink.zip"
-    folder = Path(spark_sink.__file__).parent
-    with zipfile.ZipFile(path, "w") as archive:
-        for module in sorted(folder.glob("*.py")):
-            archive.write(module, f"spark_sink/{module.name}")
+    write_package(path)
     return path
 
 

@@ -1,0 +1,196 @@
+"""The same commits from a query of Structured Streaming, for pipelines that need its operators.
+
+The query starts at the store's offsets with a checkpoint folder that is made anew and removed at the end. Spark needs
+the folder while the query runs; nobody ever resumes from it, so that it cannot disagree with the store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Literal
+
+from spark_sink._job import Job, Outcome, reading, require_identity
+from spark_sink._plan import TopicPlanner, resume
+from spark_sink._progress import Committed, log_commit
+from spark_sink._store import ResultStore, require_reach
+from spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("spark_sink")
+
+LOOK_EVERY_S = 0.2
+"""Between two looks at whether the query still runs, in seconds; a stop is noticed at once."""
+
+OFFSET_LOG_VERSION = "v1"
+"""First line of an entry of Spark's offset log; then one of settings, then one for each source."""
+
+OutputMode = Literal["append", "update"]
+
+
+def run_structured(
+    job: Job,
+    planner: TopicPlanner,
+    store: ResultStore,
+    session: Callable[[], AbstractContextManager[SparkSession]],
+    interval_s: float,
+    stop: Event,
+    *,
+    state_is_lost: bool = False,
+    scratch: Path | None = None,
+    output_mode: OutputMode = "append",
+) -> Outcome:
+    """Take over, then commit each micro-batch of a streaming query, until `stop` is set.
+
+    The recipe's transform is applied to the stream itself, so that it may use the operators of streams; without one,
+    each micro-batch is treated as a slice of `run_stream`.
+
+    Args:
+        job: what to read.
+        planner: of the job's topic.
+        store: where the rows go.
+        session: starts Spark, and stops it at the end.
+        interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
+        stop: set by whoever wants an end; the commit that is under way is finished first.
+        state_is_lost: take operators that keep state from one micro-batch to the next. Every start begins without it.
+        scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
+            state, the executors write it there, so that they have to share the folder with the driver.
+        output_mode: which rows of an aggregation each micro-batch has, as Spark calls it.
+
+    Raises:
+        OptionRefused: the pipeline keeps state, or reads another stream beside the topic; or Spark is a remote one.
+        SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        raise OptionRefused(
+            "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
+        )
+    if job.recipe.rejects and job.recipe.transform is not None:
+        raise OptionRefused(
+            "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
+            "out, or use --mode stream"
+        )
+    with (
+        session() as spark,
+        tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=scratch, ignore_cleanup_errors=True) as folder,
+    ):
+        require_reach(store, spark.conf.get("spark.master", None))
+        stored = store.open(job.recipe.schema(spark))
+        try:
+            query = _Query(job, planner, store, Path(folder), stop, stored, state_is_lost)
+            return query.run(spark, interval_s, output_mode)
+        finally:
+            store.close()
+
+
+class _Query:
+    """A query from its start to its end, and what its micro-batches have committed."""
+
+    def __init__(
+        self,
+        job: Job,
+        planner: TopicPlanner,
+        store: ResultStore,
+        folder: Path,
+        stop: Event,
+        stored: dict[int, int],
+        state_is_lost: bool,
+    ) -> None:
+        self._job, self._planner, self._store, self._folder, self._stop = job, planner, store, folder, stop
+        self._state_is_lost = state_is_lost
+        self._identity = planner.identity()
+        self._outcome = Outcome(0, 0, resume(planner.extent(), stored))
+        self._committing = Lock()
+        self._failure: BaseException | None = None
+
+    def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> Outcome:
+        """Start it, and wait for its end."""
+        # A micro-batch without new records moves no offset. What an operator has to say then, it says with the next.
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        reader = reading(spark.readStream, self._job).option("subscribe", self._job.topic)
+        reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._outcome.offsets}))
+        records = reader.option("maxOffsetsPerTrigger", self._job.max_records).load()
+        recipe = self._job.recipe
+        rows = records if recipe.transform is None else recipe.streamed(records, narrow=self._store.narrow)
+        query = (
+            rows.writeStream.foreachBatch(self._commit)
+            .outputMode(output_mode)
+            .option("checkpointLocation", self._folder.as_uri())
+            .trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
+            .start()
+        )
+        try:
+            while query.isActive and not self._stop.wait(LOOK_EVERY_S):
+                continue
+            with self._committing:
+                pass  # none is under way now; after a stop, none begins
+        finally:
+            query.stop()
+        self._require_no_failure(query)
+        return self._outcome
+
+    def _commit(self, batch: DataFrame, number: int) -> None:
+        """One micro-batch. Spark calls this in a thread of its own, and makes a text of what is raised."""
+        try:
+            with self._committing:
+                if not self._stop.is_set():
+                    self._commit_batch(batch, number)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _commit_batch(self, batch: DataFrame, number: int) -> None:
+        began = time.monotonic()
+        end = self._end(number)
+        if not self._state_is_lost and (self._folder / "state").exists():
+            raise OptionRefused(
+                "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join of "
+                "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "
+                "result that the store keeps (upsert, totals), or say --state-is-lost"
+            )
+        before = self._outcome
+        # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
+        start = {partition: before.offsets.get(partition, 0) for partition in end}
+        recipe = self._job.recipe
+        if recipe.transform is not None:
+            count = self._store.commit(recipe.reduced(batch), start, end)
+        else:
+            with recipe.frames(batch, narrow=self._store.narrow) as (rows, rejects):
+                count = self._store.commit(rows, start, end, rejects)
+        self._outcome = Outcome(before.commits + 1, before.rows + count, end)
+        log_commit(Committed(self._outcome.commits, count, start, end, time.monotonic() - began))
+
+    def _end(self, number: int) -> dict[int, int]:
+        """Where the micro-batch ends: Spark writes it down before it runs one.
+
+        The rows would not do: after the last of them may be transaction markers and aborted records.
+        """
+        lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
+        if lines[0] != OFFSET_LOG_VERSION or len(lines) != 3:
+            raise OptionRefused(
+                f"the pipeline reads {len(lines) - 2} streams (offset log {lines[0]}), and the store knows the offsets "
+                f"of topic {self._job.topic} only. Read the others as tables, or use a job for each"
+            )
+        return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
+
+    def _require_no_failure(self, query: StreamingQuery) -> None:
+        """Raise what ended the query, as one of our errors where it is one."""
+        if self._failure is not None:
+            raise self._failure
+        failed = query.exception()
+        if failed is not None:
+            extent = self._planner.extent()
+            require_identity(extent, self._identity, self._outcome.offsets)
+            resume(extent, self._outcome.offsets)
+            raise failed

@@ -1,0 +1,42 @@
+"""What the executors write has to be where the driver commits; a store that is one machine's says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from sites import Site
+
+from spark_sink._parquet import write_files
+from spark_sink._store import require_reach
+from spark_sink.errors import OptionRefused, StoreError
+
+NUMBERS = pa.schema([("id", pa.int64())])
+
+
+def test_executors_without_the_folder_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"the executor on .* has no such folder.*mount it on all machines"):
+        write_files(spark.range(3), str(tmp_path / "not here"), NUMBERS)
+
+
+def test_a_folder_that_is_another_one_for_the_executors_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Relative to where the executors are, "." is one folder, and to where the driver is, another.
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=r"an executor wrote part-.* there, but the driver does not find it"):
+        write_files(spark.range(3), ".", NUMBERS)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "yarn", "k8s://https://127.0.0.1:6443", None])
+def test_stores_of_one_machine_refuse_a_cluster(site: Site, master: str | None) -> None:
+    store = site.make()
+    if site.place.kind in {"duckdb", "iceberg"}:
+        with pytest.raises(OptionRefused, match=rf"store {site.place.kind} keeps its .* one .*file on the driver's"):
+            require_reach(store, master)
+    else:
+        require_reach(store, master)
+    require_reach(store, "local[4]")

@@ -1,0 +1,186 @@
+"""Structured Streaming with a throw-away checkpoint: killed, its folder deleted, and begun again from the store."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Event
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import DataFrame, SparkSession
+from sites import Site
+
+from spark_sink import (
+    DeltaStore,
+    Job,
+    OffsetsLost,
+    Outcome,
+    Recipe,
+    ResultStore,
+    TopicPlanner,
+    count,
+    make_store,
+    run_structured,
+)
+from spark_sink.errors import OptionRefused
+
+Write = Callable[..., None]
+Rows = Callable[..., list[tuple[object, ...]]]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def structured(
+    broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Outcome]]:
+    """structured(store, topic, reached, recipe, **options) runs until a commit has reached those offsets."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    def run(
+        store: ResultStore, topic: str, reached: dict[int, int], recipe: Recipe | None = None,
+        max_records: int = 1_000_000, after: Callable[[], None] | None = None, **options: bool,
+    ) -> Outcome:  # fmt: skip
+        commit, stop = store.commit, Event()
+
+        def watched(rows: DataFrame, start: dict[int, int], end: dict[int, int], *rejects: DataFrame | None) -> int:
+            count = commit(rows, start, end, *rejects)
+            if end == reached:
+                stop.set()
+            if after is not None:
+                after()
+            return count
+
+        monkeypatch.setattr(store, "commit", watched)
+        job = Job(broker, topic, "job", recipe or Recipe(), max_records)
+        planner = TopicPlanner(broker, topic, {})
+        return run_structured(job, planner, store, lambda: nullcontext(spark), 0.0, stop, scratch=scratch, **options)
+
+    yield run
+    assert not list(scratch.iterdir())  # no checkpoint outlives its run
+
+
+def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], site: Site
+) -> None:
+    topic = new_topic(partitions=2)
+    write(topic, [b"a", b"b"])
+    write(topic, [b"never"] * 20, commit=False)
+    write(topic, [b"c"])
+    write(topic, [b"never"] * 20, commit=False)
+    write(topic, [b"never"] * 5, 1, commit=False)
+
+    def make() -> ResultStore:
+        return make_store(site.place, "job", topic, 0, Recipe())
+
+    outcome = structured(make(), topic, {0: 47, 1: 6}, max_records=20)  # one has aborted records only
+    assert (outcome.rows, outcome.offsets) == (3, {0: 47, 1: 6})
+    assert outcome.commits == 3
+    write(topic, [b"d"], 1)
+    assert structured(make(), topic, {0: 47, 1: 8}) == Outcome(1, 1, {0: 47, 1: 8})
+    found = sorted((row["_partition"], row["_offset"], bytes(row["_value"])) for row in site.rows())
+    assert found == [(0, 0, b"a"), (0, 1, b"b"), (0, 24, b"c"), (1, 6, b"d")]
+
+
+@pytest.mark.timeout(900)  # two starts of Spark, each seconds on an idle machine
+def test_killed_between_and_after_commits_it_goes_on_from_the_store(
+    new_topic: Callable[..., str], write: Write, command: Command, structured: Callable[..., Outcome], table: str,
+    rows: Rows, tmp_path: Path,
+) -> None:  # fmt: skip
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        write(topic, [b"%d" % n for n in range(100)], partition)
+        write(topic, [b"aborted"] * 50, partition, commit=False)
+        write(topic, [b"%d" % n for n in range(100, 200)], partition)
+    left = tmp_path / "temporary"
+    left.mkdir()
+    arguments = [f"--topic={topic}", f"--path={table}", "--name=job", "--mode=structured", "--interval=0"]
+    arguments += ["--max-records=100", f"--scratch={left}"]
+    seen = []
+    for point in ("before-commit:2", "after-commit:2"):
+        killed = command(*arguments, SPARK_SINK_CRASH_AT=point)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        seen.append(sum(DeltaStore(table, "job", topic).offsets().values()))
+        [checkpoint] = left.iterdir()
+        assert len(list((checkpoint / "offsets").glob("[0-9]"))) == 2  # it knows of a batch that the table has not,
+        shutil.rmtree(checkpoint)  # or would have to be asked; gone, it is not missed
+    assert seen == [100, 300]
+
+    end = {0: 253, 1: 253}  # records, aborted records, markers
+    outcome = structured(DeltaStore(table, "job", topic), topic, end)
+    assert outcome.offsets == end
+    expected = [(p, b"%d" % n) for p in (0, 1) for n in range(200)]
+    assert rows("_partition", "_value") == expected
+
+
+def test_a_pipeline_that_keeps_state_is_refused_unless_its_loss_is_accepted(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x", b"x", b"y"])
+
+    def distinct(frame: DataFrame) -> DataFrame:
+        return frame.dropDuplicates(["_value"]).select("_partition", "_offset", "_value")
+
+    def make() -> ResultStore:
+        return DeltaStore(table, "job", topic)
+
+    recipe = Recipe(transform=distinct)
+    with pytest.raises(OptionRefused, match=r"the pipeline keeps state.*--state-is-lost"):
+        structured(make(), topic, {0: 4}, recipe)
+    assert make().offsets() == {}
+    assert structured(make(), topic, {0: 4}, recipe, state_is_lost=True).rows == 2
+    write(topic, [b"x"])
+    assert (
+        structured(make(), topic, {0: 6}, recipe, state_is_lost=True).rows == 1
+    )  # which is what the docs say of state
+    assert sorted(value for (value,) in rows("_value")) == [b"x", b"x", b"y"]
+
+
+def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
+    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"a"])
+    commits = []
+
+    def go_on() -> None:
+        commits.append(DeltaStore(table, "job", topic).offsets())
+        if len(commits) == 1:
+            AdminClient({"bootstrap.servers": broker}).create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+            write(topic, [b"b"], 1)
+        else:
+            DeltaStore(table, "job", topic).open(record_schema())
+            write(topic, [b"c"])
+
+    with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+        structured(DeltaStore(table, "job", topic), topic, {}, after=go_on)
+    assert commits == [{0: 2}, {0: 2, 1: 2}]
+    assert rows("_partition", "_value") == [(0, b"a"), (1, b"b")]
+
+
+def test_retention_that_passes_a_running_query_is_named(
+    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"] * 10)
+
+    def lose_records() -> None:
+        admin = AdminClient({"bootstrap.servers": broker})
+        admin.delete_records([TopicPartition(topic, 0, 8)])[TopicPartition(topic, 0)].result(30)
+
+    with pytest.raises(OffsetsLost, match=rf"{topic}/0: the table needs offset 4 next, but the topic begins at 8"):
+        structured(DeltaStore(table, "job", topic), topic, {}, max_records=4, after=lose_records)
+    assert count(table) == 4
+
+
+def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
+    recipe = Recipe("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
+    with pytest.raises(OptionRefused, match="a streaming query has one result"):
+        structured(DeltaStore(table, "job", "events"), "events", {}, recipe)
