@@ -50,7 +50,7 @@ class PairedStore:
 
     def __init__(self, rows: Numbered, rejects: Numbered, rejects_schema: StructType) -> None:
         self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
-        self.narrow = rows.narrow
+        self.narrow, self.one_machine = rows.narrow, rows.one_machine
         self._reached: dict[int, int] = {}
         """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
 

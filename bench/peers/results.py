@@ -53,6 +53,7 @@ class NothingStore:
     """A `spark_sink.ResultStore` that has Spark compute all rows and keeps none."""
 
     narrow = False
+    one_machine = ""
 
     def generation(self) -> int:
         """There is none."""
@@ -61,6 +62,9 @@ class NothingStore:
     def offsets(self) -> dict[int, int]:
         """There are none."""
         return {}
+
+    def columns(self) -> None:
+        """There is no table."""
 
     def open(self, schema: StructType) -> dict[int, int]:
         """Nothing is there."""

@@ -23,12 +23,8 @@ from sites import LOCAL, SERVED, Site
 
 from app._jars import spark_jars
 from faults._postgres import PostgresServer, run_postgres
-<<<<<<< HEAD
-from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session
-from spark_sink._columns import record_schema
-=======
 from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session, write_package
->>>>>>> edc60c8 (The Spark job ships as a zip that a command writes, and runs on a cluster of two workers with executors killed amid a commit)
+from spark_sink._columns import record_schema
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""

@@ -14,10 +14,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from sites import Site
 
 from spark_sink import (
     DeltaStore,
+    Fenced,
     Job,
     OffsetsLost,
     Outcome,
@@ -28,6 +30,8 @@ from spark_sink import (
     make_store,
     run_structured,
 )
+from spark_sink._columns import record_schema
+from spark_sink._recipe import Transform, sql_transform
 from spark_sink.errors import OptionRefused
 
 Write = Callable[..., None]
@@ -119,28 +123,48 @@ def test_killed_between_and_after_commits_it_goes_on_from_the_store(
     assert rows("_partition", "_value") == expected
 
 
-def test_a_pipeline_that_keeps_state_is_refused_unless_its_loss_is_accepted(
-    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+def _distinct(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["_value"]).select("_partition", "_offset", "_value")
+
+
+def _windows(rows: DataFrame) -> DataFrame:
+    timed = rows.withWatermark("_timestamp", "1 minute").groupBy(F.window("_timestamp", "1 minute"))
+    return timed.agg(F.count("*").alias("n")).select("n")
+
+
+def _first(rows: DataFrame) -> DataFrame:
+    return rows.limit(1)
+
+
+def _pairs(rows: DataFrame) -> DataFrame:
+    return rows.join(rows.select("_value"), "_value")
+
+
+@pytest.mark.parametrize("pipeline", [_distinct, _windows, _first, _pairs])
+def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, pipeline: Transform
 ) -> None:
     topic = new_topic(partitions=1)
-    write(topic, [b"x", b"x", b"y"])
-
-    def distinct(frame: DataFrame) -> DataFrame:
-        return frame.dropDuplicates(["_value"]).select("_partition", "_offset", "_value")
-
-    def make() -> ResultStore:
-        return DeltaStore(table, "job", topic)
-
-    recipe = Recipe(transform=distinct)
-    with pytest.raises(OptionRefused, match=r"the pipeline keeps state.*--state-is-lost"):
-        structured(make(), topic, {0: 4}, recipe)
-    assert make().offsets() == {}
-    assert structured(make(), topic, {0: 4}, recipe, state_is_lost=True).rows == 2
     write(topic, [b"x"])
-    assert (
-        structured(make(), topic, {0: 6}, recipe, state_is_lost=True).rows == 1
-    )  # which is what the docs say of state
-    assert sorted(value for (value,) in rows("_value")) == [b"x", b"x", b"y"]
+    store = DeltaStore(table, "job", topic)
+    with pytest.raises(OptionRefused, match=r"the pipeline keeps state.*--state-is-lost"):
+        structured(store, topic, {}, Recipe(transform=pipeline))
+    assert store.offsets() == {}
+
+
+def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    topic, recipe = new_topic(partitions=1), Recipe(transform=_distinct)
+
+    def run(reached: dict[int, int]) -> int:
+        return structured(DeltaStore(table, "job", topic), topic, reached, recipe, state_is_lost=True).rows
+
+    write(topic, [b"x", b"x", b"y"])
+    assert run({0: 4}) == 2
+    write(topic, [b"x"])
+    assert run({0: 6}) == 1
+    assert sorted(rows("_value")) == [(b"x",), (b"x",), (b"y",)]
 
 
 def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
