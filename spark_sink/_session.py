@@ -37,11 +37,16 @@ LOCAL_SETTINGS = {
 """A job on this machine alone: nothing listens to the outside, nothing but the job's own lines is printed."""
 
 
+REMOTE = "SPARK_REMOTE"
+"""pyspark's variable with the address of a Spark Connect server, such as sc://host:15002."""
+
+
 @contextmanager
 def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]") -> Iterator[SparkSession]:
     """A running Spark; stopped at the end.
 
-    Under spark-submit its options decide about master, jars and memory, and only the job's own settings are made.
+    Under spark-submit, and with a Spark Connect server, theirs are the master, jars and memory; only the job's own
+    settings are made.
 
     Args:
         name: name of the Spark application.
@@ -57,7 +62,9 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
     for key, value in ROW_SETTINGS.items():
         builder = builder.config(key, value)
     with contextlib.ExitStack() as cleanup:
-        if not _under_spark_submit():
+        if REMOTE in os.environ or _under_spark_submit():
+            spark = builder.getOrCreate()
+        else:
             builder = builder.master(master)
             for key, value in LOCAL_SETTINGS.items():
                 builder = builder.config(key, value)
@@ -72,10 +79,9 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
             )
             with contextlib.chdir(scratch):
                 spark = builder.getOrCreate()
-        else:
-            spark = builder.getOrCreate()
         cleanup.callback(spark.stop)
-        spark.sparkContext.setLogLevel("WARN")
+        if REMOTE not in os.environ:  # the log of a Spark Connect server is its own affair
+            spark.sparkContext.setLogLevel("WARN")
         yield spark
 
 

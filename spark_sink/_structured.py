@@ -31,6 +31,10 @@ log = logging.getLogger("spark_sink")
 LOOK_EVERY_S = 0.2
 """Between two looks at whether the query still runs, in seconds; a stop is noticed at once."""
 
+WITHOUT_RECORDS = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Spark's setting for micro-batches without new records. They move no offset, so that nothing could be committed with
+what they say; what an operator has to say then, it says with the next records."""
+
 OFFSET_LOG_VERSION = "v1"
 """First line of an entry of Spark's offset log; then one of settings, then one for each source."""
 
@@ -72,10 +76,6 @@ def run_structured(
     """
     from pyspark.sql.utils import is_remote
 
-    if is_remote():
-        raise OptionRefused(
-            "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
-        )
     if job.recipe.rejects and job.recipe.transform is not None:
         raise OptionRefused(
             "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
@@ -85,6 +85,10 @@ def run_structured(
         session() as spark,
         tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=scratch, ignore_cleanup_errors=True) as folder,
     ):
+        if is_remote():
+            raise OptionRefused(
+                "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
+            )
         require_reach(store, spark.conf.get("spark.master", None))
         stored = store.open(job.recipe.schema(spark))
         try:
@@ -116,13 +120,13 @@ class _Query:
 
     def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> Outcome:
         """Start it, and wait for its end."""
-        # A micro-batch without new records moves no offset. What an operator has to say then, it says with the next.
-        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         reader = reading(spark.readStream, self._job).option("subscribe", self._job.topic)
         reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._outcome.offsets}))
         records = reader.option("maxOffsetsPerTrigger", self._job.max_records).load()
         recipe = self._job.recipe
         rows = records if recipe.transform is None else recipe.streamed(records, narrow=self._store.narrow)
+        before = spark.conf.get(WITHOUT_RECORDS)
+        spark.conf.set(WITHOUT_RECORDS, "false")  # a query has the settings of its start
         query = (
             rows.writeStream.foreachBatch(self._commit)
             .outputMode(output_mode)
@@ -130,6 +134,7 @@ class _Query:
             .trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
             .start()
         )
+        spark.conf.set(WITHOUT_RECORDS, str(before))
         try:
             while query.isActive and not self._stop.wait(LOOK_EVERY_S):
                 continue
@@ -152,14 +157,13 @@ class _Query:
 
     def _commit_batch(self, batch: DataFrame, number: int) -> None:
         began = time.monotonic()
-        end = self._end(number)
         if not self._state_is_lost and (self._folder / "state").exists():
             raise OptionRefused(
                 "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join of "
                 "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "
                 "result that the store keeps (upsert, totals), or say --state-is-lost"
             )
-        before = self._outcome
+        end, before = self._end(number), self._outcome
         # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
         start = {partition: before.offsets.get(partition, 0) for partition in end}
         recipe = self._job.recipe
