@@ -132,7 +132,7 @@ def run_stream(
     """
     with session() as spark:
         require_reach(store, spark.conf.get("spark.master", None))
-        while (settled := _when_it_answers(job, planner, store, spark)) is None:
+        while (settled := columns_when_it_answers(job, planner, store, spark)) is None:
             if stop.wait(max(interval_s, PAUSE_S)):
                 return Outcome(0, 0, store.offsets())
         job = settled
@@ -213,7 +213,8 @@ def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: Spa
     return replace(job, recipe=replace(job.recipe, columns=require_columns(looked_at, job.topic)))
 
 
-def _when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+def columns_when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+    """The same; None also while Kafka or Spark cannot say."""
     try:
         return with_columns(job, planner, store, spark)
     except (KafkaUnavailable, SparkFailed) as error:

@@ -16,11 +16,12 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
-from spark_sink._job import Job, Outcome, reading, require_identity
+from spark_sink._job import PAUSE_S, Job, Outcome, columns_when_it_answers, reading, require_identity
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._progress import Committed, log_commit
+from spark_sink._spark_errors import reason_of
 from spark_sink._store import ResultStore, require_reach
-from spark_sink.errors import OptionRefused
+from spark_sink.errors import OptionRefused, SparkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +91,10 @@ def run_structured(
                 "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
             )
         require_reach(store, spark.conf.get("spark.master", None))
+        while (settled := columns_when_it_answers(job, planner, store, spark)) is None:
+            if stop.wait(max(interval_s, PAUSE_S)):
+                return Outcome(0, 0, store.offsets())
+        job = settled
         stored = store.open(job.recipe.schema(spark))
         try:
             query = _Query(job, planner, store, Path(folder), stop, stored, state_is_lost)
@@ -197,4 +202,7 @@ class _Query:
             extent = self._planner.extent()
             require_identity(extent, self._identity, self._outcome.offsets)
             resume(extent, self._outcome.offsets)
-            raise failed
+            raise SparkFailed(
+                f"topic {self._job.topic}: the streaming query ended after offsets {self._outcome.offsets} "
+                f"({reason_of(failed)}). Set right what is wrong; the next start goes on from there"
+            ) from failed
