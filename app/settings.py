@@ -176,6 +176,11 @@ class SinkSettings(_Section):
     """A query of the view `records` that makes the rows of the result."""
     transform: str | None = Field(default=None, min_length=1)
     """module:function, from DataFrame to DataFrame, for the same."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where the job serves metrics while it runs; 0 takes a free port and logs it. None: nowhere."""
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
+    metrics_file: str | None = Field(default=None, min_length=1)
+    """A file that a run writes its metrics to at its end, for node_exporter's textfile collector."""
     name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
 

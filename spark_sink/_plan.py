@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from spark_sink._oldest import oldest
 from spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
 
 REQUEST_TIMEOUT_S = 30.0
@@ -50,6 +51,7 @@ class TopicPlanner:
         self._bootstrap = bootstrap
         self._topic = topic
         self._timeout_s = timeout_s
+        self._options = dict(options)
         try:
             self._admin = AdminClient(
                 {"bootstrap.servers": bootstrap, **options}, logger=logging.getLogger("spark_sink.kafka")
@@ -79,6 +81,17 @@ class TopicPlanner:
         earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
         end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
         return Extent(self._topic, earliest, end, _identity(topic))
+
+    def oldest(self, extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
+        """Timestamp of the first record of each partition that is not stored yet; see `_oldest.oldest`.
+
+        Raises:
+            KafkaUnavailable: Kafka did not answer.
+        """
+        start = {
+            partition: max(stored.get(partition, earliest), earliest) for partition, earliest in extent.earliest.items()
+        }
+        return oldest(self._bootstrap, self._options, self._topic, start, extent.end, self._timeout_s)
 
     def _describe(self) -> Any:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection

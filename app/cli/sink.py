@@ -10,7 +10,7 @@ import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -83,6 +83,9 @@ def run(
             "--kind": settings.sink.kind,
             "--sql": settings.sink.sql,
             "--transform": settings.sink.transform,
+            "--metrics-port": settings.sink.metrics_port,
+            "--metrics-host": settings.sink.metrics_host,
+            "--metrics-file": settings.sink.metrics_file,
         }
         # --name=value, so that no value can be taken for an option.
         command = [f"{name}={value}" for name, value in arguments.items() if value is not None]
@@ -102,32 +105,35 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
 
     from app import settings as settings_of_file
     from app._broker import choose_broker
-    from errors import SetupError
-    from spark_sink import Place, Recipe, SinkError, TopicPlanner, make_store, standing
+    from app._results import planner_of, result_stream, said_as_ours, store_of
+    from spark_sink import standing
 
     settings = settings_of_file.load(config)
     kept = settings.sink
-    _, chosen = settings.stream(stream or kept.stream)
-    client = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.kafka.items()}
-    place = Place(kept.store, kept.path, kept.table, _secret(kept.url) or "", _secret(kept.password))
-    with choose_broker(settings) as bootstrap:
-        try:
-            planner = TopicPlanner(bootstrap, chosen.output, client)
-            # A plain recipe: what the rows are made of does not matter to offsets.
-            found = standing(make_store(place, kept.name, chosen.output, planner.identity(), Recipe()), planner)
-        except SinkError as error:
-            raise SetupError(str(error)) from None
+    _, chosen = result_stream(settings, stream)
+    with choose_broker(settings) as bootstrap, said_as_ours():
+        planner = planner_of(bootstrap, settings, chosen.output)
+        found = standing(store_of(kept, chosen.output, planner.identity()), planner)
     if as_json:
         print(json.dumps({"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}))
         return
     console = Console(markup=False, highlight=False)
     console.print(f"job {kept.name}, topic {chosen.output}, store {kept.store}, generation {found.generation}")
-    table = Table("partition", "next offset", "end", "lag")
+    table = Table("partition", "next offset", "end", "lag", "oldest, s")
     for partition, end in found.end.items():
         stored = found.offsets.get(partition)
-        table.add_row(str(partition), "-" if stored is None else f"{stored:,}", f"{end:,}", f"{found.lag[partition]:,}")
+        table.add_row(
+            str(partition),
+            "-" if stored is None else f"{stored:,}",
+            f"{end:,}",
+            f"{found.lag[partition]:,}",
+            f"{found.lag_s[partition]:,.1f}",
+        )
     console.print(table)
-    console.print(f"{sum(found.lag.values()):,} offsets left to read (markers and aborted records count)")
+    console.print(
+        f"{sum(found.lag.values()):,} offsets left to read (markers and aborted records count); the oldest record that "
+        f"is not in the table yet is {max(found.lag_s.values(), default=0.0):,.1f} s old"
+    )
 
 
 @sink.command()
@@ -194,12 +200,13 @@ def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: Sink
         The job's exit code.
     """
     import spark_sink
+    from app._results import secret_of
     from spark_sink._command import CLIENT_VARIABLE, PASSWORD_VARIABLE, URL_VARIABLE
 
     room = Path(spark_sink.__file__).parent.parent
     search = os.pathsep.join([str(room), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka)}
-    secrets = {URL_VARIABLE: _secret(kept.url), PASSWORD_VARIABLE: _secret(kept.password)}
+    secrets = {URL_VARIABLE: secret_of(kept.url), PASSWORD_VARIABLE: secret_of(kept.password)}
     environment |= {variable: secret for variable, secret in secrets.items() if secret is not None}
     with subprocess.Popen([sys.executable, "-m", "spark_sink", *arguments], env=environment) as job:
         # A stream is asked to end by SIGTERM; it finishes its commit, and its exit code is this command's.
@@ -211,7 +218,3 @@ def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: Sink
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
-
-
-def _secret(value: Any) -> str | None:
-    return None if value is None else str(value.get_secret_value())

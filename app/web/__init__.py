@@ -3,6 +3,7 @@
 from app.web._inquiry import Inquiry
 from app.web._model import KnownIdentity, Lookup, Overview, Partition, Stream, Totals, Worker
 from app.web._pages import WebServer
+from app.web._results import ResultPartition, Results
 
 __all__ = [
     "Inquiry",
@@ -10,6 +11,8 @@ __all__ = [
     "Lookup",
     "Overview",
     "Partition",
+    "ResultPartition",
+    "Results",
     "Stream",
     "Totals",
     "WebServer",

@@ -10,6 +10,7 @@ from app._lookup import Answer, Verdict
 from app._status import JudgedIdentity, PartitionStatus, TableStatus, WorkerStatus
 from app.settings import Settings, StreamSettings
 from app.web._kafka import InputPartition
+from app.web._results import Results
 
 UNSERVED = "unserved"
 """State of a partition that no live worker reported."""
@@ -95,7 +96,8 @@ class Overview:
     """Everything the first page shows.
 
     taken_at is UTC, ISO 8601. group is Kafka's word for the state of the consumer group; None: Kafka was not reached.
-    problems are sentences for the reader.
+    problems are sentences for the reader. results is None where the settings have no sink, and in the terminal, which
+    has `ratchet sink status` for it.
     """
 
     app: str
@@ -104,6 +106,7 @@ class Overview:
     workers: list[Worker]
     streams: list[Stream]
     problems: list[str]
+    results: Results | None = None
 
 
 @dataclass(frozen=True, slots=True)

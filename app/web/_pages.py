@@ -8,7 +8,9 @@ GET /producers.json                the producers of a stream: ?stream=S&after=HE
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ from app._producers import ProducersPage
 from app.settings import Settings
 from app.web._inquiry import Inquiry
 from app.web._model import Lookup, Overview
+from app.web._results import ResultsView
 from errors import SettingsError, SetupError
 
 FOLDER = Path(__file__).parent
 
 INQUIRY = web.AppKey("inquiry", Inquiry)
+RESULTS = web.AppKey("results", ResultsView)
 SETTINGS = web.AppKey("settings", Settings)
 
 STATES = {
@@ -90,6 +94,7 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     """The pages as an aiohttp application; `hosts` are the names it answers under beside the loopback ones."""
     application = web.Application(middlewares=[guard(hosts, _refusal)])
     application[SETTINGS] = settings
+    application[RESULTS] = ResultsView(bootstrap, settings)
     templates = aiohttp_jinja2.setup(
         application,
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -100,6 +105,7 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     )
     templates.globals["state_of"] = _state
     templates.filters["grouped"] = _grouped
+    templates.filters["seconds"] = _seconds
 
     async def inquiry(application: web.Application) -> AsyncIterator[None]:
         async with Inquiry(bootstrap, settings) as asked:
@@ -117,15 +123,20 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     return application
 
 
+async def _overview(request: web.Request) -> Overview:
+    overview, results = await asyncio.gather(request.app[INQUIRY].overview(), request.app[RESULTS].latest())
+    return replace(overview, results=results)
+
+
 async def _index(request: web.Request) -> web.Response:
-    overview = await request.app[INQUIRY].overview()
+    overview = await _overview(request)
     if _wants_json(request):
         return _json(overview)
     return _html(request, "index.html", {"overview": overview, "asked": {}})
 
 
 async def _tables(request: web.Request) -> web.Response:
-    return _html(request, "_tables.html", {"overview": await request.app[INQUIRY].overview()})
+    return _html(request, "_tables.html", {"overview": await _overview(request)})
 
 
 async def _lookup(request: web.Request) -> web.Response:
@@ -189,3 +200,7 @@ def _state(state: str) -> tuple[str, str]:
 
 def _grouped(number: int) -> str:
     return f"{number:,}"
+
+
+def _seconds(number: float) -> str:
+    return f"{number:,.1f}"

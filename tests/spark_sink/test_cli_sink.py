@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -73,9 +74,13 @@ def test_status_says_what_is_left_to_read_and_takes_nothing_over(
         assert asked.exit_code == 0, asked.output
         told = json.loads(asked.output.splitlines()[-1])
         assert (told["store"], told["topic"], told["generation"], told["lag"]) == ("delta", topic, 0, 10)
+        oldest_s = told["partitions"]["1"].pop("lag_s")
+        assert 0 < oldest_s == told["lag_s"] < 600
         assert told["partitions"]["1"] == {"offset": None, "end": 10, "lag": 10}
+        assert told["partitions"]["0"] == {"offset": None, "end": 0, "lag": 0, "lag_s": 0.0}
     shown = CliRunner().invoke(ratchet, ["status", "--config", str(settings_file)])
-    assert "10 offsets left to read" in shown.output
+    assert "10 offsets left to read" in " ".join(shown.output.split())
+    assert re.search(r"is not in the table yet is \d+\.\d s old", " ".join(shown.output.split()))
     assert not Path(table).exists()
 
 
