@@ -9,7 +9,7 @@ from typing import Any
 
 from app.settings import Settings, SinkSettings, StreamSettings
 from errors import SetupError
-from spark_sink import Place, Recipe, ResultStore, Shape, SinkError, TopicPlanner, make_store
+from spark_sink import Place, Recipe, ResultStore, Shape, SinkError, TopicPlanner, avro_values, make_store
 from spark_sink._recipe import function_transform, sql_transform
 
 
@@ -36,7 +36,8 @@ def recipe_of(kept: SinkSettings) -> Recipe:
     transform = None if kept.sql is None else sql_transform(kept.sql)
     if kept.transform is not None:
         transform = function_transform(kept.transform)
-    return Recipe(kept.columns, Shape(kept.kind, kept.key, kept.sums), kept.rejects, transform)
+    avro = None if kept.avro_schema is None else avro_values(kept.avro_schema, kept.avro_id)
+    return Recipe(kept.columns, Shape(kept.kind, kept.key, kept.sums), kept.rejects, transform, avro)
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:

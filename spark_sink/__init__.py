@@ -9,13 +9,15 @@ the executors.
 from spark_sink._avro import AvroValues, avro_values
 from spark_sink._delta import DeltaStore
 from spark_sink._duckdb import DuckDBStore
+from spark_sink._first_columns import with_columns
 from spark_sink._iceberg import IcebergStore
-from spark_sink._job import Job, Outcome, run_batch, run_stream
+from spark_sink._job import Outcome, run_batch, run_stream
 from spark_sink._kafka_options import java_options
 from spark_sink._open import Place, make_store
 from spark_sink._package import write_package
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._postgres import PostgresStore
+from spark_sink._reading import Job
 from spark_sink._recipe import Recipe
 from spark_sink._recount import Recount, recount
 from spark_sink._results import count, read_rows, read_totals
@@ -69,5 +71,6 @@ __all__ = [
     "spark_session",
     "standing",
     "vacuum",
+    "with_columns",
     "write_package",
 ]

@@ -16,11 +16,14 @@ from threading import Event
 from typing import TYPE_CHECKING, get_args
 
 from spark_sink._avro import AvroValues, avro_values
+from spark_sink._figures import Figures
 from spark_sink._infer import INFER
-from spark_sink._job import MAX_RECORDS, Job, run_batch, run_stream
+from spark_sink._job import run_batch, run_stream
 from spark_sink._kafka_options import java_options
+from spark_sink._metrics import served, write_file
 from spark_sink._open import STORE_KINDS, Place, make_store
 from spark_sink._plan import TopicPlanner
+from spark_sink._reading import MAX_RECORDS, Job
 from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
 from spark_sink._session import spark_session
 from spark_sink._shape import Kind, Shape
@@ -35,6 +38,8 @@ MAX_INTERVAL_S = 86_400
 """A day. Longer intervals are a scheduler's, with the batch mode."""
 
 FORMATS = ("json", "avro", "bytes")
+
+MAX_PORT = 65_535
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
@@ -107,41 +112,47 @@ def _run(options: argparse.Namespace) -> None:
     def session() -> AbstractContextManager[SparkSession]:
         return spark_session(f"sink-{job.name}", jars, options.master)
 
-    if options.mode == "batch":
-        outcome = run_batch(job, planner, store, session)
-    else:
-        stop = Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        if options.mode == "stream":
-            outcome = run_stream(job, planner, store, session, options.interval, stop)
+    figures = Figures()
+    stop = Event()
+    with served(figures, job.name, job.topic, options.metrics_host, options.metrics_port):
+        if options.mode == "batch":
+            outcome = run_batch(job, planner, store, session, figures)
         else:
-            outcome = run_structured(
-                job,
-                planner,
-                store,
-                session,
-                options.interval,
-                stop,
-                state_is_lost=options.state_is_lost,
-                scratch=options.scratch,
-            )
+            signal.signal(signal.SIGTERM, lambda *_: stop.set())
+            if options.mode == "stream":
+                outcome = run_stream(job, planner, store, session, options.interval, stop, figures)
+            else:
+                outcome = run_structured(
+                    job,
+                    planner,
+                    store,
+                    session,
+                    options.interval,
+                    stop,
+                    figures,
+                    state_is_lost=options.state_is_lost,
+                    scratch=options.scratch,
+                )
+    figures.finish(store.generation(), outcome.offsets)
     seconds = time.monotonic() - began
     logging.getLogger("spark_sink").info(
-        "%s %s: %d rows added in %d commits, %.1f s",
+        "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "
+        "generation %d, %d offsets left",
         place,
         "is up to date" if options.mode == "batch" else "was stopped after a commit",
         outcome.rows,
         outcome.commits,
+        outcome.rejects,
         seconds,
+        figures.commit_s,
+        figures.longest_commit_s,
+        figures.generation,
+        sum(figures.lag.values()),
     )
+    if options.metrics_file is not None:
+        write_file(figures, job.name, job.topic, options.metrics_file)
     if options.json:
-        result = {
-            "rows": outcome.rows,
-            "commits": outcome.commits,
-            "offsets": outcome.offsets,
-            "seconds": round(seconds, 3),
-        }
-        print(json.dumps(result))
+        print(json.dumps({**figures.as_dict(), "seconds": round(seconds, 3)}))
 
 
 def _avro(options: argparse.Namespace) -> AvroValues | None:
@@ -243,6 +254,11 @@ def _parser() -> argparse.ArgumentParser:
         "--jars", default="", help="jars of Spark's Kafka connector, comma-separated (not under spark-submit)"
     )
     parser.add_argument("--master", default="local[*]", help="where Spark runs (not under spark-submit)")
+    parser.add_argument(
+        "--metrics-port", type=_port, metavar="N", help="serve metrics for Prometheus meanwhile; 0: on a free port"
+    )
+    parser.add_argument("--metrics-host", default="127.0.0.1", metavar="H", help="address to serve them on")
+    parser.add_argument("--metrics-file", metavar="F", help="write them to this file at the end (F.prom)")
     parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
     return parser
 
@@ -251,6 +267,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{number} is not between 0 and {MAX_PORT}")
     return number
 
 

@@ -7,6 +7,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 log = logging.getLogger("spark_sink")
 
@@ -21,6 +25,7 @@ class Committed:
     start: Mapping[int, int]
     end: Mapping[int, int]
     seconds: float
+    rejects: int = 0
 
     @property
     def offsets(self) -> int:
@@ -33,7 +38,7 @@ Report = Callable[[Committed], None]
 
 @contextmanager
 def progress(total: int) -> Iterator[Report]:
-    """A bar where rich is installed and standard error is a terminal, else one log line for each commit.
+    """One log line for each commit; below them a bar, where rich is installed and standard error is a terminal.
 
     Args:
         total: offsets to read in this run, over all partitions.
@@ -61,11 +66,32 @@ def progress(total: int) -> Iterator[Report]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar, _lines_above(bar):
         task = bar.add_task("Committing offsets", total=total)
-        yield lambda committed: bar.update(
-            task, advance=committed.offsets, description=f"Commit {committed.number}: {committed.rows:,} rows"
-        )
+
+        def report(committed: Committed) -> None:
+            log_commit(committed)
+            bar.update(task, advance=committed.offsets)
+
+        yield report
+
+
+@contextmanager
+def _lines_above(bar: Progress) -> Iterator[None]:
+    """While the bar is there, log lines are written by it: above itself, instead of into it."""
+    handlers = [
+        handler
+        for handler in logging.getLogger().handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.__stderr__
+    ]
+    # rich has put a file of its own in the place of sys.stderr, for those who look there now.
+    before = [handler.setStream(sys.stderr) for handler in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before, strict=True):
+            if stream is not None:
+                handler.setStream(stream)
 
 
 def log_commit(committed: Committed) -> None:
@@ -75,4 +101,11 @@ def log_commit(committed: Committed) -> None:
         for partition, offset in committed.end.items()
         if offset != committed.start[partition]
     )
-    log.info("commit %d: %d rows in %.2f s, offsets %s", committed.number, committed.rows, committed.seconds, moved)
+    log.info(
+        "commit %d: %d rows, %d rejects in %.2f s, offsets %s",
+        committed.number,
+        committed.rows,
+        committed.rejects,
+        committed.seconds,
+        moved,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_sink._job import Job, records
+from spark_sink._reading import Job, records
 from spark_sink._shape import APPEND, reduced
 
 if TYPE_CHECKING:

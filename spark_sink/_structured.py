@@ -16,12 +16,16 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
-from spark_sink._job import PAUSE_S, Job, Outcome, columns_when_it_answers, reading, require_identity
+from spark_sink._figures import Figures
+from spark_sink._first_columns import PAUSE_S, columns_when_it_answers
+from spark_sink._job import Outcome, after, require_identity
+from spark_sink._lag import LagLog
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._progress import Committed, log_commit
+from spark_sink._reading import Job, reading
 from spark_sink._spark_errors import reason_of
 from spark_sink._store import ResultStore, require_reach
-from spark_sink.errors import OptionRefused, SparkFailed
+from spark_sink.errors import KafkaUnavailable, OptionRefused, SparkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +53,7 @@ def run_structured(
     session: Callable[[], AbstractContextManager[SparkSession]],
     interval_s: float,
     stop: Event,
+    figures: Figures | None = None,
     *,
     state_is_lost: bool = False,
     scratch: Path | None = None,
@@ -66,6 +71,7 @@ def run_structured(
         session: starts Spark, and stops it at the end.
         interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
         stop: set by whoever wants an end; the commit that is under way is finished first.
+        figures: what is counted; None: nobody asks.
         state_is_lost: take operators that keep state from one micro-batch to the next. Every start begins without it.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
             state, the executors write it there, so that they have to share the folder with the driver.
@@ -97,7 +103,7 @@ def run_structured(
         job = settled
         stored = store.open(job.recipe.schema(spark))
         try:
-            query = _Query(job, planner, store, Path(folder), stop, stored, state_is_lost)
+            query = _Query(job, planner, store, Path(folder), stop, stored, figures or Figures(), state_is_lost)
             return query.run(spark, interval_s, output_mode)
         finally:
             store.close()
@@ -114,10 +120,13 @@ class _Query:
         folder: Path,
         stop: Event,
         stored: dict[int, int],
+        figures: Figures,
         state_is_lost: bool,
     ) -> None:
         self._job, self._planner, self._store, self._folder, self._stop = job, planner, store, folder, stop
-        self._state_is_lost = state_is_lost
+        self._state_is_lost, self._figures = state_is_lost, figures
+        figures.generation = store.generation()
+        self._lag = LagLog(planner, figures)
         self._identity = planner.identity()
         self._outcome = Outcome(0, 0, resume(planner.extent(), stored))
         self._committing = Lock()
@@ -173,12 +182,19 @@ class _Query:
         start = {partition: before.offsets.get(partition, 0) for partition in end}
         recipe = self._job.recipe
         if recipe.transform is not None:
-            count = self._store.commit(recipe.reduced(batch), start, end)
+            count, rejected = self._store.commit(recipe.reduced(batch), start, end), 0
         else:
             with recipe.frames(batch, narrow=self._store.narrow) as (rows, rejects):
                 count = self._store.commit(rows, start, end, rejects)
-        self._outcome = Outcome(before.commits + 1, before.rows + count, end)
-        log_commit(Committed(self._outcome.commits, count, start, end, time.monotonic() - began))
+                rejected = 0 if rejects is None else rejects.count()  # they are still held for both tables
+        committed = Committed(before.commits + 1, count, start, end, time.monotonic() - began, rejected)
+        self._outcome = after(before, committed)
+        self._figures.add(committed)
+        log_commit(committed)
+        try:
+            self._lag.look(self._planner.extent(), end)
+        except KafkaUnavailable as error:
+            log.warning("the lag is not known: %s", error)
 
     def _end(self, number: int) -> dict[int, int]:
         """Where the micro-batch ends: Spark writes it down before it runs one.

@@ -19,7 +19,7 @@ from app._verify._report import FINDINGS_PER_KIND, Kind
 from app._verify._rows import RowOffsets, RowsOfPartition, Stored, match
 from app.settings import Settings
 from errors import SetupError
-from spark_sink import COUNT_COLUMN, Job, java_options, partition_and_offset, recount, resume, scan
+from spark_sink import COUNT_COLUMN, Job, java_options, partition_and_offset, recount, resume, scan, with_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,8 +209,19 @@ class ResultTable:
 
         shape = self._recipe.shape
         compared = (COUNT_COLUMN, *shape.sums) if shape.kind == "totals" else ("_partition", "_offset")
+        named = Job(
+            self._bootstrap,
+            self._topic,
+            self._kept.name,
+            self._recipe,
+            client_options=kafka_options(self._settings),
+            reader_options=java_options(kafka_options(self._settings), {}),
+        )
         with self._session() as spark:
-            columns = to_arrow_schema(self._recipe.schema(spark))
+            job = with_columns(named, self._planner, self._store, spark)
+            if job is None:
+                raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
+            columns = to_arrow_schema(job.recipe.schema(spark))
             schema = pa.schema([columns.field(name) for name in (*shape.key, *compared)])
             keys = Keys(schema, len(shape.key), self.report)
             for _ in range(QUIET_ATTEMPTS):
@@ -229,14 +240,6 @@ class ResultTable:
             extent = self._planner.extent()
             resume(extent, self._after)
             start = {partition: extent.earliest[partition] for partition in self._after}
-            job = Job(
-                self._bootstrap,
-                self._topic,
-                self._kept.name,
-                self._recipe,
-                client_options=kafka_options(self._settings),
-                reader_options=java_options(kafka_options(self._settings), {}),
-            )
             found = recount(spark, job, start, self._after, narrow=self._store.narrow)
         if shape.kind == "totals":
             keys.compare_totals(found.keys)

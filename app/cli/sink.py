@@ -147,17 +147,13 @@ def vacuum(
 ) -> None:
     """Remove what killed and fenced jobs have left beside the result table. Needs neither Kafka nor Spark."""
     from app import settings as settings_of_file
-    from errors import SetupError
-    from spark_sink import Place, SinkError
+    from app._results import place_of, said_as_ours
     from spark_sink import vacuum as remove
     from spark_sink._vacuum_command import as_dict, told
 
-    kept = settings_of_file.load(config).sink
-    place = Place(kept.store, kept.path, kept.table, _secret(kept.url) or "", _secret(kept.password))
-    try:
+    place = place_of(settings_of_file.load(config).sink)
+    with said_as_ours():
         found = remove(place, older_than * 3600, dry_run=dry_run)
-    except SinkError as error:
-        raise SetupError(str(error)) from None
     print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else told(place, found, dry_run=dry_run))
 
 

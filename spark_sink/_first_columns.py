@@ -1,0 +1,60 @@
+"""Columns that nobody has named: those of the table, or of the first values that have any."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from spark_sink._infer import SAMPLE_OFFSETS, Sample, of_table, require_columns, sampled
+from spark_sink._plan import TopicPlanner, resume, slices
+from spark_sink._reading import Job, records
+from spark_sink._spark_errors import spark_errors_named
+from spark_sink._store import ResultStore
+from spark_sink.errors import KafkaUnavailable, SparkFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("spark_sink")
+
+PAUSE_S = 0.5
+"""Between two looks, at least, where there is no value yet to read columns off, in seconds."""
+
+
+def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+    """The job with columns in the place of `INFER`: the table's, or those of the first records that have any.
+
+    Returns:
+        None where there is neither a table nor a value to read them off.
+
+    Raises:
+        OptionRefused: none of the topic's values has a field that can be a column.
+    """
+    if not job.recipe.infers:
+        return job
+    table = store.columns()
+    if table is not None:
+        return replace(job, recipe=replace(job.recipe, columns=of_table(table, "the table")))
+    stored = store.offsets()
+    extent = planner.extent()
+    looked_at: Sample | None = None
+    for begin, until in slices(resume(extent, stored), extent.end, SAMPLE_OFFSETS):
+        with spark_errors_named(job.topic, begin, until):
+            sample = sampled(records(spark, job, begin, until))
+        if sample.values and (looked_at is None or not looked_at.columns.fields):
+            looked_at = sample
+        if sample.columns.fields:
+            break
+    if looked_at is None:
+        return None
+    return replace(job, recipe=replace(job.recipe, columns=require_columns(looked_at, job.topic)))
+
+
+def columns_when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+    """The same; None also while Kafka or Spark cannot say."""
+    try:
+        return with_columns(job, planner, store, spark)
+    except (KafkaUnavailable, SparkFailed) as error:
+        log.warning("%s; the job asks again and goes on when it answers", error)
+        return None
