@@ -48,7 +48,7 @@ def verify_results(settings: Settings, stream: str | None, session: Session) -> 
     """The same, and on into the result table of the settings: every record once, or why that cannot be said.
 
     The table is read first and the output after it, so that a job may go on meanwhile. In memory it holds eight more
-    bytes for each row of a table that rows are added to, or some 400 for each key of a table with a key; and 16 more
+    bytes for each row of a table that rows are added to, or some 700 for each key of a table with a key; and 16 more
     for each record of one partition of the output.
 
     Args:

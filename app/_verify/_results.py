@@ -141,7 +141,7 @@ class ResultsReport:
 class ResultTable:
     """The table of one stream, to be compared with its output partition by partition.
 
-    In memory it holds eight bytes for each row that is only added, and some 400 bytes for each key.
+    In memory it holds eight bytes for each row that is only added, and some 700 bytes for each key.
 
     Args:
         settings: whose `[sink]` says where the table is.
