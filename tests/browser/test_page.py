@@ -7,9 +7,12 @@ import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -17,6 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from app._status import IdentityStatus, StatusServer
+from app.settings import SinkSettings
 from app.web import WebServer
 from tests.app.known_worker import KnownWorker, member, partition, settings_for, table
 
@@ -72,10 +76,13 @@ def worker() -> KnownWorker:
 
 
 @pytest.fixture
-def page(run: Run, broker: str, new_topic: Callable[..., str], worker: KnownWorker) -> Iterator[str]:
+def page(run: Run, broker: str, new_topic: Callable[..., str], worker: KnownWorker, tmp_path: Path) -> Iterator[str]:
     topic = new_topic(partitions=2)
+    output = f"{topic}-out"  # read by a sink, whose figures are on the page too
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([NewTopic(output, 2, 1)])[output].result(30)
     worker.tables_now = [table(partition(0, fresh=1_000_000), partition(1, state="halted", error="gone"), topic=topic)]
-    settings = settings_for(broker, topic)
+    settings = settings_for(broker, topic, sink=SinkSettings(path=str(tmp_path / "results" / ("x" * 60))))
     status, web = StatusServer(worker, worker="worker-a"), WebServer(broker, settings)
     group = member(settings, topic, run(status.start()))
     run(group.__aenter__())
@@ -128,6 +135,18 @@ def test_figures_change_by_themselves_until_they_are_paused(browser: Browser, pa
 
     button.click()
     WebDriverWait(browser, 20).until(lambda _: cell(browser) == "3,000,000")
+
+
+def test_the_sink_is_there_and_its_figures_come_by_themselves(browser: Browser, page: str, broker: str) -> None:
+    resize(browser, 1280)
+    browser.get(page)
+    rows = "return [...document.querySelectorAll('#scroll-results tbody tr')].map(row => row.innerText.split(/\\s+/))"
+    WebDriverWait(browser, 20).until(lambda _: [row[0] for row in browser.execute_script(rows)] == ["0", "1"])
+    topic = browser.find_element(By.CSS_SELECTOR, "#caption-results code").text
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(topic, b"x", partition=1)
+    producer.flush(30)
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(rows)[1][-3:-1] == ["1", "1"])
 
 
 def test_a_change_of_workers_is_announced_and_figures_are_not(browser: Browser, page: str, worker: KnownWorker) -> None:
