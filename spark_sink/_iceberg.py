@@ -39,6 +39,20 @@ TABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 RETRIES = {"commit.retry.num-retries": "0"}
 """pyiceberg would put a commit behind one that it was not compared with, and its properties over the newer ones."""
 
+KEEP_KEY = "history.expire.min-snapshots-to-keep"
+
+KEEP_SNAPSHOTS = 20
+"""pyiceberg copies the list of all snapshots some twenty times in each commit, so that a stream would become slower
+with every one. Of more than twice as many, this number is left, in the same commit; newer ones have their rows too."""
+
+UPKEEP = {
+    KEEP_KEY: str(KEEP_SNAPSHOTS),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
+}
+"""Properties of a new table; they are the user's to change."""
+
 SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
@@ -221,6 +235,8 @@ class IcebergStore:
             rows: Parquet files to add, or rows with a key to bring in.
             properties: to set.
         """
+        from pyiceberg.table.update.snapshot import ExpireSnapshots
+
         with table.transaction() as transaction:
             transaction.set_properties(dict(properties))
             if not len(rows):
@@ -234,6 +250,10 @@ class IcebergStore:
                     transaction.append(rows)
             else:  # names are new, and a look through all is slow
                 transaction.add_files(rows, check_duplicate_files=False)
+            expired = _expired(table)
+            if expired:
+                with ExpireSnapshots(transaction) as expire:
+                    expire.by_ids(expired)
 
     def _catalog(self) -> SqlCatalog:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -267,7 +287,7 @@ class IcebergStore:
             table = catalog.create_table_if_not_exists(
                 f"{NAMESPACE}.{self._table_name}",
                 to_arrow_schema(schema),
-                properties={**RETRIES, SCHEMA_KEY: schema.json()},
+                properties={**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()},
             )
         except Exception as error:
             self._refuse(error)
@@ -295,6 +315,16 @@ class IcebergStore:
     def _refuse(self, error: Exception) -> NoReturn:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise StoreError(f"{self._path}: {reason}. Look at the folder and its rights, then run again") from None
+
+
+def _expired(table: Table) -> list[int]:
+    """Snapshots to forget: all but the newest, of which there are twice as many now, and those that have a name."""
+    keep = max(1, int(table.properties.get(KEEP_KEY, KEEP_SNAPSHOTS)))
+    snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+    if len(snapshots) <= 2 * keep:
+        return []
+    named = {reference.snapshot_id for reference in table.refs().values()}
+    return [snapshot.snapshot_id for snapshot in snapshots[:-keep] if snapshot.snapshot_id not in named]
 
 
 def generation_key(job: str) -> str:

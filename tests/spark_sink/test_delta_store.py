@@ -42,23 +42,6 @@ def test_offsets_of_sparse_partitions_come_back(table: str, schema: StructType, 
     assert count(table) == 2
 
 
-def test_offsets_survive_log_clean_up_and_compaction(table: str, schema: StructType, frame: Frame) -> None:
-    store = DeltaStore(table, "job", "events", 77)
-    store.open(schema)
-    store.commit(frame(("a", 1)), {0: 0}, {0: 1})
-    store.commit(frame(("b", 1)), {0: 1}, {0: 2})
-    delta = DeltaTable(table)
-    assert delta.optimize.compact()["numFilesAdded"] == 1
-    delta = DeltaTable(table)
-    delta.create_checkpoint()
-    for entry in Path(table, "_delta_log").glob("*.json"):
-        if int(entry.stem) < delta.version():
-            entry.unlink()
-    assert DeltaStore(table, "job", "events", 77).offsets() == {0: 2}
-    assert store.commit(frame(("c", 1)), {0: 2}, {0: 3}) == 1  # the holder goes on after somebody else's commit
-    assert count(table) == 3
-
-
 def test_the_older_of_two_jobs_is_fenced_before_and_after_its_files_are_written(
     table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
