@@ -28,7 +28,7 @@ def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, i
         ) from error
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """The line that says what happened: of a Python traceback the last, of anything else the first."""
     from py4j.protocol import Py4JJavaError
 

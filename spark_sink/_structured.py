@@ -25,7 +25,7 @@ from spark_sink._progress import Committed, log_commit
 from spark_sink._reading import Job, reading
 from spark_sink._spark_errors import reason_of
 from spark_sink._store import ResultStore, require_reach
-from spark_sink.errors import KafkaUnavailable, OptionRefused, SparkFailed
+from spark_sink.errors import KafkaUnavailable, OptionRefused, SinkError, SparkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -210,11 +210,11 @@ class _Query:
         return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
 
     def _require_no_failure(self, query: StreamingQuery) -> None:
-        """Raise what ended the query, as one of our errors where it is one."""
-        if self._failure is not None:
-            raise self._failure
-        failed = query.exception()
-        if failed is not None:
+        """Raise what ended the query; as one of our errors where topic or Kafka are the reason."""
+        failed = self._failure or query.exception()
+        if failed is None:
+            return
+        if not isinstance(failed, SinkError):
             extent = self._planner.extent()
             require_identity(extent, self._identity, self._outcome.offsets)
             resume(extent, self._outcome.offsets)
@@ -222,3 +222,4 @@ class _Query:
                 f"topic {self._job.topic}: the streaming query ended after offsets {self._outcome.offsets} "
                 f"({reason_of(failed)}). Set right what is wrong; the next start goes on from there"
             ) from failed
+        raise failed
