@@ -96,16 +96,16 @@ def _lines_above(bar: Progress) -> Iterator[None]:
 
 def log_commit(committed: Committed) -> None:
     """One line for a commit."""
-    moved = ", ".join(
-        f"{partition}: {committed.start[partition]}-{offset}"
-        for partition, offset in committed.end.items()
-        if offset != committed.start[partition]
-    )
     log.info(
         "commit %d: %d rows, %d rejects in %.2f s, offsets %s",
         committed.number,
         committed.rows,
         committed.rejects,
         committed.seconds,
-        moved,
+        ranges(committed.start, committed.end),
     )
+
+
+def ranges(start: Mapping[int, int], end: Mapping[int, int]) -> str:
+    """From where to where, of the partitions that move."""
+    return ", ".join(f"{p}: {start[p]}-{offset}" for p, offset in end.items() if offset != start[p])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_sink import _avro, _columns
@@ -17,6 +20,8 @@ from spark_sink.errors import OptionRefused
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("spark_sink")
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
@@ -143,6 +148,20 @@ def sql_transform(text: str) -> Transform:
     return query
 
 
+def said(error: BaseException) -> str:
+    """An error's class and the first of what it says."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's that an error came from: the last one outside Spark."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if not {"pyspark", "py4j"} & set(Path(frame.filename).parts)]
+    where = (own or frames)[-1] if frames else None
+    return "its call" if where is None else f"{Path(where.filename).name} line {where.lineno}"
+
+
 def function_transform(name: str) -> Transform:
     """A transform that is a function of the user's: module:function.
 
@@ -156,13 +175,19 @@ def function_transform(name: str) -> Transform:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
+    except Exception as error:  # whatever the module does while it is imported
+        raise OptionRefused(f"transform {name!r}: importing {module} failed ({said(error)}). Mend it") from error
     if not callable(found):
         raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
 
     def apply(rows: DataFrame) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        made = found(rows)
+        try:
+            made = found(rows)
+        except Exception as error:
+            log.debug("transform %r raised", name, exc_info=error)
+            raise OptionRefused(f"transform {name!r} raised {said(error)}, in {_place(error)}. Mend it") from error
         if not isinstance(made, DataFrame):
             raise OptionRefused(f"transform {name!r} returned {type(made).__name__}, not a DataFrame")
         return made

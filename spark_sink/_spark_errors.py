@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import takewhile
 
+from spark_sink._progress import ranges
 from spark_sink.errors import SparkFailed
 
 MAX_REASON = 500
@@ -21,9 +22,8 @@ def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, i
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        moved = ", ".join(f"{p}: {start[p]}-{offset}" for p, offset in end.items() if offset != start[p])
         raise SparkFailed(
-            f"topic {topic}, offsets {moved}: Spark could not bring them into the table ({reason_of(error)}). How far "
+            f"topic {topic}, offsets {ranges(start, end)}: Spark could not bring them into the table ({reason_of(error)}). How far "
             "the table is, the table knows: set right what is wrong, and the next run goes on from there"
         ) from error
 

@@ -206,6 +206,7 @@ def test_values_are_taken_apart_a_few_at_a_time() -> None:
     assert [row["_offset"] for row in rows] == list(range(6))
 
 
+@pytest.mark.parametrize("site", ["delta", pytest.param("postgres-tasks", marks=pytest.mark.postgres)], indirect=True)
 def test_values_of_a_topic_with_a_registrys_id(
     site: Site, cook: Callable[..., Outcome], new_topic: Callable[..., str], write: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -216,11 +217,8 @@ def test_values_of_a_topic_with_a_registrys_id(
     for partition in (0, 1):
         write(topic, values, partition)
         write(topic, values, partition, commit=False)
-    if site.rejects:
-        recipe = Recipe(avro=avro_values(str(file), 7), rejects=True)
-    else:
-        recipe = Recipe(avro=avro_values(str(file), 7))
-    assert cook(topic, recipe, max_records=8).rows == (4 if site.rejects else 10)
+    recipe = Recipe(avro=avro_values(str(file), 7), rejects=site.rejects)
+    assert cook(topic, recipe).rows == (4 if site.rejects else 10)
     rows = sorted(site.rows(), key=lambda row: (row["_offset"], row["_partition"]))
     assert [(row["_partition"], row["_offset"], row["who"]) for row in rows[:2]] == [(0, 0, "Zoë"), (1, 0, "Zoë")]
     for name in ("n", "amount", "at", "local", "day", "kind", "hash", "tags"):

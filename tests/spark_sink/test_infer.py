@@ -25,7 +25,7 @@ HOSTILE = {
     "_Partition": "one of Ratchet's own",
     "a b": "may not have any of",
     "WHO": "differs from it in case only",
-    "nul\0": "cannot be seen",
+    "bell\a": "cannot be seen",
     "": "1 to 63 bytes",
     "x" * 64: "1 to 63 bytes",
     "\ud800": "no Unicode text",
@@ -135,10 +135,13 @@ def test_where_there_is_nothing_to_read_columns_off(
 
 
 def test_a_stranger_cannot_make_a_table_too_wide(spark: SparkSession) -> None:
-    values = [json.dumps({"common": 1, **{f"n{n}-{each}": 1 for each in range(100)}}).encode() for n in range(200)]
+    values = [
+        json.dumps({"common": 1, "nul\0": 1, **{f"n{n}-{each}": 1 for each in range(100)}}).encode() for n in range(200)
+    ]
     found = sampled(spark.createDataFrame([(value,) for value in values], "value binary").coalesce(1))
     assert len(found.columns.fields) == MAX_COLUMNS
     assert found.columns.fields[0].name == "common"
     assert found.values == 200
     assert isinstance(found.columns, StructType)
-    assert 10_000 - MAX_COLUMNS == len(found.left_out)
+    assert len(found.left_out) == 10_000 - MAX_COLUMNS
+    assert "cannot be seen" in found.left_out[ascii("nul\0")]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from sites import Site
+from sites import LOCAL, Site
 
-from spark_sink import Outcome, Recipe, Shape
+from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, avro_values, run_batch
 from spark_sink._columns import record_schema
 from spark_sink._recipe import function_transform, sql_transform
-from spark_sink.errors import OptionRefused
+from spark_sink.errors import OptionRefused, RowsFailed
+
+AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
 
 Cook = Callable[..., Outcome]
 
@@ -84,6 +88,11 @@ def test_rejects_and_totals_of_a_real_topic(
         (lambda: Recipe(None, Shape("append", ("who",))), "has no key"),
         (lambda: Recipe(None, Shape("upsert", ("who",), ("n",))), "has no sums"),
         (lambda: Recipe(None, Shape("totals", ("who",), ("who",))), "a column twice"),
+        (lambda: Recipe("infer", Shape("totals", ("who",)), rejects=True), "do not go with sql, transform or totals"),
+        (lambda: Recipe("infer", transform=sql_transform("SELECT 1")), "do not go with sql, transform or totals"),
+        (lambda: Recipe("infer", Shape("upsert", ("who",))), "no place for values that do not parse"),
+        (lambda: Recipe("who string", avro=AVRO), "Leave columns out"),
+        (lambda: Recipe(None, Shape("upsert", ("who",)), avro=AVRO), "no place for values that do not parse"),
         (lambda: Recipe(transform=function_transform("nonsense")), "write module:function"),
         (lambda: Recipe(transform=function_transform("no_such_module:f")), "No module named 'no_such_module'"),
         (lambda: Recipe(transform=function_transform("json:no_such")), "has no function no_such"),
@@ -115,16 +124,76 @@ def test_shapes_that_the_rows_do_not_have_are_refused(
         recipe.schema(spark)
 
 
-def test_a_function_of_the_users_makes_the_rows(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+USERS_OWN = """
+from pyspark.sql import functions as F
+
+def lengths(rows):
+    return rows.selectExpr('length(_value) AS n')
+
+def wrong(rows):
+    return 1
+
+def raises(rows):
+    return rows.where(1 / 0)
+
+def unknown(rows):
+    return rows.select('no_such_column')
+
+@F.udf('int')
+def decoded(value):
+    return int(value.decode())
+
+def late(rows):
+    return rows.select(decoded('_value').alias('n'))
+"""
+
+
+def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
+    broker: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
 ) -> None:
-    (tmp_path / "users_own.py").write_text(
-        "def lengths(rows):\n    return rows.selectExpr('length(_value) AS n')\n\ndef wrong(rows):\n    return 1\n"
-    )
+    (tmp_path / "users_own.py").write_text(USERS_OWN)
+    (tmp_path / "users_broken.py").write_text("def f(:\n")
+    (tmp_path / "users_raising.py").write_text("raise KeyError('at import')\n")
     monkeypatch.syspath_prepend(tmp_path)
+    topic = new_topic(partitions=1)
+    write(topic, [b"1", b"2"])
     try:
         assert Recipe(transform=function_transform("users_own:lengths")).schema(spark).names == ["n"]
-        with pytest.raises(OptionRefused, match="returned int, not a DataFrame"):
-            Recipe(transform=function_transform("users_own:wrong")).schema(spark)
+        for function, sentence in [
+            ("wrong", "'users_own:wrong' returned int, not a DataFrame"),
+            ("raises", r"'users_own:raises' raised ZeroDivisionError: .*, in users_own.py line 11\. Mend it"),
+            ("unknown", r"'users_own:unknown' raised AnalysisException: .*no_such_column.*, in users_own.py line 14"),
+        ]:
+            with pytest.raises(OptionRefused, match=sentence):
+                Recipe(transform=function_transform(f"users_own:{function}")).schema(spark)
+        for module, sentence in [
+            ("users_broken", "importing users_broken failed .SyntaxError: "),
+            ("users_raising", "importing users_raising failed .KeyError: 'at import'"),
+        ]:
+            with pytest.raises(OptionRefused, match=sentence):
+                function_transform(f"{module}:f")
+
+        site = LOCAL["delta"](tmp_path)
+        job = Job(broker, topic, "job", Recipe(transform=function_transform("users_own:late")))
+        run_batch(job, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
+        write(topic, [b"three"])
+        failing = [
+            (job.recipe, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. What was committed"),
+            (
+                Recipe(transform=sql_transform("SELECT CAST(decode(_value, 'utf-8') AS int) AS n FROM records")),
+                "'three'",
+            ),
+        ]
+        for recipe, sentence in failing:
+            again = replace(job, recipe=recipe)
+            with pytest.raises(RowsFailed, match=sentence):
+                run_batch(again, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
+        assert sorted(row["n"] for row in site.rows()) == [1, 2]
     finally:
-        sys.modules.pop("users_own", None)
+        for module in ("users_own", "users_broken", "users_raising"):
+            sys.modules.pop(module, None)

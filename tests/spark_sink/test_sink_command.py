@@ -33,6 +33,14 @@ def test_an_empty_run_is_done(arguments: list[str], capsys: pytest.CaptureFixtur
         (["--kafka-option=sasl.oauthbearer.config=x"], "sasl.oauthbearer.config"),
         (["--kafka-option=nonsense=1"], 'No such configuration property: "nonsense"'),
         (["--topic=nowhere"], "topic nowhere does not exist"),
+        (["--format=json"], "format json needs columns"),
+        (["--format=avro"], "format avro needs a schema"),
+        (["--format=bytes", "--columns=n int"], "format bytes has no columns"),
+        (["--format=avro", "--columns=n int", "--avro-schema={}"], "format avro has no columns"),
+        (["--format=json", "--columns=infer", "--avro-schema={}"], "format json has no Avro schema"),
+        (["--avro-id=7"], "goes with the schema itself"),
+        (["--avro-schema=nowhere.avsc"], "the file cannot be read"),
+        (["--transform=nowhere:f"], "No module named 'nowhere'"),
     ],
 )
 def test_refusals(arguments: list[str], more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
