@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,6 +161,38 @@ def test_rejects_that_are_switched_on_later_begin_there(pair: Site, commit: Comm
     with pytest.raises(SchemaDiffers, match="column more"):
         make(pair).open(ddl(ROWS + ", more int"))
     commit(store, 8, 10)  # a refusal fences nobody
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_whole_job_killed_between_the_two_commits(
+    pair: Site,
+    command: Callable[..., subprocess.CompletedProcess[str]],
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+) -> None:
+    topic, totals = new_topic(partitions=2), pair.place.kind == "iceberg"
+    for partition in (0, 1):
+        write(topic, [b'{"n":%d}' % n if n % 3 else b"broken %d" % n for n in range(300)], partition)
+        write(topic, [b"aborted"] * 30, partition, commit=False)
+    arguments = [f"--store={pair.place.kind}", f"--path={pair.place.path}", f"--table={pair.place.table}"]
+    arguments += [f"--topic={topic}", "--name=job", "--columns=n long", "--rejects"]
+    arguments += ["--kind=totals", "--key=_partition", "--sum=n"] if totals else []
+    for point, size in [("between-commits", 70), ("between-commits:2", 50), ("before-commit:4", 110)]:
+        killed = command(*arguments, f"--max-records={size}", SPARK_SINK_CRASH_AT=point)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = command(*arguments, "--max-records=120", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["offsets"] == {"0": 332, "1": 332}
+    if totals:
+        total = sum(n for n in range(300) if n % 3)
+        found = {row["_partition"]: (row["_records"], int(row["n"])) for row in pair.rows()}
+        assert found == {0: (200, total), 1: (200, total)}
+    else:
+        rows = sorted((row["_partition"], row["n"]) for row in pair.rows())
+        assert rows == [(p, n) for p in (0, 1) for n in range(300) if n % 3]
+    rejects = sorted((row["_partition"], row["_offset"], row["_value"]) for row in pair.rows(rejects=True))
+    assert rejects == [(p, n, b"broken %d" % n) for p in (0, 1) for n in range(0, 300, 3)]
 
 
 def test_the_rejects_lie_beside_the_rows() -> None:

@@ -16,7 +16,7 @@ from sites import LOCAL, Site
 from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, avro_values, run_batch
 from spark_sink._columns import record_schema
 from spark_sink._recipe import function_transform, sql_transform
-from spark_sink.errors import OptionRefused, RowsFailed
+from spark_sink.errors import OptionRefused, SparkFailed
 
 AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
 
@@ -191,7 +191,7 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
         ]
         for recipe, sentence in failing:
             again = replace(job, recipe=recipe)
-            with pytest.raises(RowsFailed, match=sentence):
+            with pytest.raises(SparkFailed, match=sentence):
                 run_batch(again, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
         assert sorted(row["n"] for row in site.rows()) == [1, 2]
     finally:
