@@ -23,8 +23,8 @@ def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, i
         yield
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
-            f"topic {topic}, offsets {ranges(start, end)}: Spark could not bring them into the table ({reason_of(error)}). How far "
-            "the table is, the table knows: set right what is wrong, and the next run goes on from there"
+            f"topic {topic}: Spark could not make the rows of offsets {ranges(start, end)} ({reason_of(error)}). What "
+            "was committed before stays; set it right, then run again"
         ) from error
 
 
