@@ -88,9 +88,14 @@ def run_structured(
             "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
             "out, or use --mode stream"
         )
+    root = Path(tempfile.gettempdir()) if scratch is None else scratch.absolute()
+    if not root.is_dir():
+        raise OptionRefused(
+            f"{root} is no folder, so that the checkpoint cannot be made there. Make it, or name another"
+        )
     with (
         session() as spark,
-        tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=scratch, ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=root, ignore_cleanup_errors=True) as folder,
     ):
         if is_remote():
             raise OptionRefused(
@@ -144,7 +149,7 @@ class _Query:
         query = (
             rows.writeStream.foreachBatch(self._commit)
             .outputMode(output_mode)
-            .option("checkpointLocation", self._folder.as_uri())
+            .option("checkpointLocation", f"file://{self._folder}")  # Hadoop takes a path as it is, and no %20
             .trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
             .start()
         )
@@ -178,6 +183,7 @@ class _Query:
                 "result that the store keeps (upsert, totals), or say --state-is-lost"
             )
         end, before = self._end(number), self._outcome
+        require_identity(self._planner.extent(), self._identity, before.offsets)
         # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
         start = {partition: before.offsets.get(partition, 0) for partition in end}
         recipe = self._job.recipe

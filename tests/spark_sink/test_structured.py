@@ -26,12 +26,14 @@ from spark_sink import (
     Recipe,
     ResultStore,
     TopicPlanner,
+    TopicRecreated,
     _crash,
     count,
     make_store,
     run_structured,
 )
 from spark_sink._columns import record_schema
+from spark_sink._plan import Extent
 from spark_sink._recipe import Transform, sql_transform
 from spark_sink.errors import OptionRefused
 
@@ -45,7 +47,7 @@ def structured(
     broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Outcome]]:
     """structured(store, topic, reached, recipe, **options) runs until a commit has reached those offsets."""
-    scratch = tmp_path / "scratch"
+    scratch = tmp_path / "scratch of Zoë; $(id) #1 50%"
     scratch.mkdir()
 
     def run(
@@ -217,7 +219,33 @@ def test_retention_that_passes_a_running_query_is_named(
     assert count(table) == 10
 
 
+def test_another_topic_of_the_name_is_not_read(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"])
+
+    def create_again() -> None:
+        other = Extent(topic, {0: 0}, {0: 9}, identity=1)
+        monkeypatch.setattr(TopicPlanner, "extent", lambda _: other)
+        write(topic, [b"y"])
+
+    with pytest.raises(TopicRecreated, match="deleted and created again while"):
+        structured(DeltaStore(table, "job", topic), topic, {}, after=create_again)
+    assert count(table) == 1
+
+
 def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
     recipe = Recipe("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
     with pytest.raises(OptionRefused, match="a streaming query has one result"):
         structured(DeltaStore(table, "job", "events"), "events", {}, recipe)
+
+
+def test_the_folder_for_the_checkpoint_must_be_there(
+    broker: str, new_topic: Callable[..., str], table: str, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    planner, store = TopicPlanner(broker, topic, {}), DeltaStore(table, "job", topic)
+    with pytest.raises(OptionRefused, match="is no folder"):
+        run_structured(Job(broker, topic, "job"), planner, store, nullcontext, 0.0, Event(), scratch=tmp_path / "none")  # type: ignore[arg-type]
