@@ -133,7 +133,7 @@ def _run(options: argparse.Namespace) -> None:
                     state_is_lost=options.state_is_lost,
                     scratch=options.scratch,
                 )
-    figures.finish(store.generation(), outcome.offsets)
+    figures.finish(figures.generation or store.generation(), outcome.offsets)
     seconds = time.monotonic() - began
     logging.getLogger("spark_sink").info(
         "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "

@@ -11,7 +11,7 @@ from spark_sink._open import Place
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_types import Column, names, table_parts
 from spark_sink._results import _table
-from spark_sink.errors import StoreError
+from spark_sink.errors import SinkError, StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +41,11 @@ def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[
             yield pa.RecordBatch.from_arrays(
                 [batch.column(name).cast(schema.field(name).type) for name in schema.names], schema=schema
             )
-    except pa.ArrowException as error:
+    except SinkError:
+        raise
+    except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file is gone, a column is missing
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"{place}: its columns cannot be read ({reason}). Look at the table") from None
+        raise StoreError(f"{place}: its rows cannot be read ({reason}). Look at the table") from None
 
 
 def _batches(place: Place, schema: pa.Schema, table: str) -> Iterator[pa.RecordBatch]:

@@ -28,9 +28,6 @@ class Emitted:
         self._offsets = array("q")
         self._places = array("q")
 
-    def __len__(self) -> int:
-        return len(self._offsets)
-
     def add(self, offset: int, place: int) -> None:
         """Take the next record."""
         self._offsets.append(offset)

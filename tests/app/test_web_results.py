@@ -65,6 +65,7 @@ async def test_the_sink_is_on_the_page_as_in_the_terminal(
     assert "&lt;b&gt;results&lt;/b&gt;" in html
     assert "<b>results</b>" not in html
     assert results["taken_at"]
+    assert "No job has opened this table yet" in html
 
     without = Settings(app=settings.app, bootstrap=settings.bootstrap, streams=settings.streams)
     html, results = await shown(without, http)

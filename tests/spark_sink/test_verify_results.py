@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
@@ -298,6 +299,13 @@ def _toml(settings: Settings) -> str:
 def test_what_cannot_be_compared_is_refused(follow: Follow, site: Site) -> None:
     with pytest.raises(SetupError, match="needs a key"):
         follow(kind="totals").verify()
+    broken = follow()
+    broken.pass_on(0, [record(1)])
+    broken.run()
+    for file in Path(site.place.path).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(SetupError, match="its rows cannot be read"):
+        broken.verify()
     followed = follow(stream="events")
     stream = followed.settings.streams["events"]
     others = {"events": stream, "other": stream.model_copy(update={"input": "x", "output": "y"})}
