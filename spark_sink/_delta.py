@@ -1,4 +1,4 @@
-"""Results in a Delta Lake table on a local or mounted folder, committed by delta-rs.
+"""Results in a Delta Lake table in a local folder, a mounted one or a bucket, committed by delta-rs.
 
 Executors write Parquet files into the table's folder; they are invisible until the driver names them in the log. The
 same log entry carries `txn` actions (Delta protocol, "Transaction Identifiers"), which the format keeps through log
@@ -8,14 +8,15 @@ clean-up, checkpoints and compaction: one per Kafka partition with the next offs
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from spark_sink import _crash
+from spark_sink._bucket import BucketFolder
 from spark_sink._delta_merge import merge, require_plain
+from spark_sink._folder import LocalFolder
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import next_generation, require_names, require_start
@@ -31,6 +32,8 @@ COMMIT_ATTEMPTS = 100
 else (another job, a compaction), so this many in a row means that something is wrong."""
 
 
+Folder = LocalFolder | BucketFolder
+
 STAGING = "_ratchet_staged"
 """Folder in the table's for rows that a merge reads; Delta's own clean-up leaves names with an underscore alone."""
 
@@ -39,24 +42,34 @@ class DeltaStore:
     """A `ResultStore` over one Delta table; jobs of different names and topics may share it.
 
     Args:
-        path: folder of the table.
+        path: folder of the table, or s3://bucket/folder.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
         topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
         shape: what the rows do to the table.
+        storage_options: how a bucket is reached, see `_bucket.OPTIONS`.
 
     Raises:
-        OptionRefused: a name or the path cannot be used.
+        OptionRefused: a name, the path or an option cannot be used.
     """
 
     narrow = False
     one_machine = ""
 
-    def __init__(self, path: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        topic: str,
+        topic_identity: int = 0,
+        shape: Shape = APPEND,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         require_names(name, topic)
         require_plain(shape)
         self._shape = shape
-        self._path = table_folder(path)
+        self._folder = table_folder(path, storage_options)
         self._name = name
         self._topic = topic
         self._topic_identity = topic_identity
@@ -67,12 +80,12 @@ class DeltaStore:
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
-        table = open_table(self._path)
+        table = open_table(self._folder)
         return 0 if table is None else self._newest(table)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
-        table = open_table(self._path)
+        table = open_table(self._folder)
         if table is None:
             return {}
         self._require_same_topic(table)
@@ -82,7 +95,7 @@ class DeltaStore:
         """See `ResultStore.columns`."""
         from pyspark.sql.types import StructType
 
-        table = open_table(self._path)
+        table = open_table(self._folder)
         # Spark and Delta describe schemas in the same JSON.
         return None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
 
@@ -95,7 +108,7 @@ class DeltaStore:
             self._refresh(table)
             self._require_same_topic(table)
             stored = self._stored(table)
-            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._path}")
+            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._folder}")
             try:
                 self._write(table, [], {self._generation_key: taken}, taken, stored)
             except CommitFailedError:
@@ -103,11 +116,11 @@ class DeltaStore:
             except DeltaError as error:
                 self._refuse(error)
             self._table, self._generation = table, taken
-            for folder in (self._path / STAGING).glob(f"{self._name}.*"):
-                if folder.name.rpartition(".")[2].isdecimal() and int(folder.suffix[1:]) < taken:
-                    shutil.rmtree(folder, ignore_errors=True)  # of a holder before this one
+            self._remove_staged(before=taken)
             return stored
-        raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
+        raise StoreError(
+            f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+        )
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
@@ -125,10 +138,14 @@ class DeltaStore:
         self._refresh(table)
         self._require_unchanged(table, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
-        folder = self._staging(generation) if self._shape.key else self._path
-        folder.mkdir(parents=True, exist_ok=True)
+        inner = [STAGING, f"{self._name}.{generation}"] if self._shape.key else []
+        self._folder.make(*inner)
         written = write_files(
-            dataframe, str(folder), pa.schema(table.schema().to_arrow()), stem(self._name, generation)
+            dataframe,
+            self._folder.inside(*inner),
+            pa.schema(table.schema().to_arrow()),
+            stem(self._name, generation),
+            self._folder.filesystem,
         )
         transactions = {
             self._generation_key: generation,
@@ -153,20 +170,25 @@ class DeltaStore:
                 self._refuse(failure)
         else:
             raise StoreError(
-                f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+                f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
         _crash.passing("after-commit")
         if self._shape.key:
             for name, _, _ in written:
-                (folder / name).unlink(missing_ok=True)
+                self._folder.remove(name, *inner)
         return sum(rows for _, rows, _ in written)
 
     def close(self) -> None:
         """See `ResultStore.close`."""
         self._table = None
 
-    def _staging(self, generation: int) -> Path:
-        return self._path / STAGING / f"{self._name}.{generation}"
+    def _remove_staged(self, before: int) -> None:
+        """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
+        staged = self._folder.folders(STAGING) if STAGING in self._folder.folders() else []
+        for name in staged:
+            job, _, generation = name.rpartition(".")
+            if job == self._name and generation.isdecimal() and int(generation) < before:
+                self._folder.remove_folder(STAGING, name)
 
     def _refresh(self, table: DeltaTable) -> None:
         from deltalake.exceptions import DeltaError
@@ -194,7 +216,7 @@ class DeltaStore:
         generation, stored = self._newest(table), self._stored(table)
         if generation != self._generation or any(start.get(p) != offset for p, offset in stored.items()):
             raise Fenced(
-                f"job {self._name} on {self._path}: generation {generation} has taken over from {self._generation} "
+                f"job {self._name} on {self._folder}: generation {generation} has taken over from {self._generation} "
                 f"(topic {self._topic} is read up to {stored}). This commit was not added; let the other job go on, or "
                 "give this one a name of its own"
             )
@@ -203,9 +225,9 @@ class DeltaStore:
         stored = table.transaction_version(f"{self._topic_key}/identity")
         if stored and self._topic_identity and stored != self._topic_identity:
             raise TopicRecreated(
-                f"topic {self._topic} is not the one that {self._path} has read (up to {self._stored(table)}): it was "
-                "deleted and created again since, so the stored offsets mean nothing in it. To read the new topic from "
-                "its beginning into the same table, give the job a new name; rows may then be there twice"
+                f"topic {self._topic} is not the one that {self._folder} has read (up to {self._stored(table)}): it "
+                "was deleted and created again since, so the stored offsets mean nothing in it. To read the new topic "
+                "from its beginning into the same table, give the job a new name; rows may then be there twice"
             )
 
     def _write(
@@ -228,8 +250,8 @@ class DeltaStore:
             app_transactions=[Transaction(key, version) for key, version in transactions.items()],
         )
         if self._shape.key and written:
-            files = [str(self._staging(generation) / name) for name, _, _ in written]
-            merge(table, files, self._shape, properties)
+            files = [self._folder.inside(STAGING, f"{self._name}.{generation}", name) for name, _, _ in written]
+            merge(table, files, self._folder.filesystem, self._shape, properties)
             return
         now_ms = int(time.time() * 1000)
         added: list[AddAction | RemoveAction] = [
@@ -242,41 +264,41 @@ class DeltaStore:
         from deltalake.exceptions import DeltaError
 
         wanted = Schema.from_json(schema.json())
-        table = open_table(self._path)
+        table = open_table(self._folder)
         if table is None:
             self._create_folder()
             try:
-                DeltaTable.create(str(self._path), schema=wanted, mode="ignore")
+                DeltaTable.create(self._folder.uri, schema=wanted, mode="ignore", storage_options=self._folder.options)
             except DeltaError as error:
                 # Two jobs may create it together: then the other one's table is there now.
-                if open_table(self._path) is None:
+                if open_table(self._folder) is None:
                     self._refuse(error)
-            table = DeltaTable(str(self._path))
+            table = DeltaTable(self._folder.uri, storage_options=self._folder.options)
         if table.metadata().partition_columns:
             raise SchemaDiffers(
-                f"{self._path}: the table is partitioned, and not one of Ratchet's. Choose another path"
+                f"{self._folder}: the table is partitioned, and not one of Ratchet's. Choose another path"
             )
         present = {field.name: str(field.type) for field in table.schema().fields}
         expected = {field.name: str(field.type) for field in wanted.fields}
         for column in [*expected, *present]:
             if present.get(column) != expected.get(column):
                 raise SchemaDiffers(
-                    f"{self._path}: column {column} is {present.get(column, 'absent')} in the table and "
+                    f"{self._folder}: column {column} is {present.get(column, 'absent')} in the table and "
                     f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another path"
                 )
         return table
 
     def _create_folder(self) -> None:
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
+            self._folder.make()
         except OSError as error:
             raise StoreError(
-                f"{self._path}: the table's folder cannot be made ({error.strerror}). Choose another path"
+                f"{self._folder}: the table's folder cannot be made ({error.strerror}). Choose another path"
             ) from None
 
     def _refuse(self, error: Exception) -> NoReturn:
         raise StoreError(
-            f"{self._path}: {_first_line(error)}. Look at the folder and its rights, then run again"
+            f"{self._folder}: {_first_line(error)}. Look at the folder and its rights, then run again"
         ) from None
 
 
@@ -290,23 +312,21 @@ def newest_generation(table: DeltaTable, job: str) -> int:
     return table.transaction_version(generation_key(job)) or 0
 
 
-def table_folder(path: str) -> Path:
-    """The absolute folder of a table.
+def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:
+    """The folder of a table.
 
     Raises:
-        OptionRefused: delta-rs cannot keep a table there.
+        OptionRefused: delta-rs cannot keep a table there, or an option cannot be used.
     """
     if "://" in path:
-        raise OptionRefused(
-            f"path {path!r}: results go to a local or mounted folder; object storage is not supported yet"
-        )
+        return BucketFolder(path, storage_options or {})
     if "%" in str(Path(path).absolute()):
         # delta-rs 1.6 reads %20 in a folder's name as a blank when it writes and not when it reads.
         raise OptionRefused(f"path {path!r}: the folder's name may not contain '%'. Choose another")
-    return Path(path).absolute()
+    return LocalFolder(Path(path).absolute())
 
 
-def open_table(path: Path) -> DeltaTable | None:
+def open_table(folder: Folder) -> DeltaTable | None:
     """The table in that folder, or None where there is none.
 
     Raises:
@@ -315,12 +335,14 @@ def open_table(path: Path) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    if path.exists() and not path.is_dir():
-        raise StoreError(f"{path} is a file, not the folder of a Delta table. Choose another path")
+    if isinstance(folder, LocalFolder) and folder.path.exists() and not folder.path.is_dir():
+        raise StoreError(f"{folder} is a file, not the folder of a Delta table. Choose another path")
     try:
-        return DeltaTable(str(path)) if DeltaTable.is_deltatable(str(path)) else None
+        if not DeltaTable.is_deltatable(folder.uri, folder.options):
+            return None
+        return DeltaTable(folder.uri, storage_options=folder.options)
     except (DeltaError, OSError) as error:
-        raise StoreError(f"{path}: the Delta table cannot be read: {_first_line(error)}") from None
+        raise StoreError(f"{folder}: the Delta table cannot be read: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:

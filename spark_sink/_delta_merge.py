@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_sink._shape import COUNT_COLUMN, Shape
 from spark_sink.errors import OptionRefused
@@ -29,12 +29,13 @@ def require_plain(shape: Shape) -> None:
             )
 
 
-def merge(table: DeltaTable, files: list[str], shape: Shape, properties: CommitProperties) -> None:
+def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, properties: CommitProperties) -> None:
     """Bring the rows of `files` into the table in one commit.
 
     Args:
         table: as of the version that the caller has compared itself with.
         files: Parquet files; over all of them there is at most one row per key.
+        filesystem: pyarrow's, where the files are; None: on this machine.
         shape: with a key.
         properties: of the commit.
 
@@ -44,7 +45,7 @@ def merge(table: DeltaTable, files: list[str], shape: Shape, properties: CommitP
     """
     import pyarrow.dataset as ds
 
-    rows = ds.dataset(files, format="parquet")
+    rows = ds.dataset(files, format="parquet", filesystem=filesystem)
     same = " AND ".join(f'held."{name}" IS NOT DISTINCT FROM brought."{name}"' for name in shape.key)
     merger = table.merge(
         rows.scanner().to_reader(), same, source_alias="brought", target_alias="held", commit_properties=properties

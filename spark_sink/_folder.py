@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,33 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.uri = str(path)
+        self.options: dict[str, str] | None = None
+        self.filesystem: Any = None
+        """pyarrow's own, where a folder has one."""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def inside(self, *names: str) -> str:
+        """What lies in the folder, as `filesystem` calls it."""
+        return str(self.path.joinpath(*names))
+
+    def make(self, *folders: str) -> None:
+        """Make the folder, or one below it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.path.joinpath(*folders).mkdir(parents=True, exist_ok=True)
+
+    def is_there(self) -> bool:
+        """Whether there is such a folder."""
+        return self.path.is_dir()
+
+    def remove_folder(self, *folders: str) -> None:
+        """Remove a folder below this one and what is in it, as far as that can be."""
+        shutil.rmtree(self.path.joinpath(*folders), ignore_errors=True)
 
     def files(self, *folders: str) -> list[Stored]:
         """The plain files of a folder below this one.

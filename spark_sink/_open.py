@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -32,6 +33,8 @@ class Place:
     url: str = field(default="", repr=False)
     """For postgres; may have a password in it."""
     password: str | None = field(default=None, repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How a bucket is reached, see `_bucket.OPTIONS`; for delta and iceberg."""
 
     def __str__(self) -> str:
         return self.table if self.kind == "postgres" else self.path
@@ -58,7 +61,7 @@ def make_store(place: Place, name: str, topic: str, topic_identity: int, recipe:
 
         def one_table(place: Place, shape: Shape) -> Numbered:
             if place.kind == "delta":
-                return DeltaStore(place.path, name, topic, topic_identity, shape)
+                return DeltaStore(place.path, name, topic, topic_identity, shape, storage_options=place.storage_options)
             return IcebergStore(place.path, place.table, name, topic, topic_identity, shape)
 
         rows = one_table(place, shape)

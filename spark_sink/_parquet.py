@@ -37,17 +37,20 @@ def stem(job: str, generation: int) -> str:
     return f"part-{job}.{generation}"
 
 
-def write_files(dataframe: DataFrame, folder: str, schema: Any, stem: str) -> list[tuple[str, int, int]]:
-    """Write the rows into new files of `folder`, a local or mounted path that every executor sees.
+def write_files(
+    dataframe: DataFrame, folder: str, schema: Any, stem: str, filesystem: Any = None
+) -> list[tuple[str, int, int]]:
+    """Write the rows into new files of `folder`, which every executor sees.
 
     Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
     their own, which nobody learns.
 
     Args:
         dataframe: the rows.
-        folder: absolute path of an existing folder.
+        folder: absolute path of an existing folder, or a folder of `filesystem`.
         schema: `pyarrow.Schema` of the files; the rows are brought to its types.
         stem: of the holder, see `stem`.
+        filesystem: pyarrow's, where that is not the local one.
 
     Returns:
         File name, rows and bytes of each file.
@@ -58,13 +61,13 @@ def write_files(dataframe: DataFrame, folder: str, schema: Any, stem: str) -> li
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    done = plain.mapInArrow(_task(folder, schema, stem), WRITTEN).collect()
+    done = plain.mapInArrow(_task(folder, schema, stem, filesystem), WRITTEN).collect()
     written = [(row.file, row.rows, row.bytes) for row in done]
     for name, rows, size in written:
         if rows == NO_FOLDER:
             raise StoreError(f"{folder}: the executor on {name} has no such folder. {REMEDY}")
         # A folder of the same name on each machine: the table would name files that its readers do not find.
-        if not _is_here(Path(folder) / name, size):
+        if filesystem is None and not _is_here(Path(folder) / name, size):
             raise StoreError(f"{folder}: an executor wrote {name} there, but the driver does not find it. {REMEDY}")
     return written
 
@@ -76,7 +79,7 @@ def _is_here(path: Path, size: int) -> bool:
         return False
 
 
-def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _task(folder: str, schema: Any, stem: str, filesystem: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     row_group_bytes, no_folder = ROW_GROUP_BYTES, NO_FOLDER
 
@@ -84,19 +87,22 @@ def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iter
         import os
         import socket
         import uuid
-        from pathlib import Path
+        from contextlib import suppress
 
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         told = pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64")])
-        if not Path(folder).is_dir():
+        if filesystem is None and not os.path.isdir(folder):
             # Said and not raised: Spark would try it again, and hand out a stack trace at the end.
             said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0]}
             yield pa.RecordBatch.from_pydict(said, schema=told)
             return
-        path = Path(folder) / f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+        name = f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+        path = f"{folder}/{name}"
+        file: Any = None
         writer = None
+        size = 0
         rows = gathered_bytes = 0
         gathered: list[Any] = []
         try:
@@ -104,7 +110,7 @@ def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iter
                 if batch.num_rows == 0:
                     continue
                 if writer is None:
-                    file = path.open("xb")
+                    file = open(path, "xb") if filesystem is None else filesystem.open_output_stream(path)
                     writer = pq.ParquetWriter(file, schema, compression="zstd")
                 table = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
                 gathered.append(table)
@@ -119,12 +125,19 @@ def _task(folder: str, schema: Any, stem: str) -> Callable[[Iterable[Any]], Iter
                 writer.write_table(pa.concat_tables(gathered))
             writer.close()
             file.flush()
-            os.fsync(file.fileno())  # the commit that names this file must not outlive it in a power failure
+            size = file.tell()
+            if filesystem is None:
+                os.fsync(file.fileno())  # the commit that names this file must not outlive it in a power failure
             file.close()
         except BaseException:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # what happened first is the better sentence
+                if filesystem is None:
+                    os.unlink(path)
+                elif file is not None:
+                    file.close()  # an upload ends by it
+                    filesystem.delete_file(path)
             raise
-        written = {"file": [path.name], "rows": [rows], "bytes": [path.stat().st_size]}
+        written = {"file": [name], "rows": [rows], "bytes": [size]}
         yield pa.RecordBatch.from_pydict(written, schema=told)
 
     return write

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_sink._delta import open_table, table_folder
@@ -63,7 +63,7 @@ def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         SinkError: there is no such table, or it cannot be read.
     """
     if place.kind == "delta":
-        return _tuples(_table(place.path).to_pyarrow_dataset().to_table(columns=list(columns)))
+        return _tuples(_table(place.path, place.storage_options).to_pyarrow_dataset().to_table(columns=list(columns)))
     if place.kind == "duckdb":
         return read_duckdb(place.path, place.table, columns)
     if place.kind == "iceberg":
@@ -75,8 +75,8 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def _table(path: str) -> DeltaTable:
-    table = open_table(table_folder(path))
+def _table(path: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
+    table = open_table(table_folder(path, storage_options))
     if table is None:
         raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")
     return table

@@ -80,22 +80,22 @@ def _orphans(place: Place) -> Iterator[Orphan]:
         yield from _in_iceberg(place, needed=True)
         yield from _in_iceberg(replace(place, table=f"{place.table}_rejects"), needed=False)
     else:
-        yield from _in_delta(place.path, needed=True)
-        yield from _in_delta(f"{place.path.rstrip('/')}_rejects", needed=False)
+        yield from _in_delta(_delta.table_folder(place.path, place.storage_options), needed=True)
+        rejects = f"{place.path.rstrip('/')}_rejects"
+        yield from _in_delta(_delta.table_folder(rejects, place.storage_options), needed=False)
 
 
-def _in_delta(path: str, *, needed: bool) -> Iterator[Orphan]:
-    folder = LocalFolder(_delta.table_folder(path))
-    if _delta.open_table(folder.path) is None:
+def _in_delta(folder: _delta.Folder, *, needed: bool) -> Iterator[Orphan]:
+    if _delta.open_table(folder) is None:
         if needed:
-            raise StoreError(f"{path}: there is no result table. Look at the path")
+            raise StoreError(f"{folder}: there is no result table. Look at the path")
         return
     files = folder.files()
     staged = folder.folders(_delta.STAGING) if _delta.STAGING in folder.folders() else []
     brought = {name: folder.files(_delta.STAGING, name) for name in staged}
-    table = _delta.open_table(folder.path)
+    table = _delta.open_table(folder)
     if table is None:
-        raise StoreError(f"{path}: the result table has just been removed")
+        raise StoreError(f"{folder}: the result table has just been removed")
     removed, unnamed = _without_a_reader(table)
     newest = partial(_delta.newest_generation, table)
     yield from _of_older_holders(folder, [file for file in files if file.name in unnamed], newest)
@@ -168,14 +168,14 @@ def _in_postgres(place: Place) -> Iterator[Orphan]:
                 yield Orphan(table, size, None, partial(drop, book, table, newest - 1))
 
 
-def _of_older_holders(folder: LocalFolder, files: list[Stored], newest: Callable[[str], int]) -> Iterator[Orphan]:
+def _of_older_holders(folder: _delta.Folder, files: list[Stored], newest: Callable[[str], int]) -> Iterator[Orphan]:
     for file in files:
         written = FILE_NAME.fullmatch(file.name)  # every other file is somebody else's
         if written and int(written["generation"]) < newest(written["job"]):
             yield _orphan(folder, file)
 
 
-def _orphan(folder: LocalFolder, file: Stored, *folders: str) -> Orphan:
+def _orphan(folder: _delta.Folder, file: Stored, *folders: str) -> Orphan:
     name = "/".join([*folders, file.name])
     return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
 

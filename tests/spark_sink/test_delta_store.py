@@ -132,7 +132,12 @@ def test_another_topic_of_the_same_name_is_refused(table: str, schema: StructTyp
         ("t", "job\n", "events"),
         ("t", "job", "a/b"),
         ("t", "job", ".."),
-        ("s3://bucket/t", "job", "events"),
+        ("s3://bucket", "job", "events"),
+        ("s3://bucket/../t", "job", "events"),
+        ("s3://bucket/t%20t", "job", "events"),
+        ("s3://bucket/t#1", "job", "events"),
+        ("s3://user:password@bucket/t", "job", "events"),
+        ("gs://bucket/t", "job", "events"),
         ("a%20b", "job", "events"),
     ],
 )

@@ -28,7 +28,7 @@ def test_an_empty_run_is_done(arguments: list[str], capsys: pytest.CaptureFixtur
     ("more", "sentence"),
     [
         (["--name=Über"], "job name 'Über'"),
-        (["--path=s3://x"], "object storage is not supported yet"),
+        (["--path=gs://bucket/t"], "write s3://bucket/folder"),
         (["--kafka-option=no-value"], "--kafka-option no-value: write name=value"),
         (["--kafka-option=sasl.oauthbearer.config=x"], "sasl.oauthbearer.config"),
         (["--kafka-option=nonsense=1"], 'No such configuration property: "nonsense"'),
