@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_sink._duckdb import DuckDBStore, _quoted
 from spark_sink._iceberg import IcebergStore
-from spark_sink._open import Place
+from spark_sink._open import Place, rejects_place
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_types import Column, names, table_parts
 from spark_sink._results import _table
@@ -37,7 +37,7 @@ def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[
     import pyarrow as pa
 
     try:
-        for batch in _batches(place, schema, f"{place.table}_rejects" if rejects else place.table):
+        for batch in _batches(rejects_place(place) if rejects else place, schema):
             yield pa.RecordBatch.from_arrays(
                 [batch.column(name).cast(schema.field(name).type) for name in schema.names], schema=schema
             )
@@ -48,9 +48,10 @@ def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[
         raise StoreError(f"{place}: its rows cannot be read ({reason}). Look at the table") from None
 
 
-def _batches(place: Place, schema: pa.Schema, table: str) -> Iterator[pa.RecordBatch]:
+def _batches(place: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    table = place.table
     if place.kind == "delta":
-        yield from _table(place.path).to_pyarrow_dataset().to_batches(columns=schema.names)
+        yield from _table(place.path, place.storage_options).to_pyarrow_dataset().to_batches(columns=schema.names)
     elif place.kind == "iceberg":
         found = IcebergStore(place.path, table, "reader", "none").existing()
         if found is None:

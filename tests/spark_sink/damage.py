@@ -15,7 +15,7 @@ from sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
 def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
     """Remove the rows of an SQL condition."""
     if isinstance(site, DeltaSite):
-        DeltaTable(site.path).delete(condition)
+        DeltaTable(site.path + ("_rejects" if rejects else "")).delete(condition)
     elif isinstance(site, IcebergSite):
         _iceberg(site).delete(condition)
     else:

@@ -26,7 +26,7 @@ from tests.spark_sink.damage import change, delete, repeat
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
-WITH_REJECTS = pytest.mark.parametrize("site", ["duckdb", POSTGRES], indirect=True)
+WITH_REJECTS = pytest.mark.parametrize("site", ["delta", "duckdb", POSTGRES], indirect=True)
 WITH_KEYS = pytest.mark.parametrize("site", ["delta", "duckdb", POSTGRES], indirect=True)
 
 JSON = "who string, amount decimal(9,2)"
