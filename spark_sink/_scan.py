@@ -49,30 +49,29 @@ def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[
 
 
 def _batches(place: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    table = place.table
     if place.kind == "delta":
         yield from _table(place.path, place.storage_options).to_pyarrow_dataset().to_batches(columns=schema.names)
     elif place.kind == "iceberg":
-        found = IcebergStore(place.path, table, "reader", "none").existing()
+        found = IcebergStore(place.path, place.table, "reader", "none").existing()
         if found is None:
-            raise StoreError(f"{place.path}: there is no table {table}. Run the sink first, or check the path")
+            raise StoreError(f"{place.path}: there is no table {place.table}. Run the sink first, or check the path")
         yield from found.scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
     elif place.kind == "duckdb":
         columns = ", ".join(map(_quoted, schema.names))
-        with DuckDBStore(place.path, table, "reader", "none").reading() as database:
+        with DuckDBStore(place.path, place.table, "reader", "none").reading() as database:
             # All at once: while the file is open no job can commit to it.
-            whole = database.sql(f"SELECT {columns} FROM {_quoted(table)}").to_arrow_table()  # noqa: S608
+            whole = database.sql(f"SELECT {columns} FROM {_quoted(place.table)}").to_arrow_table()  # noqa: S608
         yield from whole.to_batches()
     else:
-        yield from _postgres(place, schema, table)
+        yield from _postgres(place, schema)
 
 
-def _postgres(place: Place, schema: pa.Schema, table: str) -> Iterator[pa.RecordBatch]:
+def _postgres(place: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    book = Book(place.url, place.password, table, "reader", "none", 0)
+    book = Book(place.url, place.password, place.table, "reader", "none", 0)
     wanted = names([Column(column, "") for column in schema.names])
-    query = book.text("SELECT {wanted} FROM {table}", wanted=wanted, table=book.table(table_parts(table)[-1]))
+    query = book.text("SELECT {wanted} FROM {table}", wanted=wanted, table=book.table(table_parts(place.table)[-1]))
     with book.database() as database, database.transaction(), database.cursor("ratchet_scan") as cursor:
         cursor.execute(query)
         while rows := cursor.fetchmany(BATCH_ROWS):

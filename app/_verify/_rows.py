@@ -79,7 +79,9 @@ class RowsOfPartition:
     """How many rows there are of each of those."""
 
 
-def match(records: Numbers, rows: Numbers, rejects: Numbers, stored: Stored) -> RowsOfPartition:
+def match(
+    records: Numbers, rows: Numbers, rejects: Numbers, stored: Stored, *, rejects_ahead: bool = False
+) -> RowsOfPartition:
     """Compare them.
 
     Rows of commits that came in while the table was read may be there or not; all that were committed before must.
@@ -89,6 +91,7 @@ def match(records: Numbers, rows: Numbers, rejects: Numbers, stored: Stored) -> 
         rows: offsets of the rows, in any order.
         rejects: of the rejects, likewise.
         stored: the table's own offset.
+        rejects_ahead: rejects may be there before the offset is, because they are in a commit of their own.
     """
     row_times, strange_rows = _times(records, rows)
     reject_times, strange_rejects = _times(records, rejects)
@@ -97,7 +100,7 @@ def match(records: Numbers, rows: Numbers, rejects: Numbers, stored: Stored) -> 
     absent = times == 0
     return RowsOfPartition(
         Steps(row_times, reject_times, absent & (records >= stored.before), absent & (records < stored.before)),
-        (times > 0) & (records >= stored.after),
+        ((row_times if rejects_ahead else times) > 0) & (records >= stored.after),
         strange,
         strange_times,
     )

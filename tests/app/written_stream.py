@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from app._verify import RecordView, Report, verify
 from app.settings import Settings, StreamSettings
@@ -16,6 +16,11 @@ NewTopic = Callable[..., str]
 
 NOW_MS = int(time.time() * 1000)
 """Kafka deletes records that are older than the topic's retention, whenever it comes round to it."""
+GETTING_READY = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 DEAD = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 
 
@@ -58,7 +63,15 @@ class Stage:
     def commit(self, *offsets: int) -> None:
         consumer = Consumer({"bootstrap.servers": self.broker, "group.id": self.settings.app})
         positions = [TopicPartition(self.topics[0], partition, offset) for partition, offset in enumerate(offsets)]
-        consumer.commit(offsets=positions, asynchronous=False)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                consumer.commit(offsets=positions, asynchronous=False)
+                break
+            except KafkaException as error:  # a broker that has just started gets its first group ready meanwhile
+                if error.args[0].code() not in GETTING_READY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
         consumer.close()
 
     def letter(self, item: RecordView, partition: int, offset: int) -> RecordView:

@@ -22,7 +22,7 @@ def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
         _execute(site, [f"DELETE FROM {{table}} WHERE {condition}"], "_rejects" if rejects else "")  # noqa: S608
 
 
-def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None) -> None:
+def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None, *, rejects: bool = False) -> None:
     """Add a copy of a row; moved_to: under another offset."""
     condition = f"_partition = {partition} AND _offset = {offset}"
     new = offset if moved_to is None else moved_to
@@ -36,7 +36,7 @@ def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None)
     else:
         copied = f"CREATE TEMP TABLE copied AS SELECT * FROM {{table}} WHERE {condition}"  # noqa: S608
         moved, added = f"UPDATE copied SET _offset = {new}", "INSERT INTO {table} SELECT * FROM copied"  # noqa: S608
-        _execute(site, [copied, moved, added])
+        _execute(site, [copied, moved, added], "_rejects" if rejects else "")
 
 
 def change(site: Site, assignment: str, condition: str) -> None:
