@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from pydantic import SecretStr
 
 from app.settings import Settings, SinkSettings, StreamSettings
 from errors import SetupError
@@ -24,7 +26,15 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
 
 def place_of(kept: SinkSettings) -> Place:
     """Where the results are."""
-    return Place(kept.store, kept.path, kept.table, secret_of(kept.url) or "", secret_of(kept.password))
+    return Place(
+        kept.store,
+        kept.path,
+        kept.table,
+        secret_of(kept.url) or "",
+        secret_of(kept.password),
+        secrets_of(kept.storage_options),
+        secrets_of(kept.catalog),
+    )
 
 
 def recipe_of(kept: SinkSettings) -> Recipe:
@@ -82,3 +92,8 @@ def said_as_ours() -> Iterator[None]:
 def secret_of(value: Any) -> str | None:
     """The text of a secret setting."""
     return None if value is None else str(value.get_secret_value())
+
+
+def secrets_of(options: Mapping[str, SecretStr]) -> dict[str, str]:
+    """The same of several."""
+    return {name: value.get_secret_value() for name, value in options.items()}

@@ -166,6 +166,10 @@ class SinkSettings(_Section):
     url: SecretStr | None = None
     """The database of store postgres; it may have a password in it."""
     password: SecretStr | None = None
+    storage_options: dict[str, SecretStr] = Field(default_factory=dict)
+    """How a bucket is reached (path = "s3://bucket/folder"); keys may be in it."""
+    catalog: dict[str, SecretStr] = Field(default_factory=dict)
+    """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
     kind: Literal["append", "upsert", "totals"] = "append"
     """A row for each record, the last row of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()

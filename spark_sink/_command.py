@@ -51,6 +51,8 @@ CLIENT_VARIABLE = "SPARK_SINK_KAFKA_OPTIONS"
 READER_VARIABLE = "SPARK_SINK_SPARK_KAFKA_OPTIONS"
 URL_VARIABLE = "SPARK_SINK_URL"
 PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
+STORAGE_VARIABLE = "SPARK_SINK_STORAGE_OPTIONS"
+CATALOG_VARIABLE = "SPARK_SINK_CATALOG"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         if removing:
-            run_vacuum(words[1:], URL_VARIABLE, PASSWORD_VARIABLE)
+            run_vacuum(words[1:], _place)
         else:
             _run(options)
     except Fenced as error:
@@ -100,9 +102,7 @@ def _run(options: argparse.Namespace) -> None:
         client,
         java_options(client, reader),
     )
-    place = Place(
-        options.store, options.path, options.table, os.environ.get(URL_VARIABLE, ""), os.environ.get(PASSWORD_VARIABLE)
-    )
+    place = _place(options)
     began = time.monotonic()
     make_store(place, job.name, job.topic, 0, recipe)  # refuses bad names and paths before Kafka is asked
     planner = TopicPlanner(job.bootstrap, job.topic, client)
@@ -172,6 +172,18 @@ def _avro(options: argparse.Namespace) -> AvroValues | None:
     return avro_values(options.avro_schema, options.avro_id)
 
 
+def _place(options: argparse.Namespace) -> Place:
+    return Place(
+        options.store,
+        options.path,
+        options.table,
+        os.environ.get(URL_VARIABLE, ""),
+        os.environ.get(PASSWORD_VARIABLE),
+        _options_of_variable(STORAGE_VARIABLE),
+        _options_of_variable(CATALOG_VARIABLE),
+    )
+
+
 def _transform(options: argparse.Namespace) -> Transform | None:
     if options.sql is not None and options.transform is not None:
         raise OptionRefused("give either --sql or --transform")
@@ -188,12 +200,13 @@ def _parser() -> argparse.ArgumentParser:
         "by another job of the same name. Secrets "
         f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
         f"{READER_VARIABLE} (JSON objects), the database of store postgres into {URL_VARIABLE} and its password, where "
-        f"that has none, into {PASSWORD_VARIABLE}.",
+        f"that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the catalog of store "
+        f"iceberg into {CATALOG_VARIABLE} (JSON objects).",
     )
     parser.add_argument("--bootstrap", required=True, help="Kafka, host:port[,host:port]")
     parser.add_argument("--topic", required=True, help="the topic to read")
     parser.add_argument("--store", choices=STORE_KINDS, default="delta", help="kind of the result table")
-    parser.add_argument("--path", default="", help="folder of the result table (delta, iceberg), or its file (duckdb)")
+    parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
     parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
     parser.add_argument("--name", required=True, help="name of the job; two jobs of one name fence each other")
     parser.add_argument(

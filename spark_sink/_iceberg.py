@@ -1,4 +1,4 @@
-"""Results in an Apache Iceberg table, committed by pyiceberg into a catalog that is one SQLite file in the folder.
+"""Results in an Apache Iceberg table, committed by pyiceberg into a catalog: by default a SQLite file in the folder.
 
 Tasks write Parquet files into the table's folder; they are invisible until the driver commits a snapshot that names
 them. Offsets and generation are properties of the table, set in the same commit. Every commit, a take-over as well,
@@ -10,20 +10,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import unquote, urlsplit
 
 from spark_sink import _crash
+from spark_sink._bucket import BucketFolder
+from spark_sink._folder import LocalFolder
+from spark_sink._iceberg_catalog import Lake
 from spark_sink._iceberg_merge import merged
-from spark_sink._parquet import stem, write_files
+from spark_sink._parquet import stem, write_file, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import next_generation, require_names, require_start
 from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -57,36 +57,47 @@ SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
 
+ONE_MACHINE = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
+
+
 class IcebergStore:
     """A `ResultStore` over one Iceberg table; jobs of different names and topics may share it.
 
     Args:
-        path: folder of catalog and tables, on a disk of this machine.
+        path: folder of the tables, or s3://bucket/folder; without `catalog` a folder on a disk of this machine.
         table: the result table, in the namespace `ratchet`.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
         topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
         shape: what the rows do to the table.
+        storage_options: how a bucket is reached, see `_bucket.OPTIONS`.
+        catalog: properties of a catalog, in pyiceberg's names; see `Lake`.
 
     Raises:
-        OptionRefused: a name or the path cannot be used, or pyiceberg is not installed.
+        OptionRefused: a name, the path or an option cannot be used, or pyiceberg is not installed.
     """
 
     narrow = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
-    one_machine = "store iceberg keeps its catalog in one SQLite file on the driver's machine"
 
     def __init__(
-        self, path: str, table: str, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND
+        self,
+        path: str,
+        table: str,
+        name: str,
+        topic: str,
+        topic_identity: int = 0,
+        shape: Shape = APPEND,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        catalog: Mapping[str, str] | None = None,
     ) -> None:
         require_names(name, topic)
         try:
             import pyiceberg.catalog.sql  # noqa: F401
         except ImportError:
             raise OptionRefused("store iceberg needs pyiceberg: pip install 'kafka-ratchet[iceberg]'") from None
-        # The path becomes part of URLs, which its readers decode or do not; these characters are the same in both.
-        self._path = Path(path).absolute()
-        if "://" in path or any(character in str(self._path) for character in "%?#;\0"):
-            raise OptionRefused(f"path {path!r}: name a folder on this machine, without any of % ? # ;")
+        self._lake = Lake(path, storage_options or {}, catalog or {})
+        self.one_machine = "" if catalog else ONE_MACHINE
         if not TABLE_NAME.fullmatch(table):
             raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
@@ -126,7 +137,7 @@ class IcebergStore:
             self._refresh(table)
             self._require_same_topic(table)
             stored = self._stored(table)
-            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._path}")
+            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._lake}")
             try:
                 self._write(table, [], {self._generation_key: str(taken), **RETRIES})
             except CommitFailedException:
@@ -135,7 +146,7 @@ class IcebergStore:
                 self._refuse(error)
             self._table, self._generation = table, taken
             return stored
-        raise StoreError(f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
+        raise StoreError(f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
@@ -153,6 +164,8 @@ class IcebergStore:
         self._refresh(table)
         self._require_holder(table, generation, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
+        folder = self.data_folder(table)
+        folder.make()
         wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
         rows: list[str] | pa.Table
         count: int
@@ -160,9 +173,7 @@ class IcebergStore:
             rows = dataframe.toArrow().select(wanted.names).cast(wanted)
             count = rows.num_rows
         else:
-            folder = data_folder(table)
-            folder.mkdir(exist_ok=True)
-            written = write_files(dataframe, str(folder), wanted, stem(self._name, generation))
+            written = write_files(dataframe, folder.inside(), wanted, stem(self._name, generation), folder.filesystem)
             rows = [f"{table.location()}/data/{name}" for name, _, _ in written]
             count = sum(rows for _, rows, _ in written)
         offsets = {
@@ -185,7 +196,7 @@ class IcebergStore:
                 self._refuse(failure)
         else:
             raise StoreError(
-                f"{self._path}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+                f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
         _crash.passing("after-commit")
         return count
@@ -211,7 +222,7 @@ class IcebergStore:
         newest, stored = self._newest(table), self._stored(table)
         if newest != generation or any(start.get(partition) != offset for partition, offset in stored.items()):
             raise Fenced(
-                f"job {self._name} on {self._path}: generation {newest} has taken over from {generation} (topic "
+                f"job {self._name} on {self._lake}: generation {newest} has taken over from {generation} (topic "
                 f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
                 "this one a name of its own"
             )
@@ -220,7 +231,7 @@ class IcebergStore:
         stored, identity = self._entry(table)
         if identity and self._topic_identity and identity != self._topic_identity:
             raise TopicRecreated(
-                f"topic {self._topic} is not the one that {self._path} has read (up to {stored}): it was deleted and "
+                f"topic {self._topic} is not the one that {self._lake} has read (up to {stored}): it was deleted and "
                 "created again since, so the stored offsets mean nothing in it. To read the new topic from its "
                 "beginning into the same table, give the job a new name; rows may then be there twice"
             )
@@ -235,6 +246,7 @@ class IcebergStore:
             rows: Parquet files to add, or rows with a key to bring in.
             properties: to set.
         """
+        from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
         with table.transaction() as transaction:
@@ -244,10 +256,13 @@ class IcebergStore:
                     pass  # a snapshot without files, for whoever holds the older one to fail on
             elif not isinstance(rows, list):
                 held = table.scan().to_arrow().cast(rows.schema)
+                whole = merged(held, rows, self._shape) if len(held) else rows
+                folder = self.data_folder(table)
+                # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
+                name = write_file(whole, folder.inside(), stem(self._name, self._generation or 0), folder.filesystem)
                 if len(held):
-                    transaction.overwrite(merged(held, rows, self._shape))
-                else:
-                    transaction.append(rows)
+                    transaction.delete(AlwaysTrue())
+                transaction.add_files([f"{table.location()}/data/{name}"], check_duplicate_files=False)
             else:  # names are new, and a look through all is slow
                 transaction.add_files(rows, check_duplicate_files=False)
             expired = _expired(table)
@@ -255,23 +270,18 @@ class IcebergStore:
                 with ExpireSnapshots(transaction) as expire:
                     expire.by_ids(expired)
 
-    def _catalog(self) -> SqlCatalog:
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        return SqlCatalog(
-            "ratchet",
-            uri=f"sqlite:///{self._path / 'catalog.db'}",
-            warehouse=f"file://{self._path}",
-        )
+    def data_folder(self, table: Table) -> LocalFolder | BucketFolder:
+        """Where the table's files are."""
+        return self._lake.data_folder(table.location())
 
     def existing(self) -> Table | None:
         """The table, where there is one; raises StoreError where it cannot be read."""
         from pyiceberg.exceptions import NoSuchTableError
 
-        if not (self._path / "catalog.db").is_file():
+        if not self._lake.is_there():
             return None
         try:
-            return self._catalog().load_table(f"{NAMESPACE}.{self._table_name}")
+            return self._lake.connect().load_table(f"{NAMESPACE}.{self._table_name}")
         except NoSuchTableError:
             return None
         except Exception as error:
@@ -281,8 +291,8 @@ class IcebergStore:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            catalog = self._catalog()
+            self._lake.make()
+            catalog = self._lake.connect()
             catalog.create_namespace_if_not_exists(NAMESPACE)
             table = catalog.create_table_if_not_exists(
                 f"{NAMESPACE}.{self._table_name}",
@@ -302,7 +312,7 @@ class IcebergStore:
         for column in [*expected, *present]:
             if present.get(column) != expected.get(column):
                 raise SchemaDiffers(
-                    f"{self._path}: column {column} is {present.get(column, 'absent')} in the table and "
+                    f"{self._lake}: column {column} is {present.get(column, 'absent')} in the table and "
                     f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another path"
                 )
 
@@ -314,7 +324,7 @@ class IcebergStore:
 
     def _refuse(self, error: Exception) -> NoReturn:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"{self._path}: {reason}. Look at the folder and its rights, then run again") from None
+        raise StoreError(f"{self._lake}: {reason}. Look at the folder and its rights, then run again") from None
 
 
 def _expired(table: Table) -> list[int]:
@@ -337,22 +347,24 @@ def newest_generation(table: Table, job: str) -> int:
     return int(table.properties.get(generation_key(job), "0"))
 
 
-def data_folder(table: Table) -> Path:
-    """Where a table's files are."""
-    return Path(unquote(urlsplit(table.location()).path)) / "data"
-
-
 def _described(data_type: object) -> str:
     return data_type if isinstance(data_type, str) else json.dumps(data_type, sort_keys=True)
 
 
-def read_iceberg(path: str, table: str, columns: Sequence[str]) -> pa.Table:
+def read_iceberg(
+    path: str,
+    table: str,
+    columns: Sequence[str],
+    storage_options: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+) -> pa.Table:
     """Those columns of a table, in no order.
 
     Raises:
         StoreError: there is no such table, or it cannot be read.
     """
-    found = IcebergStore(path, table, "reader", "none").existing()
+    store = IcebergStore(path, table, "reader", "none", storage_options=storage_options, catalog=catalog)
+    found = store.existing()
     if found is None:
         raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")
     return found.scan(selected_fields=tuple(columns)).to_arrow().select(list(columns))

@@ -35,6 +35,8 @@ class Place:
     password: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How a bucket is reached, see `_bucket.OPTIONS`; for delta and iceberg."""
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the catalog of store iceberg; empty: a SQLite file in the folder."""
 
     def __str__(self) -> str:
         return self.table if self.kind == "postgres" else self.path
@@ -62,7 +64,16 @@ def make_store(place: Place, name: str, topic: str, topic_identity: int, recipe:
         def one_table(place: Place, shape: Shape) -> Numbered:
             if place.kind == "delta":
                 return DeltaStore(place.path, name, topic, topic_identity, shape, storage_options=place.storage_options)
-            return IcebergStore(place.path, place.table, name, topic, topic_identity, shape)
+            return IcebergStore(
+                place.path,
+                place.table,
+                name,
+                topic,
+                topic_identity,
+                shape,
+                storage_options=place.storage_options,
+                catalog=place.catalog,
+            )
 
         rows = one_table(place, shape)
         return rows if rejects is None else PairedStore(rows, one_table(rejects_place(place), APPEND), rejects)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spark_sink.errors import StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 WRITTEN = "file string, rows long, bytes long"
@@ -70,6 +73,24 @@ def write_files(
         if filesystem is None and not _is_here(Path(folder) / name, size):
             raise StoreError(f"{folder}: an executor wrote {name} there, but the driver does not find it. {REMEDY}")
     return written
+
+
+def write_file(table: pa.Table, folder: str, stem: str, filesystem: Any = None) -> str:
+    """Write a table that the driver has into one new file; the arguments are those of `write_files`.
+
+    Returns:
+        Its name.
+    """
+    import pyarrow.parquet as pq
+
+    name = f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+    path = f"{folder}/{name}"
+    with open(path, "xb") if filesystem is None else filesystem.open_output_stream(path) as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        if filesystem is None:
+            os.fsync(file.fileno())
+    return name
 
 
 def _is_here(path: Path, size: int) -> bool:

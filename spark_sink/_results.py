@@ -67,7 +67,7 @@ def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     if place.kind == "duckdb":
         return read_duckdb(place.path, place.table, columns)
     if place.kind == "iceberg":
-        return _tuples(read_iceberg(place.path, place.table, columns))
+        return _tuples(read_iceberg(place.path, place.table, columns, place.storage_options, place.catalog))
     return read_postgres(place.url, place.password, place.table, columns)
 
 

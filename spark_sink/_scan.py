@@ -52,7 +52,14 @@ def _batches(place: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if place.kind == "delta":
         yield from _table(place.path, place.storage_options).to_pyarrow_dataset().to_batches(columns=schema.names)
     elif place.kind == "iceberg":
-        found = IcebergStore(place.path, place.table, "reader", "none").existing()
+        found = IcebergStore(
+            place.path,
+            place.table,
+            "reader",
+            "none",
+            storage_options=place.storage_options,
+            catalog=place.catalog,
+        ).existing()
         if found is None:
             raise StoreError(f"{place.path}: there is no table {place.table}. Run the sink first, or check the path")
         yield from found.scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()

@@ -119,13 +119,16 @@ def _without_a_reader(table: DeltaTable) -> tuple[set[str], set[str]]:
 
 
 def _in_iceberg(place: Place, *, needed: bool) -> Iterator[Orphan]:
-    table = _iceberg.IcebergStore(place.path, place.table, "vacuum", "none").existing()
+    store = _iceberg.IcebergStore(
+        place.path, place.table, "vacuum", "none", storage_options=place.storage_options, catalog=place.catalog
+    )
+    table = store.existing()
     if table is None:
         if needed:
             raise StoreError(f"{place}: there is no result table {place.table}. Look at the path")
         return
-    folder = LocalFolder(_iceberg.data_folder(table))
-    files = folder.files() if folder.path.is_dir() else []
+    folder = store.data_folder(table)
+    files = folder.files() if folder.is_there() else []
     table.refresh()
     # Of every snapshot, because readers may look at older ones; most manifests are in many of them.
     manifests = {m.manifest_path: m for snapshot in table.snapshots() for m in snapshot.manifests(table.io)}

@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_sink._open import STORE_KINDS, Place
 from spark_sink._vacuum import OLDER_THAN_S, Orphan, vacuum
 from spark_sink.errors import OptionRefused
 
 
-def run_vacuum(arguments: Sequence[str], url_variable: str, password_variable: str) -> None:
+def run_vacuum(arguments: Sequence[str], place_of: Callable[[argparse.Namespace], Place]) -> None:
     """Remove, or list, and say so.
 
     Args:
         arguments: the command line behind the word `vacuum`.
-        url_variable: name of the variable with the address of store postgres.
-        password_variable: name of the variable with its password.
+        place_of: makes the place of options and environment.
 
     Raises:
         SinkError: see `vacuum`.
@@ -30,7 +28,7 @@ def run_vacuum(arguments: Sequence[str], url_variable: str, password_variable: s
         description="Remove files and staging tables of killed and fenced jobs, which no commit names.",
     )
     parser.add_argument("--store", choices=STORE_KINDS, default="delta", help="kind of the result table")
-    parser.add_argument("--path", default="", help="folder of the result table (delta, iceberg), or its file (duckdb)")
+    parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
     parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
     parser.add_argument(
         "--older-than", type=_hours, default=OLDER_THAN_S / 3600, metavar="HOURS", help="keep what is younger (1)"
@@ -40,9 +38,7 @@ def run_vacuum(arguments: Sequence[str], url_variable: str, password_variable: s
     options = parser.parse_args(arguments)
     if options.store != "postgres" and not options.path:
         raise OptionRefused(f"store {options.store} needs a path")
-    place = Place(
-        options.store, options.path, options.table, os.environ.get(url_variable, ""), os.environ.get(password_variable)
-    )
+    place = place_of(options)
     found = vacuum(place, options.older_than * 3600, dry_run=options.dry_run)
     print(told(place, found, dry_run=options.dry_run), file=sys.stderr if options.json else sys.stdout)
     if options.json:

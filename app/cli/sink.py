@@ -190,19 +190,28 @@ def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: Sink
     Args:
         arguments: the job's command line.
         kafka: client options in librdkafka's names; they may hold passwords, which do not belong on a command line.
-        kept: for the database's address and password, which do not belong there either.
+        kept: for addresses, passwords and keys of the store, which do not belong there either.
 
     Returns:
         The job's exit code.
     """
     import spark_sink
-    from app._results import secret_of
-    from spark_sink._command import CLIENT_VARIABLE, PASSWORD_VARIABLE, URL_VARIABLE
+    from app._results import secret_of, secrets_of
+    from spark_sink._command import (
+        CATALOG_VARIABLE,
+        CLIENT_VARIABLE,
+        PASSWORD_VARIABLE,
+        STORAGE_VARIABLE,
+        URL_VARIABLE,
+    )
 
     room = Path(spark_sink.__file__).parent.parent
     search = os.pathsep.join([str(room), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka)}
     secrets = {URL_VARIABLE: secret_of(kept.url), PASSWORD_VARIABLE: secret_of(kept.password)}
+    for variable, options in ((STORAGE_VARIABLE, kept.storage_options), (CATALOG_VARIABLE, kept.catalog)):
+        if options:
+            environment[variable] = json.dumps(secrets_of(options))
     environment |= {variable: secret for variable, secret in secrets.items() if secret is not None}
     with subprocess.Popen([sys.executable, "-m", "spark_sink", *arguments], env=environment) as job:
         # A stream is asked to end by SIGTERM; it finishes its commit, and its exit code is this command's.

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from sites import Rows, Site
 
-from spark_sink import DeltaStore, Fenced, Place, ResultStore, read_rows, vacuum
+from spark_sink import DeltaStore, Fenced, IcebergStore, Place, Recipe, ResultStore, make_store, read_rows, vacuum
 from spark_sink._bucket import Bucket
 from spark_sink._shape import APPEND, Shape, reduced, table_schema
 from spark_sink.errors import OptionRefused, StoreError
@@ -184,3 +184,64 @@ def test_it_can_be_reached_by_the_environment_alone(
     for name, value in Bucket.of(bucket.options).for_delta().items():
         monkeypatch.setenv(name, value)
     assert DeltaStore(bucket.path, "job", "events").generation() == 1
+
+
+class LakeSite(BucketSite):
+    """Iceberg tables in the bucket, with a catalog that is a database."""
+
+    def __init__(self, name: str, options: dict[str, str], catalog: dict[str, str]) -> None:
+        super().__init__(name, options)
+        self.catalog = catalog
+
+    @property
+    def place(self) -> Place:
+        return Place("iceberg", self.path, "results", storage_options=self.options, catalog=self.catalog)
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        return make_store(self.place, name, topic, identity, Recipe())
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def lake(request: pytest.FixtureRequest, s3: dict[str, str], tmp_path: Path) -> LakeSite:
+    address = f"sqlite:///{tmp_path / 'catalog.db'}"
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres")
+        user, _, rest = server.url.removeprefix("postgresql://").partition("@")
+        address = f"postgresql+psycopg://{user}:{server.password}@{rest}"
+    return LakeSite(tmp_path.name, s3, {"type": "sql", "uri": address})
+
+
+def test_iceberg_in_a_bucket_with_a_catalog_of_ones_own(
+    lake: LakeSite, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = lake.make()
+    assert (older.offsets(), older.open(schema())) == ({}, {})
+    assert older.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1}) == 1
+    newer = lake.make()
+
+    def take_over(point: str) -> None:
+        if point == "before-commit":
+            monkeypatch.undo()
+            assert newer.open(schema()) == {0: 1}
+
+    monkeypatch.setattr("spark_sink._crash.passing", take_over)
+    with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+        older.commit(frame((0, 1, "older", 1)), {0: 1}, {0: 2})
+    assert newer.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1
+    assert sorted(read_rows(lake.place, ["who", "_offset"])) == [("a", 0), ("b", 1)]
+    [orphan] = vacuum(lake.place, -60)
+    assert orphan.name.startswith("part-job.1-")
+    assert sorted(read_rows(lake.place, ["who"])) == [("a",), ("b",)]
+
+
+def test_a_catalog_that_cannot_be_is_named(lake: LakeSite) -> None:
+    for path, catalog, sentence in [
+        (lake.path, {}, "a bucket has no place for a SQLite file"),
+        (lake.path, {"s3.endpoint": "http://x"}, "give storage options instead"),
+        ("gs://bucket/x", lake.catalog, "write s3://bucket/folder"),
+    ]:
+        with pytest.raises(OptionRefused, match=sentence):
+            IcebergStore(path, "results", "job", "events", catalog=catalog)
+    with pytest.raises(StoreError, match="results"):
+        IcebergStore(lake.path, "results", "job", "events", catalog={"type": "sql", "uri": "nonsense"}).offsets()
