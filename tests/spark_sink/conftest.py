@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from bucket import BucketSite, s3_server
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
@@ -105,9 +106,27 @@ def _ends(broker: str, topic: str, partition: int) -> tuple[int, int]:
     return stable, last
 
 
-@pytest.fixture(params=[*LOCAL, *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED)])
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """Storage options of a server of S3 with one bucket, `results`."""
+    with s3_server() as options:
+        yield options
+
+
+IN_A_BUCKET = "delta-s3"
+
+
+@pytest.fixture(
+    params=[
+        *LOCAL,
+        *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED),
+        pytest.param(IN_A_BUCKET, marks=pytest.mark.long),
+    ]
+)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A result table of each kind."""
+    if request.param == IN_A_BUCKET:
+        return BucketSite(tmp_path.name, request.getfixturevalue("s3"))
     if request.param in LOCAL:
         return LOCAL[request.param](tmp_path)
     return SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {tmp_path.name}")

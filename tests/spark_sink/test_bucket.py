@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from bucket import BucketSite, s3_server
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import Rows, Site
 
 from spark_sink import DeltaStore, Fenced, IcebergStore, Place, Recipe, ResultStore, make_store, read_rows, vacuum
 from spark_sink._bucket import Bucket
@@ -24,61 +20,6 @@ from spark_sink._shape import APPEND, Shape, reduced, table_schema
 from spark_sink.errors import OptionRefused, StoreError
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
-
-
-@contextmanager
-def s3_server(*words: str) -> Iterator[dict[str, str]]:
-    """Storage options of a server with one bucket, `results`."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port), *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while True:
-                assert process.poll() is None, "the server has ended"
-                assert time.monotonic() < deadline, "the server does not answer"
-                try:
-                    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-                        connection.request("PUT", "/results")
-                        assert connection.getresponse().status == 200
-                        break
-                except OSError:
-                    time.sleep(0.05)
-            yield {
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-                "AWS_ACCESS_KEY_ID": "someone",
-                "aws_secret_access_key": "s3cret",
-                "AWS_REGION": "us-east-1",
-            }
-        finally:
-            process.kill()
-            process.wait(30)
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
-class BucketSite(Site):
-    def __init__(self, name: str, options: dict[str, str]) -> None:
-        self.path, self.options = f"s3://results/{name}/table", options
-
-    @property
-    def place(self) -> Place:
-        return Place("delta", self.path, storage_options=self.options)
-
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
-             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return DeltaStore(self.path, name, topic, identity, shape, storage_options=self.options)
-
-    def rows(self, rejects: bool = False) -> Rows:
-        table = DeltaTable(self.path, storage_options=Bucket.of(self.options).for_delta())
-        found: Rows = table.to_pyarrow_dataset().to_table().to_pylist()
-        return found
 
 
 @pytest.fixture

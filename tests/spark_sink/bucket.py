@@ -1,0 +1,74 @@
+"""A server process that speaks S3, and a result table in it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import StructType
+from sites import Rows, Site
+
+from spark_sink import DeltaStore, Place, ResultStore
+from spark_sink._bucket import Bucket
+from spark_sink._shape import APPEND, Shape
+
+
+@contextmanager
+def s3_server(*words: str) -> Iterator[dict[str, str]]:
+    """Storage options of a server with one bucket, `results`."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port), *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                assert process.poll() is None, "the server has ended"
+                assert time.monotonic() < deadline, "the server does not answer"
+                try:
+                    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                        connection.request("PUT", "/results")
+                        assert connection.getresponse().status == 200
+                        break
+                except OSError:
+                    time.sleep(0.05)
+            yield {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                "AWS_ACCESS_KEY_ID": "someone",
+                "aws_secret_access_key": "s3cret",
+                "AWS_REGION": "us-east-1",
+            }
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+class BucketSite(Site):
+    """A Delta table in the bucket."""
+
+    committing = ("_write", DeltaError("the answer was lost"))
+
+    def __init__(self, name: str, options: dict[str, str]) -> None:
+        self.path, self.options = f"s3://results/{name}/table", options
+
+    @property
+    def place(self) -> Place:
+        return Place("delta", self.path, storage_options=self.options)
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        return DeltaStore(self.path, name, topic, identity, shape, storage_options=self.options)
+
+    def rows(self, rejects: bool = False) -> Rows:
+        table = DeltaTable(self.path, storage_options=Bucket.of(self.options).for_delta())
+        found: Rows = table.to_pyarrow_dataset().to_table().to_pylist()
+        return found
