@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
-from spark_sink import DuckDBStore, Job, Recipe, TopicPlanner, _job, run_batch, run_stream
+from spark_sink import DuckDBStore, Job, Recipe, TopicPlanner, _lag, run_batch, run_stream
 from spark_sink._columns import record_schema
 from spark_sink._command import EXIT_OK, EXIT_REFUSED, main
 from spark_sink._figures import Figures
@@ -54,7 +54,7 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(_job, "LAG_EVERY_S", 0.0)
+    monkeypatch.setattr(_lag, "LAG_EVERY_S", 0.0)
     caplog.set_level(logging.INFO, "spark_sink")
     topic, stop, port = new_topic(partitions=2), Event(), free_port()
     scraped: list[dict[tuple[str, str | None], float]] = []

@@ -18,7 +18,7 @@ NUMBERS = pa.schema([("id", pa.int64())])
 
 def test_executors_without_the_folder_are_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"the executor on .* has no such folder.*mount it on all machines"):
-        write_files(spark.range(3), str(tmp_path / "not here"), NUMBERS)
+        write_files(spark.range(3), str(tmp_path / "not here"), NUMBERS, "part-job.1")
 
 
 def test_a_folder_that_is_another_one_for_the_executors_is_refused(
@@ -27,7 +27,7 @@ def test_a_folder_that_is_another_one_for_the_executors_is_refused(
     # Relative to where the executors are, "." is one folder, and to where the driver is, another.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match=r"an executor wrote part-.* there, but the driver does not find it"):
-        write_files(spark.range(3), ".", NUMBERS)
+        write_files(spark.range(3), ".", NUMBERS, "part-job.1")
     assert not list(tmp_path.iterdir())
 
 
