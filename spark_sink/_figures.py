@@ -17,7 +17,10 @@ BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
 
 
 class Figures:
-    """Counts of one run, and where it stands. Read by the thread that serves metrics while the job writes."""
+    """Counts of one run, and where it stands. Read by the thread that serves metrics while the job writes.
+
+    Dictionaries are replaced and never changed, because a snapshot hands them out.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +55,7 @@ class Figures:
             if waiting_s is not None:
                 self.lag_s = {partition: waiting_s.get(partition, 0.0) for partition in extent.end}
             # Known without asking: nothing is left to wait there.
-            self.lag_s |= {partition: 0.0 for partition, lag in self.lag.items() if lag == 0}
+            self.lag_s = self.lag_s | {partition: 0.0 for partition, lag in self.lag.items() if lag == 0}
 
     def add(self, committed: Committed) -> None:
         """One commit that went through."""

@@ -82,8 +82,8 @@ def run_batch(
             return Outcome(0, 0, stored)
         job = settled
         stored = store.open(job.recipe.schema(spark))
-        figures.generation = store.generation()
         try:
+            figures.generation = store.generation()
             extent = planner.extent()
             return _commit_until(extent, resume(extent, stored), job, store, spark, figures)
         finally:

@@ -7,10 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 log = logging.getLogger("spark_sink")
 
@@ -66,7 +62,7 @@ def progress(total: int) -> Iterator[Report]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar, _lines_above(bar):
+    with Progress(*columns, console=Console(stderr=True)) as bar, _lines_above():
         task = bar.add_task("Committing offsets", total=total)
 
         def report(committed: Committed) -> None:
@@ -77,8 +73,8 @@ def progress(total: int) -> Iterator[Report]:
 
 
 @contextmanager
-def _lines_above(bar: Progress) -> Iterator[None]:
-    """While the bar is there, log lines are written by it: above itself, instead of into it."""
+def _lines_above() -> Iterator[None]:
+    """While a bar is there, log lines go through it: they stand above it, and do not run into it."""
     handlers = [
         handler
         for handler in logging.getLogger().handlers
