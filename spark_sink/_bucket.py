@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark_sink._folder import Stored
@@ -26,7 +27,7 @@ URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<key>[A-
 class Bucket:
     """How a bucket is reached."""
 
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     """Of `OPTIONS`, in capitals."""
 
     @classmethod
@@ -44,7 +45,7 @@ class Bucket:
     def for_delta(self) -> dict[str, str]:
         """The same for delta-rs. A commit is a put that fails where the log entry is there: that is what fences."""
         more = {"AWS_CONDITIONAL_PUT": "etag"}
-        if self.options.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        if (self.options.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://"):
             more["AWS_ALLOW_HTTP"] = "true"
         return {**self.options, **more}
 
@@ -60,16 +61,19 @@ class Bucket:
         return {names[name]: value for name, value in self.options.items()}
 
     def filesystem(self) -> S3FileSystem:
-        """The same for tasks, which get it by pickle, with the keys in it; without keys, each finds its own."""
+        """The same for tasks, which get it by pickle, with the keys in it; without keys, each finds its own.
+
+        Where the bucket is, is the driver's to know: variables of executors may say nothing of it.
+        """
         from pyarrow.fs import S3FileSystem
 
-        given = self.options.get
+        given, known = self.options.get, os.environ.get
         return S3FileSystem(
             access_key=given("AWS_ACCESS_KEY_ID"),
             secret_key=given("AWS_SECRET_ACCESS_KEY"),
             session_token=given("AWS_SESSION_TOKEN"),
-            region=given("AWS_REGION"),
-            endpoint_override=given("AWS_ENDPOINT_URL"),
+            region=given("AWS_REGION") or known("AWS_REGION") or known("AWS_DEFAULT_REGION"),
+            endpoint_override=given("AWS_ENDPOINT_URL") or known("AWS_ENDPOINT_URL"),
         )
 
 

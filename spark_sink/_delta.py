@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -174,8 +175,9 @@ class DeltaStore:
             )
         _crash.passing("after-commit")
         if self._shape.key:
-            for name, _, _ in written:
-                self._folder.remove(name, *inner)
+            with suppress(OSError):  # the commit is done
+                for name, _, _ in written:
+                    self._folder.remove(name, *inner)
         return sum(rows for _, rows, _ in written)
 
     def close(self) -> None:
@@ -184,11 +186,11 @@ class DeltaStore:
 
     def _remove_staged(self, before: int) -> None:
         """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
-        staged = self._folder.folders(STAGING) if STAGING in self._folder.folders() else []
-        for name in staged:
-            job, _, generation = name.rpartition(".")
-            if job == self._name and generation.isdecimal() and int(generation) < before:
-                self._folder.remove_folder(STAGING, name)
+        with suppress(OSError):  # it takes space and no more; vacuum says what is wrong
+            for name in self._folder.folders(STAGING):
+                job, _, generation = name.rpartition(".")
+                if job == self._name and generation.isdecimal() and int(generation) < before:
+                    self._folder.remove_folder(STAGING, name)
 
     def _refresh(self, table: DeltaTable) -> None:
         from deltalake.exceptions import DeltaError

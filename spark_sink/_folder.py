@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -77,13 +78,18 @@ class LocalFolder:
         return found
 
     def folders(self, *folders: str) -> list[str]:
-        """The names of the folders in one below this one.
+        """The names of the folders in one below this one; none where that is no folder.
 
         Raises:
             OSError: it cannot be read.
         """
-        with self._entered(folders) as folder, os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        try:
+            with self._entered(folders) as folder, os.scandir(folder) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return []
+            raise
 
     def remove(self, name: str, *folders: str) -> None:
         """Remove a file of a folder below this one, where it is still there.

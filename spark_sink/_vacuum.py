@@ -91,8 +91,7 @@ def _in_delta(folder: _delta.Folder, *, needed: bool) -> Iterator[Orphan]:
             raise StoreError(f"{folder}: there is no result table. Look at the path")
         return
     files = folder.files()
-    staged = folder.folders(_delta.STAGING) if _delta.STAGING in folder.folders() else []
-    brought = {name: folder.files(_delta.STAGING, name) for name in staged}
+    brought = {name: folder.files(_delta.STAGING, name) for name in folder.folders(_delta.STAGING)}
     table = _delta.open_table(folder)
     if table is None:
         raise StoreError(f"{folder}: the result table has just been removed")

@@ -91,7 +91,7 @@ def test_what_a_dead_holder_left_goes_and_what_a_holder_may_still_commit_stays(
     with monkeypatch.context() as patch:
         patch.setattr("spark_sink._duckdb.DuckDBStore._remove_staged", lambda *_, **__: None)
         patch.setattr("spark_sink._postgres_book.Book.drop_staging", lambda *_: None)
-        patch.setattr("spark_sink._delta.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("spark_sink._folder.LocalFolder.remove_folder", lambda *_: None)
         holder = site.make(**options)
         assert holder.open(schema(shape)) == {0: 1}
     found: list[Orphan] = []
