@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_sink import _avro_task
 from spark_sink._avro_task import DAYS, MICROSECONDS
-from spark_sink._columns import RECORD_COLUMNS, checked, record_schema
+from spark_sink._columns import RECORD_COLUMNS, checked, result_schema
 from spark_sink._shape import MAX_DIGITS
 from spark_sink.errors import OptionRefused
 
@@ -84,16 +84,19 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
 
 def rows(records: DataFrame, values: AvroValues, *, narrow: bool) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows, as `_columns.rows` does with JSON."""
-    from pyspark import cloudpickle
     from pyspark.sql import functions as F
+
+    record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
+    return records.select(*record).mapInArrow(task(values, narrow=narrow), result_schema(values.columns))
+
+
+def task(values: AvroValues, *, narrow: bool) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """See `_avro_task.decoding`; can be sent to executors that do not have this package."""
+    from pyspark import cloudpickle
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
     cloudpickle.register_pickle_by_value(_avro_task)  # type: ignore[no-untyped-call]
-    record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
-    schema = StructType(values.columns.fields + record_schema().fields)
-    task = _avro_task.decoding(values.plan, values.prefix, narrow, to_arrow_schema(schema))
-    return records.select(*record).mapInArrow(task, schema)
+    return _avro_task.decoding(values.plan, values.prefix, narrow, to_arrow_schema(result_schema(values.columns)))
 
 
 class _Reading:

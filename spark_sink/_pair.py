@@ -68,6 +68,7 @@ class PairedStore:
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
+        self._rejects.offsets()  # offsets of another topic are refused before anybody is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
             try:

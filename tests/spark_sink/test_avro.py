@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -13,13 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 from sites import Site
 
 from spark_sink import Outcome, Recipe, avro_values
-from spark_sink._avro import AvroValues
-from spark_sink._avro_task import CHUNK_BYTES, decoding, reader, whole
+from spark_sink._avro import AvroValues, task
+from spark_sink._avro_task import CHUNK_BYTES, reader, whole
 from spark_sink._columns import record_schema
 from spark_sink.errors import OptionRefused
 
@@ -116,9 +118,16 @@ def decoded(values: list[bytes | None], avro: AvroValues = VALUES, narrow: bool 
     batch = pa.RecordBatch.from_arrays(
         [pa.array(column, kind) for column, kind in zip(columns, record.types, strict=True)], schema=record
     )
-    schema = to_arrow_schema(StructType(avro.columns.fields + record_schema().fields))
-    task = decoding(avro.plan, avro.prefix, narrow, schema)
-    return [row for made in task([batch]) for row in made.to_pylist()]
+    return [row for made in task(avro, narrow=narrow)([batch]) for row in made.to_pylist()]
+
+
+def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:
+    (tmp_path / "task").write_bytes(cloudpickle.dumps(task(VALUES, narrow=True)))
+    script = (
+        "import pickle, sys; task = pickle.load(open('task', 'rb')); list(task([])); print('spark_sink' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from spark_sink._columns import record_schema
 from spark_sink._open import rejects_place
 from spark_sink._pair import PairedStore
 from spark_sink._store import ResultStore
-from spark_sink.errors import SchemaDiffers
+from spark_sink.errors import SchemaDiffers, TopicRecreated
 
 ROWS, REJECTS = "_partition int, _offset long", "_partition int, _offset long, _value binary"
 
@@ -161,6 +161,25 @@ def test_rejects_that_are_switched_on_later_begin_there(pair: Site, commit: Comm
     with pytest.raises(SchemaDiffers, match="column more"):
         make(pair).open(ddl(ROWS + ", more int"))
     commit(store, 8, 10)  # a refusal fences nobody
+
+
+def test_rejects_of_another_topic_are_refused_before_anybody_is_fenced(
+    pair: Site, commit: CommitTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(point: str) -> None:
+        if point == "between-commits":
+            raise Died
+
+    store = pair.make(identity=1111, rejects=ddl(REJECTS))
+    store.open(ddl(ROWS))
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_sink._crash.passing", die)
+        with pytest.raises(Died):
+            commit(store, 0, 2)
+    with pytest.raises(TopicRecreated, match="topic events is not the one"):
+        pair.make(identity=2222, rejects=ddl(REJECTS)).open(ddl(ROWS))
+    commit(store, 0, 2)
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([0], [1])
 
 
 @pytest.mark.long
