@@ -19,7 +19,7 @@ from errors import FaultRunFailed
 from faults._disk import SmallDisk
 from faults._postgres import PostgresServer, find_postgres, run_postgres
 from faults._sink_site import DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
-from spark_sink import Place
+from spark_sink import Place, vacuum
 
 POINTS = ("before-write", "before-commit", "after-commit")
 """Where the job kills itself: nothing of the commit is done, all but the commit, and the commit is done."""
@@ -52,7 +52,9 @@ class StoreResult:
     broker_restarts: int = 0
     full_disks: int = 0
     upkeep: int = 0
-    """How often the table was compacted, and its log, while a job committed."""
+    """How often orphans were removed, and Delta's files and log compacted, while a job committed."""
+    orphans: int = 0
+    """Files and staging tables of dead jobs that were removed."""
     rows: int = 0
     lost: int = 0
     doubled: int = 0
@@ -171,6 +173,7 @@ class _Run:
             self._site.compare_so_far()
         with self._site.job("batch") as job:
             self._site.require(job, {DONE})
+        self._vacuum()  # before the count: it must not have removed a row
         self.result.rows, self.result.lost, self.result.doubled = self._site.count()
         return self.result
 
@@ -190,8 +193,7 @@ class _Run:
             steps += [(f"{mode}: the disk is full", partial(self._disk_full, mode)) for mode in MODES]
         elif self._disk is not None:
             self._say(f"{self._name}: no full disk, because only root may make a small one")
-        if self._site.place.kind == "delta":
-            steps.append(("stream: the table is compacted, and its log", self._upkeep))
+        steps.append(("stream: the table is cleaned and compacted", self._upkeep))
         return steps
 
     # -- faults
@@ -276,15 +278,20 @@ class _Run:
         if not job.is_running:
             self._site.require(job, {REFUSED})
 
+    def _vacuum(self) -> None:
+        self.result.orphans += len(vacuum(self._site.place, 0.0))
+
     def _upkeep(self) -> None:
         from deltalake import DeltaTable
 
         with self._site.job("stream") as job:
             self._site.wait_for_commits(job, 1)
-            table = DeltaTable(self._site.place.path)
-            table.optimize.compact()
-            table.create_checkpoint()
-            table.cleanup_metadata()
+            self._vacuum()
+            if self._site.place.kind == "delta":
+                table = DeltaTable(self._site.place.path)
+                table.optimize.compact()
+                table.create_checkpoint()
+                table.cleanup_metadata()
             self._site.write()
             self._site.finish(job)
         self.result.upkeep += 1
