@@ -141,13 +141,18 @@ class DeltaStore:
         _crash.passing("before-write")
         inner = [STAGING, f"{self._name}.{generation}"] if self._shape.key else []
         self._folder.make(*inner)
-        written = write_files(
-            dataframe,
-            self._folder.inside(*inner),
-            pa.schema(table.schema().to_arrow()),
-            stem(self._name, generation),
-            self._folder.filesystem,
-        )
+        try:
+            written = write_files(
+                dataframe,
+                self._folder.inside(*inner),
+                pa.schema(table.schema().to_arrow()),
+                stem(self._name, generation),
+                self._folder.filesystem,
+            )
+        except Exception:
+            self._refresh(table)
+            self._require_unchanged(table, start)  # a successor removes what was staged before it
+            raise
         transactions = {
             self._generation_key: generation,
             f"{self._topic_key}/partitions": max(end) + 1,

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_sink import DeltaStore, Fenced, count, read_totals
+from spark_sink._parquet import write_files
+from spark_sink._shape import Shape
 from spark_sink.errors import OptionRefused, StoreError, TopicRecreated
 
 Frame = Callable[..., DataFrame]
@@ -172,3 +174,20 @@ def test_totals(table: str, schema: StructType, frame: Frame) -> None:
 def test_totals_of_no_table(table: str) -> None:
     with pytest.raises(StoreError, match="there is no result table"):
         count(table)
+
+
+def test_who_finds_its_staged_files_removed_is_fenced(
+    table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = Shape("upsert", ("who",))
+    store = DeltaStore(table, "job", "events", shape=shape)
+    store.open(schema)
+
+    def taken_over(*arguments: Any) -> list[tuple[str, int, int]]:
+        DeltaStore(table, "job", "events", shape=shape).open(schema)  # removes the folder that the tasks write to
+        return write_files(*arguments)
+
+    monkeypatch.setattr("spark_sink._delta.write_files", taken_over)
+    with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+        store.commit(frame(("a", 1)), {0: 0}, {0: 1})
+    assert count(table) == 0
