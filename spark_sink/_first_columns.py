@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_sink._infer import SAMPLE_OFFSETS, Sample, of_table, require_columns, sampled
+from spark_sink._infer import SAMPLE_OFFSETS, of_table, require_columns, sampled
 from spark_sink._plan import TopicPlanner, resume, slices
 from spark_sink._reading import Job, records
 from spark_sink._spark_errors import spark_errors_named
@@ -38,17 +38,17 @@ def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: Spa
         return replace(job, recipe=replace(job.recipe, columns=of_table(table, "the table")))
     stored = store.offsets()
     extent = planner.extent()
-    looked_at: Sample | None = None
+    values = 0
     for begin, until in slices(resume(extent, stored), extent.end, SAMPLE_OFFSETS):
         with spark_errors_named(job.topic, begin, until):
             sample = sampled(records(spark, job, begin, until))
-        if sample.values and (looked_at is None or not looked_at.columns.fields):
-            looked_at = sample
+        values += sample.values
         if sample.columns.fields:
             break
-    if looked_at is None:
+    if values == 0:
         return None
-    return replace(job, recipe=replace(job.recipe, columns=require_columns(looked_at, job.topic)))
+    columns = require_columns(replace(sample, values=values), job.topic)
+    return replace(job, recipe=replace(job.recipe, columns=columns))
 
 
 def columns_when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
