@@ -64,6 +64,15 @@ def test_the_exit_code_is_the_jobs(
     assert "refused: topic x-" in capfd.readouterr().err
 
 
+def test_what_values_are_is_told_to_the_job(
+    ratchet: typer.Typer, settings_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    more = '\nformat = "avro"\navro_schema = "nowhere.avsc"\navro_id = 7\n'
+    settings_file.write_text(settings_file.read_text("utf-8").replace("columns = ", "# ") + more, "utf-8")
+    assert CliRunner().invoke(ratchet, ["--config", str(settings_file)]).exit_code == 2
+    assert "refused: avro schema 'nowhere.avsc': the file cannot be read" in capfd.readouterr().err
+
+
 def test_status_says_what_is_left_to_read_and_takes_nothing_over(
     ratchet: typer.Typer, settings_file: Path, write: Callable[..., None], table: str
 ) -> None:
