@@ -1,7 +1,6 @@
 """Rows with a key go into an Iceberg table by writing it anew, in the snapshot that carries the offsets.
 
-pyiceberg's own upsert compares with `=`, so that a null in a key never finds its row, and it makes one condition of all
-keys, which Python cannot nest deep enough for thousands of them. So the driver merges in Arrow.
+pyiceberg's own upsert fails where a key is null, and replaces rows only. So the driver merges in Arrow.
 """
 
 from __future__ import annotations
