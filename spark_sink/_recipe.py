@@ -100,10 +100,7 @@ class Recipe:
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        if self.avro is not None:
-            read = _avro.rows(records, self.avro, narrow=narrow)
-        else:
-            read = _columns.rows(records, self.columns, narrow=narrow)
+        read = self._read(records, narrow=narrow)
         if not self.rejects:
             yield self._result(read), None
             return
@@ -116,12 +113,17 @@ class Recipe:
 
     def streamed(self, records: DataFrame, *, narrow: bool) -> DataFrame:
         """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
-        read = _columns.rows(records, self.columns, narrow=narrow)
+        read = self._read(records, narrow=narrow)
         return read if self.transform is None else self.transform(read)
 
     def reduced(self, rows: DataFrame) -> DataFrame:
         """At most one row per key, where the result has one."""
         return reduced(rows, self.shape)
+
+    def _read(self, records: DataFrame, *, narrow: bool) -> DataFrame:
+        if self.avro is not None:
+            return _avro.rows(records, self.avro, narrow=narrow)
+        return _columns.rows(records, self.columns, narrow=narrow)
 
     def _result(self, read: DataFrame) -> DataFrame:
         return self.reduced(read if self.transform is None else self.transform(read))

@@ -23,13 +23,16 @@ from spark_sink import (
     Job,
     OffsetsLost,
     Outcome,
+    Place,
     Recipe,
     ResultStore,
     TopicPlanner,
     TopicRecreated,
     _crash,
+    avro_values,
     count,
     make_store,
+    read_rows,
     run_structured,
 )
 from spark_sink._columns import record_schema
@@ -178,6 +181,23 @@ def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
     write(topic, [b"x"])
     assert run({0: 6}) == 1
     assert sorted(rows("_value")) == [(b"x",), (b"x",), (b"y",)]
+
+
+def test_a_query_reads_what_a_batch_reads(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    numbers = '{"type":"record","name":"event","fields":[{"name":"n","type":"int"}]}'
+    avro = Recipe(avro=avro_values(numbers, None), transform=sql_transform("SELECT n + 1 AS n, _partition, _offset FROM records"))
+    topic = new_topic(partitions=1)
+    write(topic, [b"\x02", b"\x04", b"neither"])  # zigzag: 1 and 2
+    structured(make_store(Place("delta", table), "job", topic, 0, avro), topic, {0: 4}, avro)
+    assert rows("n") == [(2,), (3,), (None,)]
+
+    inferred, beside = Recipe("infer"), f"{table} of JSON"
+    topic = new_topic(partitions=1)
+    write(topic, [b'{"n":1}', b"[]"])
+    structured(make_store(Place("delta", beside), "job", topic, 0, inferred), topic, {0: 3}, inferred)
+    assert sorted(read_rows(Place("delta", beside), ["n", "_value"]), key=str) == [(1, None), (None, b"[]")]
 
 
 def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
