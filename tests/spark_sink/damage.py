@@ -14,29 +14,29 @@ from sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
 
 def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
     """Remove the rows of an SQL condition."""
+    ending = "_rejects" if rejects else ""
     if isinstance(site, DeltaSite):
-        DeltaTable(site.path + ("_rejects" if rejects else "")).delete(condition)
+        DeltaTable(site.path + ending).delete(condition)
     elif isinstance(site, IcebergSite):
-        _iceberg(site).delete(condition)
+        _iceberg(site, ending).delete(condition)
     else:
-        _execute(site, [f"DELETE FROM {{table}} WHERE {condition}"], "_rejects" if rejects else "")  # noqa: S608
+        _execute(site, [f"DELETE FROM {{table}} WHERE {condition}"], ending)  # noqa: S608
 
 
 def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None, *, rejects: bool = False) -> None:
     """Add a copy of a row; moved_to: under another offset."""
-    condition = f"_partition = {partition} AND _offset = {offset}"
+    condition, ending = f"_partition = {partition} AND _offset = {offset}", "_rejects" if rejects else ""
     new = offset if moved_to is None else moved_to
     if isinstance(site, DeltaSite):
-        write_deltalake(
-            site.path, _moved(DeltaTable(site.path).to_pyarrow_table(), partition, offset, new), mode="append"
-        )
+        rows = DeltaTable(site.path + ending).to_pyarrow_table()
+        write_deltalake(site.path + ending, _moved(rows, partition, offset, new), mode="append")
     elif isinstance(site, IcebergSite):
-        table = _iceberg(site)
+        table = _iceberg(site, ending)
         table.append(_moved(table.scan().to_arrow(), partition, offset, new))
     else:
         copied = f"CREATE TEMP TABLE copied AS SELECT * FROM {{table}} WHERE {condition}"  # noqa: S608
         moved, added = f"UPDATE copied SET _offset = {new}", "INSERT INTO {table} SELECT * FROM copied"  # noqa: S608
-        _execute(site, [copied, moved, added], "_rejects" if rejects else "")
+        _execute(site, [copied, moved, added], ending)
 
 
 def change(site: Site, assignment: str, condition: str) -> None:
@@ -54,9 +54,9 @@ def _moved(table: pa.Table, partition: int, offset: int, new: int) -> pa.Table:
     return found.set_column(at, found.schema.field(at), pa.array([new] * found.num_rows, pa.int64()))
 
 
-def _iceberg(site: IcebergSite) -> Table:
+def _iceberg(site: IcebergSite, ending: str = "") -> Table:
     catalog = SqlCatalog("ratchet", uri=f"sqlite:///{site.path / 'catalog.db'}", warehouse=f"file://{site.path}")
-    return catalog.load_table("ratchet.results")
+    return catalog.load_table(f"ratchet.results{ending}")
 
 
 def _execute(site: Site, texts: list[str], ending: str = "") -> None:
