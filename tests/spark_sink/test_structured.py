@@ -187,7 +187,9 @@ def test_a_query_reads_what_a_batch_reads(
     new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
 ) -> None:
     numbers = '{"type":"record","name":"event","fields":[{"name":"n","type":"int"}]}'
-    avro = Recipe(avro=avro_values(numbers, None), transform=sql_transform("SELECT n + 1 AS n, _partition, _offset FROM records"))
+    avro = Recipe(
+        avro=avro_values(numbers, None), transform=sql_transform("SELECT n + 1 AS n, _partition, _offset FROM records")
+    )
     topic = new_topic(partitions=1)
     write(topic, [b"\x02", b"\x04", b"neither"])  # zigzag: 1 and 2
     structured(make_store(Place("delta", table), "job", topic, 0, avro), topic, {0: 4}, avro)
