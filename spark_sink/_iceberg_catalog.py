@@ -69,16 +69,15 @@ class Lake:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.sql import SqlCatalog
 
-        warehouse = self._path if "://" in self._path else f"file://{self._path}"
         if self._file is not None:
-            return SqlCatalog("ratchet", uri=f"sqlite:///{self._file}", warehouse=warehouse)
-        # Of a catalog that is a server, path is the warehouse only where it is a URL: its own default is as good.
-        given = (
-            {}
-            if self._path == str(Path(self._path)) and self._catalog.get("type") != "sql"
-            else {"warehouse": warehouse}
-        )
-        return load_catalog("ratchet", **{**given, **self._bucket.for_iceberg(), **self._catalog})
+            return _unpooled(SqlCatalog("ratchet", uri=f"sqlite:///{self._file}", warehouse=f"file://{self._path}"))
+        properties = {**self._bucket.for_iceberg(), **self._catalog}
+        if "://" in self._path:
+            properties.setdefault("warehouse", self._path)
+        elif properties.get("type") == "sql":  # other catalogs have a warehouse, which a folder here is not
+            properties.setdefault("warehouse", f"file://{self._path}")
+        catalog = load_catalog("ratchet", **properties)
+        return _unpooled(catalog) if isinstance(catalog, SqlCatalog) else catalog
 
     def data_folder(self, location: str) -> LocalFolder | BucketFolder:
         """Where the files of a table are.
