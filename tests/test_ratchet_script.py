@@ -223,7 +223,7 @@ def test_tests_run_without_the_callers_settings(clone: Clone, tmp_path: Path) ->
 
 def test_all_tests_run_two_files_at_a_time(clone: Clone) -> None:
     clone.complete().run("test")
-    assert clone.recorded()[-1] == "-m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder"
+    assert clone.recorded()[-1] == "-m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder"
 
 
 def test_exit_codes_come_through(clone: Clone) -> None:
