@@ -16,16 +16,21 @@ MAX_REASON = 500
 @contextmanager
 def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
     """Turn Spark's errors into `SparkFailed`; Spark has logged the whole of them by then."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except spark_errors() as error:
         raise SparkFailed(
             f"topic {topic}: Spark could not make the rows of offsets {ranges(start, end)} ({reason_of(error)}). What "
             "was committed before stays; set it right, then run again"
         ) from error
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises, on either side of the border between its two languages."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
 
 
 def reason_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from spark_sink._lag import LagLog
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._progress import Committed, log_commit
 from spark_sink._reading import Job, reading
-from spark_sink._spark_errors import reason_of
+from spark_sink._spark_errors import reason_of, spark_errors
 from spark_sink._store import ResultStore, require_reach
 from spark_sink.errors import KafkaUnavailable, OptionRefused, SinkError, SparkFailed
 
@@ -224,6 +224,7 @@ class _Query:
             extent = self._planner.extent()
             require_identity(extent, self._identity, self._outcome.offsets)
             resume(extent, self._outcome.offsets)
+        if isinstance(failed, spark_errors()):
             raise SparkFailed(
                 f"topic {self._job.topic}: the streaming query ended after offsets {self._outcome.offsets} "
                 f"({reason_of(failed)}). Set right what is wrong; the next start goes on from there"
