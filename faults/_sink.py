@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from app._embedded import EmbeddedBroker
-from app._part import Part
 from errors import FaultRunFailed
 from faults._disk import SmallDisk
 from faults._postgres import PostgresServer, find_postgres, run_postgres
@@ -267,20 +266,16 @@ class _Run:
                     # It may have been through before the disk was full.
                     self._site.require(job, {REFUSED, DONE})
                 else:
-                    self._wait_for_refusal(job)
+                    # What fails in a task is tried again, what fails in the driver ends the job.
+                    self._site.wait_for_words(job, GOES_ON, or_end=True)
+                    if not job.is_running:
+                        self._site.require(job, {REFUSED})
             finally:
                 self._disk.free(job.pid)
             if job.is_running:
                 self._site.write()
                 self._site.finish(job)
         self.result.full_disks += 1
-
-    def _wait_for_refusal(self, job: Part) -> None:
-        """What fails in a task is tried again, what fails in the driver ends the job."""
-        while job.is_running and GOES_ON not in job.output():
-            time.sleep(0.1)
-        if not job.is_running:
-            self._site.require(job, {REFUSED})
 
     def _vacuum(self) -> None:
         self.result.orphans += len(vacuum(self._site.place, 0.0))

@@ -97,12 +97,7 @@ class SinkSite:
             crash_at: a point of spark_sink._crash, POINT or POINT:N, where it kills itself.
         """
         self._parts += 1
-        environment = {
-            "SPARK_SINK_CRASH_AT": crash_at,
-            "SPARK_SINK_URL": self.place.url,
-            "SPARK_SINK_PASSWORD": self.place.password or "",
-            **quick_jvm(self._archive),
-        }
+        environment = {"SPARK_SINK_CRASH_AT": crash_at, **self._secrets(), **quick_jvm(self._archive)}
         arguments = self._arguments(mode)
         job = Part(self._folder, f"job-{self._parts}-{mode}", *arguments, module="spark_sink", environment=environment)
         try:
@@ -111,6 +106,9 @@ class SinkSite:
             if job.is_running:
                 signal_job(job, signal.SIGKILL)
                 job.wait()
+
+    def _secrets(self) -> dict[str, str]:
+        return {"SPARK_SINK_URL": self.place.url, "SPARK_SINK_PASSWORD": self.place.password or ""}
 
     def _arguments(self, mode: str) -> list[str]:
         return [
@@ -149,14 +147,16 @@ class SinkSite:
         """Until it has made so many since its start."""
         self.wait_for_words(job, f"commit {commits}: ")
 
-    def wait_for_words(self, job: Part, words: str) -> None:
-        """Until it has said so.
+    def wait_for_words(self, job: Part, words: str, *, or_end: bool = False) -> None:
+        """Until it has said so; or_end: or has ended.
 
         Raises:
             FaultRunFailed: it ends or is silent.
         """
         deadline = time.monotonic() + PATIENCE_S
         while words not in job.output():
+            if or_end and not job.is_running:
+                return
             if not job.is_running or time.monotonic() > deadline:
                 raise FaultRunFailed(f"{self.name}: {job.name} did not say {words!r}:\n{job.last_words()}")
             time.sleep(ASK_EVERY_S)
@@ -228,8 +228,7 @@ class SinkSite:
         """
         options = f"-XX:ArchiveClassesAtExit={path} {QUIET_ARCHIVE}"
         environment = {
-            "SPARK_SINK_URL": self.place.url,
-            "SPARK_SINK_PASSWORD": self.place.password or "",
+            **self._secrets(),
             "JAVA_TOOL_OPTIONS": QUICK_JVM,
             "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{options}' pyspark-shell",
         }

@@ -20,8 +20,15 @@ from spark_sink._delta_merge import merge, require_plain
 from spark_sink._folder import LocalFolder
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, Shape
-from spark_sink._store import next_generation, require_names, require_start
-from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+from spark_sink._store import (
+    next_generation,
+    other_topic,
+    require_columns,
+    require_holder,
+    require_names,
+    require_start,
+)
+from spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -219,23 +226,13 @@ class DeltaStore:
         return self._newest(table) == self._generation and self._stored(table) == end
 
     def _require_unchanged(self, table: DeltaTable, start: Mapping[int, int]) -> None:
-        """Compare stored partitions only: one that was added to the topic since is not in the table yet."""
-        generation, stored = self._newest(table), self._stored(table)
-        if generation != self._generation or any(start.get(p) != offset for p, offset in stored.items()):
-            raise Fenced(
-                f"job {self._name} on {self._folder}: generation {generation} has taken over from {self._generation} "
-                f"(topic {self._topic} is read up to {stored}). This commit was not added; let the other job go on, or "
-                "give this one a name of its own"
-            )
+        newest, stored = self._newest(table), self._stored(table)
+        require_holder(self._name, self._topic, self._folder, self._generation, newest, stored, start)
 
     def _require_same_topic(self, table: DeltaTable) -> None:
         stored = table.transaction_version(f"{self._topic_key}/identity")
         if stored and self._topic_identity and stored != self._topic_identity:
-            raise TopicRecreated(
-                f"topic {self._topic} is not the one that {self._folder} has read (up to {self._stored(table)}): it "
-                "was deleted and created again since, so the stored offsets mean nothing in it. To read the new topic "
-                "from its beginning into the same table, give the job a new name; rows may then be there twice"
-            )
+            raise other_topic(self._topic, self._folder, self._stored(table))
 
     def _write(
         self,
@@ -287,12 +284,7 @@ class DeltaStore:
             )
         present = {field.name: str(field.type) for field in table.schema().fields}
         expected = {field.name: str(field.type) for field in wanted.fields}
-        for column in [*expected, *present]:
-            if present.get(column) != expected.get(column):
-                raise SchemaDiffers(
-                    f"{self._folder}: column {column} is {present.get(column, 'absent')} in the table and "
-                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another path"
-                )
+        require_columns(self._folder, present, expected)
         return table
 
     def _create_folder(self) -> None:
@@ -305,7 +297,7 @@ class DeltaStore:
 
     def _refuse(self, error: Exception) -> NoReturn:
         raise StoreError(
-            f"{self._folder}: {_first_line(error)}. Look at the folder and its rights, then run again"
+            f"{self._folder}: {first_line(error)}. Look at the folder and its rights, then run again"
         ) from None
 
 
@@ -349,9 +341,4 @@ def open_table(folder: Folder) -> DeltaTable | None:
             return None
         return DeltaTable(folder.uri, storage_options=folder.options)
     except (DeltaError, OSError) as error:
-        raise StoreError(f"{folder}: the Delta table cannot be read: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    """delta-rs appends a native stack trace where RUST_BACKTRACE is set."""
-    return str(error).partition("\n")[0].rstrip(".")
+        raise StoreError(f"{folder}: the Delta table cannot be read: {first_line(error)}") from None

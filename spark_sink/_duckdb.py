@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spark_sink import _crash
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
-from spark_sink._store import require_names, require_start
-from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+from spark_sink._store import other_topic, require_columns, require_holder, require_names, require_start
+from spark_sink.errors import OptionRefused, StoreError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +114,7 @@ class DuckDBStore:
         with self.reading() as database:
             if not database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [self._table]).fetchall():
                 return None
-            return from_arrow_schema(database.table(_quoted(self._table)).limit(0).to_arrow_table().schema)
+            return from_arrow_schema(database.table(quoted(self._table)).limit(0).to_arrow_table().schema)
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`."""
@@ -181,7 +181,7 @@ class DuckDBStore:
                 database.unregister("brought")
             if rejected.files:
                 database.register("rejected", rejected.dataset())
-                database.execute(f"INSERT INTO {_quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
+                database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
                 database.unregister("rejected")
             for partition, offset in end.items():
                 database.execute(
@@ -192,19 +192,17 @@ class DuckDBStore:
 
     def _add(self, database: DuckDBPyConnection, columns: list[str]) -> None:
         """Bring the rows of the view `brought` into the table. All names are quoted, and there are no values in it."""
-        table = _quoted(self._table)
+        table = quoted(self._table)
         insert = f"INSERT INTO {table} BY NAME SELECT * FROM brought"  # noqa: S608
         if self._shape.kind == "append":
             database.execute(insert)
             return
-        same = " AND ".join(
-            f"held.{name} IS NOT DISTINCT FROM brought.{name}" for name in map(_quoted, self._shape.key)
-        )
+        same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM brought.{name}" for name in map(quoted, self._shape.key))
         if self._shape.kind == "upsert":
             database.execute(f"DELETE FROM {table} AS held USING brought WHERE {same}")  # noqa: S608
             database.execute(insert)
             return
-        added = map(_quoted, [COUNT_COLUMN, *self._shape.sums])
+        added = map(quoted, [COUNT_COLUMN, *self._shape.sums])
         changes = ", ".join(f"{name} = held.{name} + brought.{name}" for name in added)
         new = f"NOT EXISTS (SELECT 1 FROM {table} AS held WHERE {same})"  # noqa: S608
         database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM brought WHERE {new}")  # noqa: S608
@@ -260,40 +258,24 @@ class DuckDBStore:
             return False  # what happened first is the better sentence
 
     def _require_holder(self, database: DuckDBPyConnection, generation: int, start: Mapping[int, int] | None) -> None:
-        """Compare stored partitions only: one that was added to the topic since is not in the store yet."""
         newest, stored = self._newest(database), self._stored(database)
-        moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
-        if newest != generation or moved:
-            raise Fenced(
-                f"job {self._name} on {self._path}: generation {newest} has taken over from {generation} (topic "
-                f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
-                "this one a name of its own"
-            )
+        require_holder(self._name, self._topic, self._path, generation, newest, stored, start)
 
     def _require_same_topic(self, database: DuckDBPyConnection) -> None:
         identities = {identity for _, _, identity in self._entries(database) if identity}
         if self._topic_identity and identities - {self._topic_identity}:
-            raise TopicRecreated(
-                f"topic {self._topic} is not the one that {self._path} has read (up to {self._stored(database)}): it "
-                "was deleted and created again since, so the stored offsets mean nothing in it. To read the new topic "
-                "from its beginning into the same table, give the job a new name; rows may then be there twice"
-            )
+            raise other_topic(self._topic, self._path, self._stored(database))
 
     # -- tables and the file
 
     def _create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
         database.register("wanted", schema.empty_table())
-        create = f"CREATE TABLE IF NOT EXISTS {_quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
+        create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
         database.execute(create)
         expected = _described(database, "wanted")
-        present = _described(database, _quoted(table))
+        present = _described(database, quoted(table))
         database.unregister("wanted")
-        for column in [*expected, *present]:
-            if present.get(column) != expected.get(column):
-                raise SchemaDiffers(
-                    f"{self._path}: column {column} of {table} is {present.get(column, 'absent')} in the table and "
-                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another table"
-                )
+        require_columns(self._path, present, expected, table)
 
     @contextmanager
     def _writing(self) -> Iterator[DuckDBPyConnection]:
@@ -349,8 +331,9 @@ class DuckDBStore:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _refuse(self, error: Exception) -> NoReturn:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"{self._path}: {reason}. Look at the file and its rights, then run again") from None
+        raise StoreError(
+            f"{self._path}: {first_line(error)}. Look at the file and its rights, then run again"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -383,8 +366,8 @@ def read_duckdb(path: str, table: str, columns: Sequence[str]) -> list[tuple[Any
     """
     store = DuckDBStore(path, table, "reader", "none")
     with store.reading() as database:
-        names = ", ".join(map(_quoted, columns))
-        found: list[tuple[Any, ...]] = database.execute(f"SELECT {names} FROM {_quoted(table)}").fetchall()  # noqa: S608
+        names = ", ".join(map(quoted, columns))
+        found: list[tuple[Any, ...]] = database.execute(f"SELECT {names} FROM {quoted(table)}").fetchall()  # noqa: S608
     return found
 
 
@@ -399,5 +382,6 @@ def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
     return {str(column): str(data_type) for column, data_type, *_ in found}
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as DuckDB's SQL writes it, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 
 from spark_sink._infer import SAMPLE_OFFSETS, of_table, require_columns, sampled
@@ -51,10 +52,32 @@ def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: Spa
     return replace(job, recipe=replace(job.recipe, columns=columns))
 
 
-def columns_when_it_answers(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
-    """The same; None also while Kafka or Spark cannot say."""
-    try:
-        return with_columns(job, planner, store, spark)
-    except (KafkaUnavailable, SparkFailed) as error:
-        log.warning("%s; the job asks again and goes on when it answers", error)
-        return None
+def wait_for_columns(
+    job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, interval_s: float, stop: Event
+) -> Job | None:
+    """The same for a job without an end: looks again while there is no value yet, or Kafka or Spark cannot say.
+
+    Args:
+        job: what to read.
+        planner: of the job's topic.
+        store: where the rows go.
+        spark: a running Spark.
+        interval_s: between two looks, in seconds; `PAUSE_S` at least.
+        stop: set by whoever wants an end.
+
+    Returns:
+        None once `stop` is set.
+
+    Raises:
+        OptionRefused: see `with_columns`.
+    """
+    while True:
+        try:
+            settled = with_columns(job, planner, store, spark)
+        except (KafkaUnavailable, SparkFailed) as error:
+            log.warning("%s; the job asks again and goes on when it answers", error)
+            settled = None
+        if settled is not None:
+            return settled
+        if stop.wait(max(interval_s, PAUSE_S)):
+            return None

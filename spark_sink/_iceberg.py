@@ -19,8 +19,15 @@ from spark_sink._iceberg_catalog import Lake
 from spark_sink._iceberg_merge import merged
 from spark_sink._parquet import stem, write_file, write_files
 from spark_sink._shape import APPEND, Shape
-from spark_sink._store import next_generation, require_names, require_start
-from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+from spark_sink._store import (
+    next_generation,
+    other_topic,
+    require_columns,
+    require_holder,
+    require_names,
+    require_start,
+)
+from spark_sink.errors import OptionRefused, StoreError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,23 +225,13 @@ class IcebergStore:
         return self._entry(table)[0]
 
     def _require_holder(self, table: Table, generation: int, start: Mapping[int, int]) -> None:
-        """Compare stored partitions only: one that was added to the topic since is not in the table yet."""
         newest, stored = self._newest(table), self._stored(table)
-        if newest != generation or any(start.get(partition) != offset for partition, offset in stored.items()):
-            raise Fenced(
-                f"job {self._name} on {self._lake}: generation {newest} has taken over from {generation} (topic "
-                f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
-                "this one a name of its own"
-            )
+        require_holder(self._name, self._topic, self._lake, generation, newest, stored, start)
 
     def _require_same_topic(self, table: Table) -> None:
         stored, identity = self._entry(table)
         if identity and self._topic_identity and identity != self._topic_identity:
-            raise TopicRecreated(
-                f"topic {self._topic} is not the one that {self._lake} has read (up to {stored}): it was deleted and "
-                "created again since, so the stored offsets mean nothing in it. To read the new topic from its "
-                "beginning into the same table, give the job a new name; rows may then be there twice"
-            )
+            raise other_topic(self._topic, self._lake, stored)
 
     # -- the table
 
@@ -309,12 +306,7 @@ class IcebergStore:
         stored = {field["name"]: _described(field["type"]) for field in described}
         present = {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
         expected = {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
-        for column in [*expected, *present]:
-            if present.get(column) != expected.get(column):
-                raise SchemaDiffers(
-                    f"{self._lake}: column {column} is {present.get(column, 'absent')} in the table and "
-                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another path"
-                )
+        require_columns(self._lake, present, expected)
 
     def _refresh(self, table: Table) -> None:
         try:
@@ -323,8 +315,9 @@ class IcebergStore:
             self._refuse(error)
 
     def _refuse(self, error: Exception) -> NoReturn:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"{self._lake}: {reason}. Look at the folder and its rights, then run again") from None
+        raise StoreError(
+            f"{self._lake}: {first_line(error)}. Look at the folder and its rights, then run again"
+        ) from None
 
 
 def _expired(table: Table) -> list[int]:
@@ -363,8 +356,16 @@ def read_iceberg(
     Raises:
         StoreError: there is no such table, or it cannot be read.
     """
+    found = iceberg_table(path, table, storage_options, catalog)
+    return found.scan(selected_fields=tuple(columns)).to_arrow().select(list(columns))
+
+
+def iceberg_table(
+    path: str, table: str, storage_options: Mapping[str, str] | None, catalog: Mapping[str, str] | None
+) -> Table:
+    """The Iceberg table of a result; raises StoreError where there is none, or it cannot be read."""
     store = IcebergStore(path, table, "reader", "none", storage_options=storage_options, catalog=catalog)
     found = store.existing()
     if found is None:
-        raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")
-    return found.scan(selected_fields=tuple(columns)).to_arrow().select(list(columns))
+        raise StoreError(f"{path}: there is no result table {table}. Run the sink first, or check the path")
+    return found

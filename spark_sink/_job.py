@@ -11,7 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from spark_sink._figures import Figures
-from spark_sink._first_columns import PAUSE_S, columns_when_it_answers, with_columns
+from spark_sink._first_columns import wait_for_columns, with_columns
 from spark_sink._lag import LagLog
 from spark_sink._plan import Extent, TopicPlanner, resume, slices
 from spark_sink._progress import Committed, log_commit, progress
@@ -21,7 +21,7 @@ from spark_sink._store import ResultStore, require_reach
 from spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed, TopicRecreated
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 log = logging.getLogger("spark_sink")
@@ -120,13 +120,14 @@ def run_stream(
     lag = LagLog(planner, figures)
     with session() as spark:
         require_reach(store, spark.conf.get("spark.master", None))
-        while (settled := columns_when_it_answers(job, planner, store, spark)) is None:
-            if stop.wait(max(interval_s, PAUSE_S)):
-                return Outcome(0, 0, store.offsets())
+        settled = wait_for_columns(job, planner, store, spark, interval_s, stop)
+        if settled is None:
+            return Outcome(0, 0, store.offsets())
         job = settled
         schema = job.recipe.schema(spark)
         outcome = Outcome(0, 0, store.open(schema))
-        figures.generation, fails_since = store.generation(), None
+        generation = figures.generation = store.generation()
+        fails_since = None
         identity = planner.identity()
         try:
             while not stop.is_set():
@@ -152,7 +153,8 @@ def run_stream(
                             raise
                         log.warning("%s; the job looks how far the table is and goes on", error)
                         stop.wait(RETRY_PAUSE_S)
-                        figures.generation, offsets = _taken_again(store, schema, figures.generation)
+                        generation, offsets = _taken_again(store, schema, generation)
+                        figures.generation = generation
                         outcome = replace(outcome, offsets=offsets)
                 stop.wait(max(0.0, interval_s - (time.monotonic() - began)))
         finally:
@@ -190,6 +192,7 @@ def _commit_until(
     with progress(sum(extent.end.values()) - sum(start.values())) as report:
         for committed in _commits(extent, start, job, store, spark, figures):
             outcome = after(outcome, committed)
+            figures.stand(extent, outcome.offsets)
             report(committed)
     return outcome
 
@@ -214,15 +217,19 @@ def _commits(
     first: int = 1,
 ) -> Iterator[Committed]:
     for number, (begin, until) in enumerate(slices(start, extent.end, job.max_records), first):
-        began = time.monotonic()
-        with (
-            spark_errors_named(job.topic, begin, until),
-            job.recipe.frames(records(spark, job, begin, until), narrow=store.narrow) as (rows, rejects),
-        ):
-            count = store.commit(rows, begin, until, rejects)
-            seconds = time.monotonic() - began
-            rejected = 0 if rejects is None else rejects.count()  # they are still held for both tables
-        committed = Committed(number, count, begin, until, seconds, rejected)
+        with spark_errors_named(job.topic, begin, until):
+            committed = commit_records(number, job, store, records(spark, job, begin, until), begin, until)
         figures.add(committed)
-        figures.stand(extent, until)
         yield committed
+
+
+def commit_records(
+    number: int, job: Job, store: ResultStore, read: DataFrame, start: dict[int, int], end: dict[int, int]
+) -> Committed:
+    """One commit of what Spark's Kafka source has read from `start` up to `end`, by the job's recipe."""
+    began = time.monotonic()
+    with job.recipe.frames(read, narrow=store.narrow) as (rows, rejects):
+        count = store.commit(rows, start, end, rejects)
+        seconds = time.monotonic() - began
+        rejected = 0 if rejects is None else rejects.count()  # they are still held for both tables
+    return Committed(number, count, start, end, seconds, rejected)

@@ -30,16 +30,15 @@ class LagLog:
         self._next_at = float("-inf")
 
     def look(self, extent: Extent, offsets: Mapping[int, int]) -> None:
-        """Look, if it is time."""
-        if time.monotonic() < self._next_at:
-            self._figures.stand(extent, offsets)
-            return
-        self._next_at = time.monotonic() + LAG_EVERY_S
-        try:
-            found = waiting_s(self._planner, extent, offsets)
-        except KafkaUnavailable as error:
-            log.warning("the lag is not known: %s", error)
-            return
+        """Note it, and look how old what is missing is, if it is time."""
+        found = None
+        if time.monotonic() >= self._next_at:
+            self._next_at = time.monotonic() + LAG_EVERY_S
+            try:
+                found = waiting_s(self._planner, extent, offsets)
+            except KafkaUnavailable as error:
+                log.warning("the lag is not known: %s", error)
         self._figures.stand(extent, offsets, found)
-        left, oldest = sum(lag_of(extent.earliest, extent.end, offsets).values()), max(found.values(), default=0.0)
-        log.info("lag: %d offsets, the oldest record among them is %.1f s old", left, oldest)
+        if found is not None:
+            left, oldest = sum(lag_of(extent.earliest, extent.end, offsets).values()), max(found.values(), default=0.0)
+            log.info("lag: %d offsets, the oldest record among them is %.1f s old", left, oldest)

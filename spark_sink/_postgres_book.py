@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_sink._postgres_tasks import Connection
 from spark_sink._postgres_types import Column, conninfo, table_parts
-from spark_sink.errors import Fenced, SchemaDiffers, StoreError, TopicRecreated
+from spark_sink._store import other_topic, require_columns, require_holder
+from spark_sink.errors import StoreError, first_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -110,8 +111,7 @@ class Book:
     def refuse(self, error: Exception) -> NoReturn:
         """Raise the database's error as one of ours."""
         raise StoreError(
-            f"{self.where}: {str(error).partition(chr(10))[0].rstrip('.')}. Look at the database and the job's rights "
-            "in it, then run again"
+            f"{self.where}: {first_line(error)}. Look at the database and the job's rights in it, then run again"
         ) from None
 
     # -- statements
@@ -199,13 +199,7 @@ class Book:
         Stored partitions only are compared: one that was added to the topic since is not in the store yet.
         """
         newest, stored = self.generation(database), self.stored(database)
-        moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
-        if newest != generation or moved:
-            raise Fenced(
-                f"job {self._name} on {self.where}: generation {newest} has taken over from {generation} (topic "
-                f"{self._topic} is read up to {stored}). This commit was not added; let the other job go on, or give "
-                "this one a name of its own"
-            )
+        require_holder(self._name, self._topic, self.where, generation, newest, stored, start)
 
     def require_same_topic(self, database: Database) -> None:
         """Raise `TopicRecreated` where the offsets belong to another topic of the name."""
@@ -216,11 +210,7 @@ class Book:
             "SELECT 1 FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic} "
             "AND identity NOT IN (0, {identity}) LIMIT 1",
         ):
-            raise TopicRecreated(
-                f"topic {self._topic} is not the one that {self.where} has read (up to {self.stored(database)}): it "
-                "was deleted and created again since, so the stored offsets mean nothing in it. To read the new topic "
-                "from its beginning into the same table, give the job a new name; rows may then be there twice"
-            )
+            raise other_topic(self._topic, self.where, self.stored(database))
 
     def move(self, database: Database, end: Mapping[int, int]) -> None:
         """Store these offsets."""
@@ -316,12 +306,7 @@ class Book:
     def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         present = {column.name: column.type for column in self.columns(database, table)}
         expected = {column.name: column.type for column in columns}
-        for column in [*expected, *present]:
-            if present.get(column) != expected.get(column):
-                raise SchemaDiffers(
-                    f"{self.where}: column {column} of {table} is {present.get(column, 'absent')} in the table and "
-                    f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another table"
-                )
+        require_columns(self.where, present, expected, table)
 
     def _is_there(self, database: Database) -> bool:
         names = [self._literal(self.table(name)) for name in ("ratchet_sink_jobs", "ratchet_sink_offsets")]

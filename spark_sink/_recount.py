@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_sink._reading import Job, records
-from spark_sink._shape import APPEND, reduced
+from spark_sink._shape import APPEND, quoted, reduced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ def recount(
         if shape.kind == "totals":
             keys = reduced(rows, shape)
         else:
-            keyed = rows.groupBy(*[F.col(f"`{name.replace('`', '``')}`") for name in shape.key], "_partition")
+            keyed = rows.groupBy(*[F.col(quoted(name)) for name in shape.key], "_partition")
             keys = keyed.agg(F.max("_offset").alias("_offset"))
         rejected = [] if rejects is None else rejects.select("_partition", "_offset").toArrow().to_batches()
         return Recount(

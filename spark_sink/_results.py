@@ -23,7 +23,7 @@ def count(path: str) -> int:
     Raises:
         StoreError: there is no table at `path`, or it cannot be read.
     """
-    return _table(path).count()
+    return delta_table(path).count()
 
 
 def read_totals(path: str, group_by: str, sums: list[str]) -> dict[str, dict[str, int]]:
@@ -44,7 +44,7 @@ def read_totals(path: str, group_by: str, sums: list[str]) -> dict[str, dict[str
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = _table(path)
+    table = delta_table(path)
     names = [field.name for field in table.schema().fields]
     for column in [group_by, *sums]:
         if column not in names:
@@ -63,7 +63,9 @@ def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         SinkError: there is no such table, or it cannot be read.
     """
     if place.kind == "delta":
-        return _tuples(_table(place.path, place.storage_options).to_pyarrow_dataset().to_table(columns=list(columns)))
+        return _tuples(
+            delta_table(place.path, place.storage_options).to_pyarrow_dataset().to_table(columns=list(columns))
+        )
     if place.kind == "duckdb":
         return read_duckdb(place.path, place.table, columns)
     if place.kind == "iceberg":
@@ -75,7 +77,8 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def _table(path: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
+def delta_table(path: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
+    """The Delta table of a result; raises StoreError where there is none."""
     table = open_table(table_folder(path, storage_options))
     if table is None:
         raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")

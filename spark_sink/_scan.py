@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from spark_sink._duckdb import DuckDBStore, _quoted
-from spark_sink._iceberg import IcebergStore
+from spark_sink._duckdb import DuckDBStore, quoted
+from spark_sink._iceberg import iceberg_table
 from spark_sink._open import Place, rejects_place
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_types import Column, names, table_parts
-from spark_sink._results import _table
-from spark_sink.errors import SinkError, StoreError
+from spark_sink._results import delta_table
+from spark_sink.errors import SinkError, StoreError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,30 +44,20 @@ def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[
     except SinkError:
         raise
     except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file is gone, a column is missing
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"{place}: its rows cannot be read ({reason}). Look at the table") from None
+        raise StoreError(f"{place}: its rows cannot be read ({first_line(error)}). Look at the table") from None
 
 
 def _batches(place: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if place.kind == "delta":
-        yield from _table(place.path, place.storage_options).to_pyarrow_dataset().to_batches(columns=schema.names)
+        yield from delta_table(place.path, place.storage_options).to_pyarrow_dataset().to_batches(columns=schema.names)
     elif place.kind == "iceberg":
-        found = IcebergStore(
-            place.path,
-            place.table,
-            "reader",
-            "none",
-            storage_options=place.storage_options,
-            catalog=place.catalog,
-        ).existing()
-        if found is None:
-            raise StoreError(f"{place.path}: there is no table {place.table}. Run the sink first, or check the path")
+        found = iceberg_table(place.path, place.table, place.storage_options, place.catalog)
         yield from found.scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
     elif place.kind == "duckdb":
-        columns = ", ".join(map(_quoted, schema.names))
+        columns = ", ".join(map(quoted, schema.names))
         with DuckDBStore(place.path, place.table, "reader", "none").reading() as database:
             # All at once: while the file is open no job can commit to it.
-            whole = database.sql(f"SELECT {columns} FROM {_quoted(place.table)}").to_arrow_table()  # noqa: S608
+            whole = database.sql(f"SELECT {columns} FROM {quoted(place.table)}").to_arrow_table()  # noqa: S608
         yield from whole.to_batches()
     else:
         yield from _postgres(place, schema)

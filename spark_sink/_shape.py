@@ -92,16 +92,16 @@ def reduced(dataframe: DataFrame, shape: Shape) -> DataFrame:
 
     if shape.kind == "append":
         return dataframe
-    key = [F.col(_quoted(name)) for name in shape.key]
+    key = [F.col(quoted(name)) for name in shape.key]
     if shape.kind == "upsert":
-        row = F.struct(*[F.col(_quoted(name)) for name in dataframe.columns])
+        row = F.struct(*[F.col(quoted(name)) for name in dataframe.columns])
         last = F.max_by(row, F.struct(F.col("_partition"), F.col("_offset"))).alias("row")
         return dataframe.groupBy(*key).agg(last).select("row.*")
     fields = {field.name: field.dataType for field in dataframe.schema.fields}
     sums = []
     for name in shape.sums:
         # Widened before it is added: a sum of longs would overflow, which ends the job.
-        whole = F.sum(F.col(_quoted(name)).cast(_addend(name, fields[name])))
+        whole = F.sum(F.col(quoted(name)).cast(_addend(name, fields[name])))
         sums.append(F.coalesce(whole, F.lit(0)).cast(_total(name, fields[name])).alias(name))
     return dataframe.groupBy(*key).agg(F.count("*").alias(COUNT_COLUMN), *sums)
 
@@ -137,5 +137,6 @@ def _total(name: str, data_type: DataType) -> DataType:
     return DecimalType(MAX_DIGITS, addend.scale if isinstance(addend, DecimalType) else 0)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"

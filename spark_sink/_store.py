@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from spark_sink.errors import Fenced, OptionRefused
+from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, TopicRecreated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -142,3 +143,68 @@ def next_generation(newest: int, wanted: int | None, who: str) -> int:
             "name of its own"
         )
     return newest + 1 if wanted is None else wanted
+
+
+def require_holder(
+    job: str,
+    topic: str,
+    where: object,
+    held: int | None,
+    newest: int,
+    stored: Mapping[int, int],
+    start: Mapping[int, int] | None,
+) -> None:
+    """Compare what a holder knows with what the store has.
+
+    Stored partitions only are compared: one that was added to the topic since is not in the store yet.
+
+    Args:
+        job: the job's name.
+        topic: the topic's name.
+        where: the store, for people.
+        held: the holder's generation.
+        newest: the store's.
+        stored: the store's offsets.
+        start: what the holder takes for them; None: they are not compared.
+
+    Raises:
+        Fenced: another job has taken over.
+    """
+    moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
+    if newest != held or moved:
+        raise Fenced(
+            f"job {job} on {where}: generation {newest} has taken over from {held} (topic {topic} is read up to "
+            f"{dict(stored)}). This commit was not added; let the other job go on, or give this one a name of its own"
+        )
+
+
+def other_topic(topic: str, where: object, stored: Mapping[int, int]) -> TopicRecreated:
+    """The error for a store whose offsets belong to another topic of the name."""
+    return TopicRecreated(
+        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): it was deleted and created again "
+        "since, so the stored offsets mean nothing in it. To read the new topic from its beginning into the same "
+        "table, give the job a new name; rows may then be there twice"
+    )
+
+
+def require_columns(
+    where: object, present: Mapping[str, str], expected: Mapping[str, str], table: str | None = None
+) -> None:
+    """Compare names and types of columns.
+
+    Args:
+        where: the store, for people.
+        present: the table's.
+        expected: the job's.
+        table: its name, where a store has several; None: the path is the table.
+
+    Raises:
+        SchemaDiffers: they are not the same.
+    """
+    of_table, another = ("", "path") if table is None else (f" of {table}", "table")
+    for column in [*expected, *present]:
+        if present.get(column) != expected.get(column):
+            raise SchemaDiffers(
+                f"{where}: column {column}{of_table} is {present.get(column, 'absent')} in the table and "
+                f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another {another}"
+            )

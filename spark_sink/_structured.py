@@ -17,15 +17,15 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
 from spark_sink._figures import Figures
-from spark_sink._first_columns import PAUSE_S, columns_when_it_answers
-from spark_sink._job import Outcome, after, require_identity
+from spark_sink._first_columns import wait_for_columns
+from spark_sink._job import Outcome, after, commit_records, require_identity
 from spark_sink._lag import LagLog
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._progress import Committed, log_commit
 from spark_sink._reading import Job, reading
 from spark_sink._spark_errors import reason_of, spark_errors
 from spark_sink._store import ResultStore, require_reach
-from spark_sink.errors import KafkaUnavailable, OptionRefused, SinkError, SparkFailed
+from spark_sink.errors import OptionRefused, SinkError, SparkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,9 +102,9 @@ def run_structured(
                 "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
             )
         require_reach(store, spark.conf.get("spark.master", None))
-        while (settled := columns_when_it_answers(job, planner, store, spark)) is None:
-            if stop.wait(max(interval_s, PAUSE_S)):
-                return Outcome(0, 0, store.offsets())
+        settled = wait_for_columns(job, planner, store, spark, interval_s, stop)
+        if settled is None:
+            return Outcome(0, 0, store.offsets())
         job = settled
         stored = store.open(job.recipe.schema(spark))
         try:
@@ -132,8 +132,9 @@ class _Query:
         self._state_is_lost, self._figures = state_is_lost, figures
         figures.generation = store.generation()
         self._lag = LagLog(planner, figures)
-        self._identity = planner.identity()
-        self._outcome = Outcome(0, 0, resume(planner.extent(), stored))
+        extent = planner.extent()
+        self._identity = extent.identity
+        self._outcome = Outcome(0, 0, resume(extent, stored))
         self._committing = Lock()
         self._failure: BaseException | None = None
 
@@ -175,32 +176,27 @@ class _Query:
             raise
 
     def _commit_batch(self, batch: DataFrame, number: int) -> None:
-        began = time.monotonic()
         if not self._state_is_lost and (self._folder / "state").exists():
             raise OptionRefused(
                 "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join of "
                 "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "
                 "result that the store keeps (upsert, totals), or say --state-is-lost"
             )
-        end, before = self._end(number), self._outcome
-        require_identity(self._planner.extent(), self._identity, before.offsets)
+        end, before, extent = self._end(number), self._outcome, self._planner.extent()
+        require_identity(extent, self._identity, before.offsets)
         # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
         start = {partition: before.offsets.get(partition, 0) for partition in end}
-        recipe = self._job.recipe
-        if recipe.transform is not None:
-            count, rejected = self._store.commit(recipe.reduced(batch), start, end), 0
+        recipe, commit = self._job.recipe, before.commits + 1
+        if recipe.transform is None:
+            committed = commit_records(commit, self._job, self._store, batch, start, end)
         else:
-            with recipe.frames(batch, narrow=self._store.narrow) as (rows, rejects):
-                count = self._store.commit(rows, start, end, rejects)
-                rejected = 0 if rejects is None else rejects.count()  # they are still held for both tables
-        committed = Committed(before.commits + 1, count, start, end, time.monotonic() - began, rejected)
+            began = time.monotonic()
+            count = self._store.commit(recipe.reduced(batch), start, end)
+            committed = Committed(commit, count, start, end, time.monotonic() - began)
         self._outcome = after(before, committed)
         self._figures.add(committed)
         log_commit(committed)
-        try:
-            self._lag.look(self._planner.extent(), end)
-        except KafkaUnavailable as error:
-            log.warning("the lag is not known: %s", error)
+        self._lag.look(extent, end)
 
     def _end(self, number: int) -> dict[int, int]:
         """Where the micro-batch ends: Spark writes it down before it runs one.

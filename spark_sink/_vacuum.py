@@ -24,7 +24,7 @@ from spark_sink._folder import LocalFolder, Stored
 from spark_sink._open import Place
 from spark_sink._parquet import FILE_NAME
 from spark_sink._postgres_book import Book
-from spark_sink.errors import SinkError, StoreError
+from spark_sink.errors import SinkError, StoreError, first_line
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -190,5 +190,6 @@ def _told(place: Place) -> Iterator[None]:
     except SinkError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"{place}: {reason}. Look at the table and the rights in it, then run again") from None
+        raise StoreError(
+            f"{place}: {first_line(error)}. Look at the table and the rights in it, then run again"
+        ) from None

@@ -21,6 +21,14 @@ class SinkError(Exception):
     """Root of the tree."""
 
 
+def first_line(error: Exception) -> str:
+    """What a library's error says, without a full stop and without the detail that some add in further lines.
+
+    delta-rs, for one, appends a native stack trace where RUST_BACKTRACE is set.
+    """
+    return str(error).partition("\n")[0].rstrip(".")
+
+
 class OptionRefused(SinkError):
     """An argument is unknown, has a bad value, or contradicts another."""
 

@@ -166,13 +166,12 @@ def package(
 ) -> None:
     """Write the job for a Spark cluster: one zip for --py-files, and beside it the script to submit."""
     from app._jars import spark_jars
+    from app._results import said_as_ours
     from errors import SetupError
-    from spark_sink import SinkError, write_package
+    from spark_sink import write_package
 
-    try:
+    with said_as_ours():
         digest = write_package(file)
-    except SinkError as error:
-        raise SetupError(str(error)) from None
     if jars is not None:
         try:
             jars.mkdir(parents=True, exist_ok=True)
