@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from spark_sink import _avro_task
 from spark_sink._avro_task import DAYS, MICROSECONDS
 from spark_sink._columns import RECORD_COLUMNS, checked, result_schema
 from spark_sink._shape import MAX_DIGITS
+from spark_sink._worker import Task, in_worker
 from spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:
@@ -87,10 +88,10 @@ def rows(records: DataFrame, values: AvroValues, *, narrow: bool) -> DataFrame:
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
-    return records.select(*record).mapInArrow(task(values, narrow=narrow), result_schema(values.columns))
+    return records.select(*record).mapInArrow(in_worker(task(values, narrow=narrow)), result_schema(values.columns))
 
 
-def task(values: AvroValues, *, narrow: bool) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def task(values: AvroValues, *, narrow: bool) -> Task:
     """See `_avro_task.decoding`; can be sent to executors that do not have this package."""
     from pyspark import cloudpickle
     from pyspark.sql.pandas.types import to_arrow_schema

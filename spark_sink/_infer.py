@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_sink._columns import ILLEGAL_IN_NAMES, RECORD_COLUMNS
+from spark_sink._worker import Task, in_worker
 from spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def sampled(records: DataFrame) -> Sample:
     from pyspark.sql.types import StructField, StructType
 
     illegal = ILLEGAL_IN_NAMES.pattern
-    task = _looking(illegal, SAMPLE_OBJECTS, MAX_NAMES, MAX_NAME_BYTES)
+    task = in_worker(_looking(illegal, SAMPLE_OBJECTS, MAX_NAMES, MAX_NAME_BYTES))
     found = records.select(F.col("value")).mapInArrow(task, FOUND).collect()
     types: dict[str, set[str]] = {}
     seen: dict[str, int] = {}
@@ -133,9 +134,7 @@ def _type(types: set[str]) -> DataType:
     return StringType()
 
 
-def _looking(
-    illegal: str, max_objects: int, max_names: int, max_name_bytes: int
-) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _looking(illegal: str, max_objects: int, max_names: int, max_name_bytes: int) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_sink._worker import Task, in_worker
 from spark_sink.errors import StoreError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def write_files(
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    done = plain.mapInArrow(_task(folder, schema, stem, filesystem), WRITTEN).collect()
+    done = plain.mapInArrow(in_worker(_task(folder, schema, stem, filesystem)), WRITTEN).collect()
     written = [(row.file, row.rows, row.bytes) for row in done]
     for name, rows, size in written:
         if rows == NO_FOLDER:
@@ -100,7 +101,7 @@ def _is_here(path: Path, size: int) -> bool:
         return False
 
 
-def _task(folder: str, schema: Any, stem: str, filesystem: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _task(folder: str, schema: Any, stem: str, filesystem: Any) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     row_group_bytes, no_folder = ROW_GROUP_BYTES, NO_FOLDER
 

@@ -6,9 +6,11 @@ nothing of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from spark_sink._worker import Task, in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,7 +62,9 @@ def stage(dataframe: DataFrame, connection: Connection, copy: str) -> dict[str, 
     Returns:
         Rows per token. Rows of other tokens stem from attempts that failed or were not needed.
     """
-    return {row.token: row.rows for row in dataframe.mapInArrow(_staging(connection, copy), STAGED).collect()}
+    return {
+        row.token: row.rows for row in dataframe.mapInArrow(in_worker(_staging(connection, copy)), STAGED).collect()
+    }
 
 
 def commit_partitions(
@@ -86,11 +90,11 @@ def commit_partitions(
     Returns:
         Rows of each partition that had any.
     """
-    task = _committing(connection, dict(statements), generation, position, dict(start), dict(end))
+    task = in_worker(_committing(connection, dict(statements), generation, position, dict(start), dict(end)))
     return {row.partition: row.rows for row in dataframe.mapInArrow(task, WRITTEN).collect()}
 
 
-def _staging(connection: Connection, copy_statement: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _staging(connection: Connection, copy_statement: str) -> Task:
     conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:
@@ -128,7 +132,7 @@ def _committing(
     position: int,
     start: dict[int, int],
     end: dict[int, int],
-) -> Callable[[Iterable[Any]], Iterator[Any]]:
+) -> Task:
     conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:

@@ -1,0 +1,34 @@
+"""The Python process that runs the tasks of an executor, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Task = Callable[[Iterable[Any]], Iterator[Any]]
+"""Arrow batches in, Arrow batches out, as `DataFrame.mapInArrow` takes it."""
+
+
+def in_worker(task: Task) -> Task:
+    """The same task, after which the worker's next one begins without reading archives.
+
+    Before each task pyspark has Python forget what it knows of its import path, and up to Python 3.11 that reads the
+    listings of all archives on it anew: spark-core's jar with its thousands of classes among them, which took more
+    time than all else in a task of few rows (CPython gh-103200, SPARK-54744). Archives that no finder is cached for
+    are not read; the next import that needs one makes it again.
+
+    Args:
+        task: a nested function, so that executors need nothing of this package.
+    """
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        import sys
+        from zipimport import zipimporter
+
+        yield from task(batches)
+        # A task that fails ends its worker.
+        finders = list(sys.path_importer_cache.items())
+        for path in [path for path, finder in finders if isinstance(finder, zipimporter)]:
+            sys.path_importer_cache.pop(path, None)
+
+    return run
