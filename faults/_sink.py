@@ -24,11 +24,13 @@ POINTS = ("before-write", "before-commit", "after-commit")
 """Where the job kills itself: nothing of the commit is done, all but the commit, and the commit is done."""
 INSIDE = "in-commit"
 """Another such point, for databases: the transaction has everything and is open."""
+BETWEEN = "between-commits"
+"""Another one, where rejects are a second table's commit: they are there, the rows are not."""
 
 MODES = ("batch", "stream")
 
-STAGED = "SELECT * FROM records"
-"""Changes nothing, but a result with a query is staged and committed by the driver."""
+OTHERS = 4
+"""All but the kills come once for so many kills of a kind: they are slow, and the job's part in them is the same."""
 
 DISK = 2 << 30
 """bytes: of the disk that is filled, where a table of thousands of small commits has room."""
@@ -37,6 +39,8 @@ GOES_ON = "and goes on"
 """What a stream says of a failure that may pass."""
 
 Say = Callable[[str], None]
+Step = tuple[str, Callable[[], None]]
+"""What is done, in words and as a call."""
 
 
 @dataclass
@@ -85,7 +89,7 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
     """Do it all.
 
     Args:
-        times: how often each fault.
+        times: how often each kind of kill in each mode; all other faults come a quarter as often.
         seed: of the order and the moments.
         say: for progress.
         folder: a new folder for logs and tables; None: a temporary one.
@@ -118,13 +122,18 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
     return result
 
 
-STORES: dict[str, Callable[[Path, PostgresServer | None], tuple[Place, list[str]]]] = {
-    "delta": lambda folder, _: (Place("delta", str(folder / "table")), []),
-    "duckdb": lambda folder, _: (Place("duckdb", str(folder / "table.duckdb")), []),
-    "iceberg": lambda folder, _: (Place("iceberg", str(folder / "table")), []),
-    "postgres": lambda _, server: (_of_server(server, "in_tasks"), []),
-    "postgres-staged": lambda _, server: (_of_server(server, "staged"), [f"--sql={STAGED}"]),
+STORES: dict[str, Callable[[Path, PostgresServer | None], Place]] = {
+    "delta": lambda folder, _: Place("delta", str(folder / "table")),
+    "delta-rejects": lambda folder, _: Place("delta", str(folder / "table")),
+    "duckdb": lambda folder, _: Place("duckdb", str(folder / "table.duckdb")),
+    "duckdb-rejects": lambda folder, _: Place("duckdb", str(folder / "table.duckdb")),
+    "iceberg": lambda folder, _: Place("iceberg", str(folder / "table")),
+    "iceberg-rejects": lambda folder, _: Place("iceberg", str(folder / "table")),
+    "postgres": lambda _, server: _of_server(server, "in_tasks"),
+    "postgres-rejects": lambda _, server: _of_server(server, "staged"),
 }
+"""With rejects, a tenth of the values does not parse. PostgreSQL's rows are committed in the tasks without, and staged
+for one transaction of the driver's with them."""
 
 
 def _of_server(server: PostgresServer | None, table: str) -> Place:
@@ -152,9 +161,10 @@ class _Run:
         self._disk: SmallDisk | None = None
         if self._server is None:
             self._disk = stack.enter_context(SmallDisk(folder / "disk", DISK))
-        place, more = STORES[name](folder if self._disk is None else self._disk.folder, server)
+        place = STORES[name](folder if self._disk is None else self._disk.folder, server)
         archive = folder / "classes.jsa"
-        self._site = SinkSite(name, broker.bootstrap, folder, place, more, chance, archive)
+        rejects = name.endswith("-rejects")
+        self._site = SinkSite(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
         self._site.create_topic()
         self._site.write()
         if not self._site.class_archive(archive):
@@ -163,7 +173,7 @@ class _Run:
 
     def all(self, times: int) -> StoreResult:
         """Every fault that many times, in random order, then the count."""
-        steps = self._steps() * times
+        steps = self._kills() * times + self._others() * max(1, times // OTHERS)
         self._chance.shuffle(steps)
         for number, (what, step) in enumerate(steps, start=1):
             self._say(f"  {self._name} {number}/{len(steps)}: {what}")
@@ -176,13 +186,22 @@ class _Run:
         self.result.rows, self.result.lost, self.result.doubled = self._site.count()
         return self.result
 
-    def _steps(self) -> list[tuple[str, Callable[[], None]]]:
-        steps: list[tuple[str, Callable[[], None]]] = []
-        inside = () if self._site.place.kind in {"delta", "iceberg"} else (INSIDE,)
+    def _kills(self) -> list[Step]:
+        steps: list[Step] = []
+        points = list(POINTS)
+        if self._site.place.kind not in {"delta", "iceberg"}:
+            points.append(INSIDE)
+        elif self._site.rejects:
+            points.append(BETWEEN)
         for mode in MODES:
-            for point in (*POINTS, *inside):
+            for point in points:
                 steps.append((f"{mode}: killed {point}", partial(self._killed_at, mode, point)))
             steps.append((f"{mode}: killed at any moment", partial(self._killed_at_random, mode)))
+        return steps
+
+    def _others(self) -> list[Step]:
+        steps: list[Step] = []
+        for mode in MODES:
             steps.append((f"{mode}: frozen, and back after its successor", partial(self._frozen, mode)))
         steps.append(("two started together", self._pair))
         steps.append(("stream: the broker is killed", self._broker_killed))
@@ -287,10 +306,11 @@ class _Run:
             self._site.wait_for_commits(job, 1)
             self._vacuum()
             if self._site.place.kind == "delta":
-                table = DeltaTable(self._site.place.path)
-                table.optimize.compact()
-                table.create_checkpoint()
-                table.cleanup_metadata()
+                for place in self._site.tables:
+                    table = DeltaTable(place.path)
+                    table.optimize.compact()
+                    table.create_checkpoint()
+                    table.cleanup_metadata()
             self._site.write()
             self._site.finish(job)
         self.result.upkeep += 1

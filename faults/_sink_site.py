@@ -12,14 +12,14 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app._jars import spark_jars
 from app._part import Part
 from errors import FaultRunFailed
-from spark_sink import Place, Recipe, SinkError, make_store, read_rows
+from spark_sink import Place, Recipe, SinkError, make_store, read_rows, rejects_place
 
 PARTITIONS = 3
 NAME = "faulted"
@@ -28,6 +28,11 @@ SLICE = 150
 """Offsets per commit."""
 PER_STEP = 600
 """Records that are added before each fault: more commits than any fault waits for, so that none comes too late."""
+
+REJECTED = 10
+"""Of so many values one does not parse, where there are rejects."""
+NO_JSON = "is no JSON"
+"""What such a value is, behind its number."""
 
 PATIENCE_S = 300.0
 """What has not happened by then has hung: a start of Spark takes ten seconds, on a machine that does nothing else."""
@@ -52,9 +57,9 @@ class SinkSite:
         bootstrap: of the Kafka.
         folder: for logs.
         place: of the results.
-        more: options of the job.
         chance: decides which transactions are aborted.
         archive: of the JVM's classes; see `class_archive`.
+        rejects: a tenth of the values does not parse, and goes to a table of its own.
     """
 
     def __init__(
@@ -63,18 +68,13 @@ class SinkSite:
         bootstrap: str,
         folder: Path,
         place: Place,
-        more: list[str],
         chance: random.Random,
         archive: Path | None,
+        *,
+        rejects: bool = False,
     ) -> None:
-        self.name, self.place = name, place
-        self._bootstrap, self._folder, self._more, self._chance, self._archive = (
-            bootstrap,
-            folder,
-            more,
-            chance,
-            archive,
-        )
+        self.name, self.place, self.rejects = name, place, rejects
+        self._bootstrap, self._folder, self._chance, self._archive = bootstrap, folder, chance, archive
         self._topic = f"faults-{name}-{uuid.uuid4().hex[:8]}"
         self._written: Counter[int] = Counter()
         self._parts = 0
@@ -124,7 +124,7 @@ class SinkSite:
             f"--max-records={SLICE}",
             "--master=local[1]",
             f"--jars={','.join(map(str, spark_jars()))}",
-            *self._more,
+            *(["--rejects"] if self.rejects else []),
         ]
 
     def require(self, job: Part, codes: set[int] | frozenset[int]) -> int:
@@ -183,7 +183,7 @@ class SinkSite:
             producer.begin_transaction()
             first = self._written[partition]
             for n in range(PER_STEP // PARTITIONS):
-                producer.produce(self._topic, json.dumps({"n": first + n if commits else -1}), partition=partition)
+                producer.produce(self._topic, self._value(first + n if commits else -1), partition=partition)
             producer.flush(PATIENCE_S)  # what is aborted before it was sent would leave nothing to step over
             if commits:
                 producer.commit_transaction(PATIENCE_S)
@@ -191,8 +191,28 @@ class SinkSite:
             else:
                 producer.abort_transaction(PATIENCE_S)
 
-    def _positions(self) -> Counter[tuple[int, int]]:
-        return Counter((int(partition), int(n)) for partition, n in read_rows(self.place, ["_partition", "n"]))
+    def _value(self, n: int) -> str:
+        return f"{n} {NO_JSON}" if self.rejects and n % REJECTED == 0 else json.dumps({"n": n})
+
+    @property
+    def tables(self) -> list[Place]:
+        """Of the rows, and of the rejects."""
+        return [self.place, rejects_place(self.place)] if self.rejects else [self.place]
+
+    def _positions(self, below: Mapping[int, int] | None = None) -> Counter[tuple[int, int]]:
+        """Partition and number of all rows and rejects; of rejects only those below these offsets.
+
+        Rejects of their own table are committed before the rows, and may be ahead of them.
+        """
+        found = Counter((int(partition), int(n)) for partition, n in read_rows(self.place, ["_partition", "n"]))
+        for place in self.tables[1:]:
+            for partition, offset, value in read_rows(place, ["_partition", "_offset", "_value"]):
+                n, _, rest = bytes(value).partition(b" ")
+                if rest != NO_JSON.encode():
+                    raise FaultRunFailed(f"{self.name}: {value!r} is among the rejects, and is a row")
+                if below is None or offset < below.get(partition, 0):
+                    found[int(partition), int(n)] += 1
+        return found
 
     def compare_so_far(self) -> None:
         """At any moment, the rows are what the stored offsets say, each once.
@@ -200,13 +220,14 @@ class SinkSite:
         Raises:
             FaultRunFailed: they are not.
         """
-        store = make_store(self.place, NAME, self._topic, 0, Recipe("n long"))
+        store = make_store(self.place, NAME, self._topic, 0, Recipe("n long", rejects=self.rejects))
         try:
             stored = store.offsets()
-            found = self._positions() if stored else Counter()
+            found = self._positions(stored) if stored else Counter()
+            everything = self._positions() if stored else Counter()
         except SinkError as error:
             raise FaultRunFailed(f"{self.name}: {error}") from None
-        twice = [position for position, count in found.items() if count > 1]
+        twice = [position for position, count in everything.items() if count > 1]
         # Numbers are consecutive per partition, so that a hole shows without the offsets of markers.
         counts = Counter(partition for partition, _ in found)
         holes = [p for p, count in counts.items() if {n for q, n in found if q == p} != set(range(count))]

@@ -13,7 +13,7 @@ from spark_sink._first_columns import with_columns
 from spark_sink._iceberg import IcebergStore
 from spark_sink._job import Outcome, run_batch, run_stream
 from spark_sink._kafka_options import java_options
-from spark_sink._open import Place, make_store
+from spark_sink._open import Place, make_store, rejects_place
 from spark_sink._package import write_package
 from spark_sink._plan import TopicPlanner, resume
 from spark_sink._postgres import PostgresStore
@@ -63,6 +63,7 @@ __all__ = [
     "read_rows",
     "read_totals",
     "recount",
+    "rejects_place",
     "resume",
     "run_batch",
     "run_stream",
