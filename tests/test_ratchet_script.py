@@ -156,7 +156,10 @@ def test_uv_is_used_where_there_is_one(clone: Clone) -> None:
     venv = clone.root / ".venv"
     recorded = clone.recorded()
     assert recorded[0] == f"uv venv --clear --python {clone.programs}/python3.12 {venv}"
-    assert f"uv pip sync --python {venv}/bin/python --require-hashes {clone.root}/requirements.lock" in recorded
+    assert (
+        f"uv pip sync --compile-bytecode --python {venv}/bin/python --require-hashes {clone.root}/requirements.lock"
+        in recorded
+    )
     assert recorded[-1] == "-m app web"
 
 
