@@ -17,7 +17,7 @@ from app._embedded import EmbeddedBroker
 from errors import FaultRunFailed
 from faults._disk import SmallDisk
 from faults._postgres import PostgresServer, find_postgres, run_postgres
-from faults._sink_site import DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
+from faults._sink_site import CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
 from spark_sink import Place, vacuum
 
 POINTS = ("before-write", "before-commit", "after-commit")
@@ -180,7 +180,7 @@ class _Run:
             self._site.write()
             step()
             self._site.compare_so_far()
-        with self._site.job("batch") as job:
+        with self._site.job("batch", at_a_time=CATCH_UP) as job:
             self._site.require(job, {DONE})
         self._vacuum()  # before the count: it must not have removed a row
         self.result.rows, self.result.lost, self.result.doubled = self._site.count()
@@ -234,7 +234,7 @@ class _Run:
             self._site.wait_for_commits(job, 1)
             time.sleep(self._chance.random() * 0.3)
             signal_job(job, signal.SIGSTOP)
-            with self._site.job("batch") as successor:
+            with self._site.job("batch", at_a_time=CATCH_UP) as successor:
                 self._site.require(successor, {DONE})
             self._site.write()  # so that the one that comes back has something to do
             signal_job(job, signal.SIGCONT)

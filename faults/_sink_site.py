@@ -26,6 +26,8 @@ NAME = "faulted"
 
 SLICE = 150
 """Offsets per commit."""
+CATCH_UP = 100_000
+"""Offsets per commit of a job that nothing is done to: killed ones leave a backlog of hundreds of slices."""
 PER_STEP = 600
 """Records that are added before each fault: more commits than any fault waits for, so that none comes too late."""
 
@@ -89,16 +91,17 @@ class SinkSite:
     # -- the job
 
     @contextmanager
-    def job(self, mode: str, crash_at: str = "") -> Iterator[Part]:
+    def job(self, mode: str, crash_at: str = "", at_a_time: int = SLICE) -> Iterator[Part]:
         """The job as a process group, which is gone at the end.
 
         Args:
             mode: batch or stream.
             crash_at: a point of spark_sink._crash, POINT or POINT:N, where it kills itself.
+            at_a_time: offsets per commit.
         """
         self._parts += 1
         environment = {"SPARK_SINK_CRASH_AT": crash_at, **self._secrets(), **quick_jvm(self._archive)}
-        arguments = self._arguments(mode)
+        arguments = [*self._arguments(mode), f"--max-records={at_a_time}"]
         job = Part(self._folder, f"job-{self._parts}-{mode}", *arguments, module="spark_sink", environment=environment)
         try:
             yield job
@@ -121,7 +124,6 @@ class SinkSite:
             f"--mode={mode}",
             "--interval=0.1",
             "--columns=n long",
-            f"--max-records={SLICE}",
             "--master=local[1]",
             f"--jars={','.join(map(str, spark_jars()))}",
             *(["--rejects"] if self.rejects else []),
@@ -255,7 +257,7 @@ class SinkSite:
         }
         # Not a part: its guard would end the JVM with the job, and the archive is written after that.
         with subprocess.Popen(
-            [sys.executable, "-m", "spark_sink", *self._arguments("batch")],
+            [sys.executable, "-m", "spark_sink", *self._arguments("batch"), f"--max-records={SLICE}"],
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
