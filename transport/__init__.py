@@ -12,7 +12,8 @@ from transport._crash import VARIABLE as CRASH_AT
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
-from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus, PartitionState
+from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus
+from transport._partition_state import PartitionState
 from transport._policy import AlwaysOn, Policy, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._security import client_options

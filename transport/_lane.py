@@ -23,17 +23,18 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from errors import Aborted, ChangelogLost, Fenced, RatchetError
-from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog, ChangelogReader
+from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
 from transport._cluster import EARLIEST, Cluster, Committed
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch, forward, with_headers
+from transport._partition_state import PartitionState
 from transport._policy import AlwaysOn, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._transaction import OFFSET_METADATA, Appended, State, TransactionalProducer
@@ -60,43 +61,6 @@ class LaneState(StrEnum):
     RETRYING = "retrying"
     HALTED = "halted"
     STOPPED = "stopped"
-
-
-class PartitionState(ChangelogReader, Protocol):
-    """What a lane needs of the table partition that stands behind it (tables.SequencePartition)."""
-
-    @property
-    def input_position(self) -> int | None:
-        """Next input offset as of the last commit; None where nothing was ever committed."""
-
-    @property
-    def policy_position(self) -> int:
-        """Next offset of the policy topic as of the last commit: who goes on must know as much."""
-
-    def open(self) -> None:
-        """Load the local store; nothing to do when it is open."""
-
-    def changes(self, next_offset: int) -> list[EncodedBatch]:
-        """Changelog entries of the open transaction, which ends before this input offset."""
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether `evictions` are to be asked for."""
-
-    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
-        """More of the open transaction's changelog entries, now that Kafka has told when it appended the others."""
-
-    def committed(self, changelog_next: int) -> None:
-        """The transaction is committed: pushed becomes persisted, in one write."""
-
-    def at_rest(self) -> None:
-        """Nothing is open and nothing came for `FETCH_WAIT_MS`: the moment for what would delay records otherwise."""
-
-    def rollback(self) -> None:
-        """The transaction is lost: pushed falls back to persisted."""
-
-    def close(self) -> None:
-        """Close the local store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import structlog
 from errors import RatchetError
 from transport._changelog import Changelog
 from transport._cluster import Cluster
-from transport._lane import PartitionState
+from transport._partition_state import PartitionState
 
 log = structlog.get_logger(__name__)
 

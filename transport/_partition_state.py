@@ -1,0 +1,45 @@
+"""What stands behind a lane: the state that its transactions move."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from transport._changelog import ChangelogReader
+from transport._encoding import EncodedBatch
+
+
+class PartitionState(ChangelogReader, Protocol):
+    """What a lane needs of the table partition that stands behind it (tables.SequencePartition)."""
+
+    @property
+    def input_position(self) -> int | None:
+        """Next input offset as of the last commit; None where nothing was ever committed."""
+
+    @property
+    def policy_position(self) -> int:
+        """Next offset of the policy topic as of the last commit: who goes on must know as much."""
+
+    def open(self) -> None:
+        """Load the local store; nothing to do when it is open."""
+
+    def changes(self, next_offset: int) -> list[EncodedBatch]:
+        """Changelog entries of the open transaction, which ends before this input offset."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `evictions` are to be asked for."""
+
+    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
+        """More of the open transaction's changelog entries, now that Kafka has told when it appended the others."""
+
+    def committed(self, changelog_next: int) -> None:
+        """The transaction is committed: pushed becomes persisted, in one write."""
+
+    def at_rest(self) -> None:
+        """Nothing is open and nothing came for `FETCH_WAIT_MS`: the moment for what would delay records otherwise."""
+
+    def rollback(self) -> None:
+        """The transaction is lost: pushed falls back to persisted."""
+
+    def close(self) -> None:
+        """Close the local store."""
