@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,8 @@ def everything(
     json: Json = False,
 ) -> None:
     """Inject every fault, in random order, and prove that each event counted once. Exit code 1 if one did not."""
+    # As after Ctrl-C: frozen processes, servers and a full disk must not be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if context.invoked_subcommand is not None:
         if short or json or seed is not None or folder is not None:
             raise typer.BadParameter(f"write the options after {context.invoked_subcommand}")

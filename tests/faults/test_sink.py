@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,32 @@ def test_every_fault_once_over_every_store(tmp_path: Path) -> None:
         assert told["rows"] > 0, name
         assert told["kills"] >= 8, name
         assert (told["frozen"], told["pairs"]) == (2, 1), name
+
+
+@pytest.mark.postgres
+def test_sigterm_leaves_no_server_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "app", "faults", "sink", "--store", "postgres", "--folder", str(tmp_path / "run")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "kafka").exists():  # PostgreSQL runs by then, Kafka starts
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        children = [int(pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
+        servers = [pid for pid in children if _command(pid).startswith("postgres")]
+        assert len(servers) == 1
+        run.terminate()
+        _, said = run.communicate(timeout=120)
+    assert run.returncode == 130, said
+    assert not _command(servers[0])
+
+
+def _command(pid: int) -> str:
+    """Its name, or nothing once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def test_a_store_that_does_not_exist_is_named() -> None:
