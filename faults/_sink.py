@@ -20,17 +20,19 @@ from faults._postgres import PostgresServer, find_postgres, run_postgres
 from faults._sink_site import CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
 from spark_sink import Place, vacuum
 
-POINTS = ("before-write", "before-commit", "after-commit")
-"""Where the job kills itself: nothing of the commit is done, all but the commit, and the commit is done."""
-INSIDE = "in-commit"
-"""Another such point, for databases: the transaction has everything and is open."""
+BEFORE = ("before-write", "before-commit")
+"""Where the job kills itself: nothing of the commit is done, or all but the commit."""
+IN_TRANSACTION = "in-commit"
+"""Inside the commit of a database: the transaction has everything and is open."""
 BETWEEN = "between-commits"
-"""Another one, where rejects are a second table's commit: they are there, the rows are not."""
+"""Inside the commit of two tables: the rejects are there, the rows are not."""
+AFTER = "after-commit"
+"""The commit is done, and the job has not heard of it."""
 
 MODES = ("batch", "stream")
 
 OTHERS = 4
-"""All but the kills come once for so many kills of a kind: they are slow, and the job's part in them is the same."""
+"""All else comes once for so many kills before, inside or after a commit: it is slow, and draws less of a moment."""
 
 DISK = 2 << 30
 """bytes: of the disk that is filled, where a table of thousands of small commits has room."""
@@ -89,7 +91,7 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
     """Do it all.
 
     Args:
-        times: how often each kind of kill in each mode; all other faults come a quarter as often.
+        times: how often a kill before a commit, inside and after it, in each mode; all else comes a quarter as often.
         seed: of the order and the moments.
         say: for progress.
         folder: a new folder for logs and tables; None: a temporary one.
@@ -124,16 +126,13 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
 
 STORES: dict[str, Callable[[Path, PostgresServer | None], Place]] = {
     "delta": lambda folder, _: Place("delta", str(folder / "table")),
-    "delta-rejects": lambda folder, _: Place("delta", str(folder / "table")),
     "duckdb": lambda folder, _: Place("duckdb", str(folder / "table.duckdb")),
-    "duckdb-rejects": lambda folder, _: Place("duckdb", str(folder / "table.duckdb")),
     "iceberg": lambda folder, _: Place("iceberg", str(folder / "table")),
-    "iceberg-rejects": lambda folder, _: Place("iceberg", str(folder / "table")),
     "postgres": lambda _, server: _of_server(server, "in_tasks"),
-    "postgres-rejects": lambda _, server: _of_server(server, "staged"),
+    "postgres-staged": lambda _, server: _of_server(server, "staged"),
 }
-"""With rejects, a tenth of the values does not parse. PostgreSQL's rows are committed in the tasks without, and staged
-for one transaction of the driver's with them."""
+WITHOUT_REJECTS = {"postgres"}
+"""Rows are committed in the tasks there; with rejects they are staged for one transaction of the driver's."""
 
 
 def _of_server(server: PostgresServer | None, table: str) -> Place:
@@ -163,7 +162,7 @@ class _Run:
             self._disk = stack.enter_context(SmallDisk(folder / "disk", DISK))
         place = STORES[name](folder if self._disk is None else self._disk.folder, server)
         archive = folder / "classes.jsa"
-        rejects = name.endswith("-rejects")
+        rejects = name not in WITHOUT_REJECTS
         self._site = SinkSite(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
         self._site.create_topic()
         self._site.write()
@@ -173,7 +172,7 @@ class _Run:
 
     def all(self, times: int) -> StoreResult:
         """Every fault that many times, in random order, then the count."""
-        steps = self._kills() * times + self._others() * max(1, times // OTHERS)
+        steps = self._kills(times) + self._others() * max(1, times // OTHERS)
         self._chance.shuffle(steps)
         for number, (what, step) in enumerate(steps, start=1):
             self._say(f"  {self._name} {number}/{len(steps)}: {what}")
@@ -186,22 +185,19 @@ class _Run:
         self.result.rows, self.result.lost, self.result.doubled = self._site.count()
         return self.result
 
-    def _kills(self) -> list[Step]:
+    def _kills(self, times: int) -> list[Step]:
+        inside = BETWEEN if self._site.place.kind in {"delta", "iceberg"} else IN_TRANSACTION
+        often = {**dict.fromkeys(BEFORE, -(-times // len(BEFORE))), inside: times, AFTER: times}
         steps: list[Step] = []
-        points = list(POINTS)
-        if self._site.place.kind not in {"delta", "iceberg"}:
-            points.append(INSIDE)
-        elif self._site.rejects:
-            points.append(BETWEEN)
         for mode in MODES:
-            for point in points:
-                steps.append((f"{mode}: killed {point}", partial(self._killed_at, mode, point)))
-            steps.append((f"{mode}: killed at any moment", partial(self._killed_at_random, mode)))
+            for point, count in often.items():
+                steps += [(f"{mode}: killed {point}", partial(self._killed_at, mode, point))] * count
         return steps
 
     def _others(self) -> list[Step]:
         steps: list[Step] = []
         for mode in MODES:
+            steps.append((f"{mode}: killed at any moment", partial(self._killed_at_random, mode)))
             steps.append((f"{mode}: frozen, and back after its successor", partial(self._frozen, mode)))
         steps.append(("two started together", self._pair))
         steps.append(("stream: the broker is killed", self._broker_killed))
@@ -285,15 +281,13 @@ class _Run:
                     # It may have been through before the disk was full.
                     self._site.require(job, {REFUSED, DONE})
                 else:
-                    # What fails in a task is tried again, what fails in the driver ends the job.
                     self._site.wait_for_words(job, GOES_ON, or_end=True)
-                    if not job.is_running:
-                        self._site.require(job, {REFUSED})
             finally:
                 self._disk.free(job.pid)
-            if job.is_running:
+            if mode == "stream":
                 self._site.write()
-                self._site.finish(job)
+                # What fails in a task is tried again, what fails in the driver ends the job, and that may come next.
+                self._site.finish(job, or_else={REFUSED})
         self.result.full_disks += 1
 
     def _vacuum(self) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -129,7 +129,7 @@ class SinkSite:
             *(["--rejects"] if self.rejects else []),
         ]
 
-    def require(self, job: Part, codes: set[int] | frozenset[int]) -> int:
+    def require(self, job: Part, codes: Set[int]) -> int:
         """Wait for its end.
 
         Raises:
@@ -163,11 +163,12 @@ class SinkSite:
                 raise FaultRunFailed(f"{self.name}: {job.name} did not say {words!r}:\n{job.last_words()}")
             time.sleep(ASK_EVERY_S)
 
-    def finish(self, job: Part) -> None:
-        """Let a stream commit what was written just now, then ask it to end."""
-        self.wait_for_commits(job, job.output().count(": commit ") + 1)
-        job.stop()
-        self.require(job, {DONE})
+    def finish(self, job: Part, or_else: Set[int] = frozenset()) -> None:
+        """Let a stream commit what was written just now, then ask it to end; or_else: or find that it has ended so."""
+        self.wait_for_words(job, f"commit {job.output().count(': commit ') + 1}: ", or_end=bool(or_else))
+        if job.is_running:
+            job.stop()
+        self.require(job, {DONE, *or_else})
 
     # -- events and the count
 

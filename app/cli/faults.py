@@ -61,7 +61,7 @@ def producer(
 @faults.command()
 def sink(
     short: Annotated[bool, typer.Option("--short", help="Each fault once.")] = False,
-    times: Annotated[int, typer.Option(min=1, help="How often each kill; the other faults, a quarter.")] = 20,
+    times: Annotated[int, typer.Option(min=1, help="How often each kill; all else, a quarter.")] = 20,
     store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
     seed: Seed = None,
     folder: Folder = None,
