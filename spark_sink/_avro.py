@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from spark_sink import _avro_task
 from spark_sink._avro_task import DAYS, MICROSECONDS
 from spark_sink._columns import RECORD_COLUMNS, checked, result_schema
+from spark_sink._python_worker import Task, in_worker
 from spark_sink._shape import MAX_DIGITS
-from spark_sink._worker import Task, in_worker
 from spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_sink._columns import ILLEGAL_IN_NAMES, RECORD_COLUMNS
-from spark_sink._worker import Task, in_worker
+from spark_sink._python_worker import Task, in_worker
 from spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:

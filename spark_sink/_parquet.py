@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_sink._worker import Task, in_worker
+from spark_sink._python_worker import Task, in_worker
 from spark_sink.errors import StoreError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_sink._worker import Task, in_worker
+from spark_sink._python_worker import Task, in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_sink._worker import Task, in_worker
+from spark_sink._python_worker import Task, in_worker
 
 SAID = "process int, archives int"
 
