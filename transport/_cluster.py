@@ -20,6 +20,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from errors import BrokerUnavailable, PositionLost
+from transport import _connection  # noqa: F401 - mends aiokafka
 
 log = structlog.get_logger(__name__)
 

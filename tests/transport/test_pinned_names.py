@@ -15,6 +15,7 @@ import faust
 import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer import AIOKafkaConsumer
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
@@ -47,7 +48,7 @@ PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction.py"
 LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_decompression.py"
-SETTLEMENT = "transport/_settlement.py"
+SETTLEMENT, CONNECTION = "transport/_settlement.py", "transport/_connection.py"
 APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
@@ -58,6 +59,7 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (CLUSTER, AIOKafkaClient, "bootstrap", []),
     (CLUSTER, AIOKafkaClient, "close", []),
     (CLUSTER, AIOKafkaClient, "send", ["node_id", "request", "group"]),
+    (CONNECTION, AIOKafkaConnection, "close", ["reason", "exc"]),
     (CLUSTER, AIOKafkaClient, "add_topic", ["topic"]),
     (CLUSTER, AIOKafkaClient, "force_metadata_update", []),
     (CLUSTER, AIOKafkaClient, "coordinator_lookup", ["coordinator_type", "coordinator_key"]),
