@@ -51,6 +51,10 @@ DONE, REFUSED, FENCED = 0, 2, 3
 """Exit codes of the job; see spark_sink._command."""
 
 
+Position = tuple[int, int]
+"""A record's partition, and its number in it."""
+
+
 class SinkSite:
     """One job over one store.
 
@@ -101,7 +105,7 @@ class SinkSite:
         """
         self._parts += 1
         environment = {"SPARK_SINK_CRASH_AT": crash_at, **self._secrets(), **quick_jvm(self._archive)}
-        arguments = [*self._arguments(mode), f"--max-records={at_a_time}"]
+        arguments = self._arguments(mode, at_a_time)
         job = Part(self._folder, f"job-{self._parts}-{mode}", *arguments, module="spark_sink", environment=environment)
         try:
             yield job
@@ -113,7 +117,7 @@ class SinkSite:
     def _secrets(self) -> dict[str, str]:
         return {"SPARK_SINK_URL": self.place.url, "SPARK_SINK_PASSWORD": self.place.password or ""}
 
-    def _arguments(self, mode: str) -> list[str]:
+    def _arguments(self, mode: str, at_a_time: int) -> list[str]:
         return [
             f"--bootstrap={self._bootstrap}",
             f"--topic={self._topic}",
@@ -124,6 +128,7 @@ class SinkSite:
             f"--mode={mode}",
             "--interval=0.1",
             "--columns=n long",
+            f"--max-records={at_a_time}",
             "--master=local[1]",
             f"--jars={','.join(map(str, spark_jars()))}",
             *(["--rejects"] if self.rejects else []),
@@ -202,20 +207,23 @@ class SinkSite:
         """Of the rows, and of the rejects."""
         return [self.place, rejects_place(self.place)] if self.rejects else [self.place]
 
-    def _positions(self, below: Mapping[int, int] | None = None) -> Counter[tuple[int, int]]:
-        """Partition and number of all rows and rejects; of rejects only those below these offsets.
+    def _positions(self, stored: Mapping[int, int]) -> tuple[Counter[Position], set[Position]]:
+        """What rows and rejects there are, and which of the rejects are at the stored offsets or beyond.
 
         Rejects of their own table are committed before the rows, and may be ahead of them.
         """
         found = Counter((int(partition), int(n)) for partition, n in read_rows(self.place, ["_partition", "n"]))
+        ahead = set()
         for place in self.tables[1:]:
             for partition, offset, value in read_rows(place, ["_partition", "_offset", "_value"]):
                 n, _, rest = bytes(value).partition(b" ")
                 if rest != NO_JSON.encode():
                     raise FaultRunFailed(f"{self.name}: {value!r} is among the rejects, and is a row")
-                if below is None or offset < below.get(partition, 0):
-                    found[int(partition), int(n)] += 1
-        return found
+                position = int(partition), int(n)
+                found[position] += 1
+                if offset >= stored.get(partition, 0):
+                    ahead.add(position)
+        return found, ahead
 
     def compare_so_far(self) -> None:
         """At any moment, the rows are what the stored offsets say, each once.
@@ -226,20 +234,20 @@ class SinkSite:
         store = make_store(self.place, NAME, self._topic, 0, Recipe("n long", rejects=self.rejects))
         try:
             stored = store.offsets()
-            found = self._positions(stored) if stored else Counter()
-            everything = self._positions() if stored else Counter()
+            found, ahead = self._positions(stored) if stored else (Counter(), set())
         except SinkError as error:
             raise FaultRunFailed(f"{self.name}: {error}") from None
-        twice = [position for position, count in everything.items() if count > 1]
+        twice = [position for position, count in found.items() if count > 1]
+        settled = set(found) - ahead
         # Numbers are consecutive per partition, so that a hole shows without the offsets of markers.
-        counts = Counter(partition for partition, _ in found)
-        holes = [p for p, count in counts.items() if {n for q, n in found if q == p} != set(range(count))]
+        counts = Counter(partition for partition, _ in settled)
+        holes = [p for p, count in counts.items() if {n for q, n in settled if q == p} != set(range(count))]
         if twice or holes:
             raise FaultRunFailed(f"{self.name}: doubled {twice[:5]}, holes in partitions {holes}; stored {stored}")
 
     def count(self) -> tuple[int, int, int]:
         """Rows of the table, records that are not there, and rows too many."""
-        found = self._positions()
+        found, _ = self._positions({})
         true = {(partition, n) for partition, count in self._written.items() for n in range(count)}
         doubled = sum(count - 1 for count in found.values()) + len(set(found) - true)
         return sum(found.values()), len(true - set(found)), doubled
@@ -258,7 +266,7 @@ class SinkSite:
         }
         # Not a part: its guard would end the JVM with the job, and the archive is written after that.
         with subprocess.Popen(
-            [sys.executable, "-m", "spark_sink", *self._arguments("batch"), f"--max-records={SLICE}"],
+            [sys.executable, "-m", "spark_sink", *self._arguments("batch", SLICE)],
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -27,8 +27,8 @@ def in_worker(task: Task) -> Task:
 
         yield from task(batches)
         # A task that fails ends its worker.
-        finders = list(sys.path_importer_cache.items())
-        for path in [path for path, finder in finders if isinstance(finder, zipimporter)]:
-            sys.path_importer_cache.pop(path, None)
+        for path, finder in list(sys.path_importer_cache.items()):
+            if isinstance(finder, zipimporter):
+                sys.path_importer_cache.pop(path, None)
 
     return run
