@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spark_sink import _avro_task
 from spark_sink._avro_task import DAYS, MICROSECONDS
 from spark_sink._columns import RECORD_COLUMNS, checked, result_schema
-from spark_sink._python_worker import Task, in_worker
+from spark_sink._python_worker import Task, map_batches
 from spark_sink._shape import MAX_DIGITS
 from spark_sink.errors import OptionRefused
 
@@ -88,7 +88,7 @@ def rows(records: DataFrame, values: AvroValues, *, narrow: bool) -> DataFrame:
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
-    return records.select(*record).mapInArrow(in_worker(task(values, narrow=narrow)), result_schema(values.columns))
+    return map_batches(records.select(*record), task(values, narrow=narrow), result_schema(values.columns))
 
 
 def task(values: AvroValues, *, narrow: bool) -> Task:

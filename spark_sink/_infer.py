@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_sink._columns import ILLEGAL_IN_NAMES, RECORD_COLUMNS
-from spark_sink._python_worker import Task, in_worker
+from spark_sink._python_worker import Task, map_batches
 from spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def sampled(records: DataFrame) -> Sample:
     from pyspark.sql.types import StructField, StructType
 
     illegal = ILLEGAL_IN_NAMES.pattern
-    task = in_worker(_looking(illegal, SAMPLE_OBJECTS, MAX_NAMES, MAX_NAME_BYTES))
-    found = records.select(F.col("value")).mapInArrow(task, FOUND).collect()
+    task = _looking(illegal, SAMPLE_OBJECTS, MAX_NAMES, MAX_NAME_BYTES)
+    found = map_batches(records.select(F.col("value")), task, FOUND).collect()
     types: dict[str, set[str]] = {}
     seen: dict[str, int] = {}
     left_out: dict[str, str] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_sink._python_worker import Task, in_worker
+from spark_sink._python_worker import Task, map_batches
 from spark_sink.errors import StoreError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def write_files(
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    done = plain.mapInArrow(in_worker(_task(folder, schema, stem, filesystem)), WRITTEN).collect()
+    done = map_batches(plain, _task(folder, schema, stem, filesystem), WRITTEN).collect()
     written = [(row.file, row.rows, row.bytes) for row in done]
     for name, rows, size in written:
         if rows == NO_FOLDER:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_sink._python_worker import Task, in_worker
+from spark_sink._python_worker import Task, map_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,9 +62,7 @@ def stage(dataframe: DataFrame, connection: Connection, copy: str) -> dict[str, 
     Returns:
         Rows per token. Rows of other tokens stem from attempts that failed or were not needed.
     """
-    return {
-        row.token: row.rows for row in dataframe.mapInArrow(in_worker(_staging(connection, copy)), STAGED).collect()
-    }
+    return {row.token: row.rows for row in map_batches(dataframe, _staging(connection, copy), STAGED).collect()}
 
 
 def commit_partitions(
@@ -90,8 +88,8 @@ def commit_partitions(
     Returns:
         Rows of each partition that had any.
     """
-    task = in_worker(_committing(connection, dict(statements), generation, position, dict(start), dict(end)))
-    return {row.partition: row.rows for row in dataframe.mapInArrow(task, WRITTEN).collect()}
+    task = _committing(connection, dict(statements), generation, position, dict(start), dict(end))
+    return {row.partition: row.rows for row in map_batches(dataframe, task, WRITTEN).collect()}
 
 
 def _staging(connection: Connection, copy_statement: str) -> Task:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 Task = Callable[[Iterable[Any]], Iterator[Any]]
-"""Arrow batches in, Arrow batches out, as `DataFrame.mapInArrow` takes it."""
+"""Arrow batches in, Arrow batches out."""
 
 
-def in_worker(task: Task) -> Task:
-    """The same task, after which the worker's next one begins without reading archives.
+def map_batches(dataframe: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
+    """`DataFrame.mapInArrow`, after which the worker's next task begins without reading archives.
 
     Before each task pyspark has Python forget what it knows of its import path, and up to Python 3.11 that reads the
     listings of all archives on it anew: spark-core's jar with its thousands of classes among them, which took more
@@ -18,9 +22,14 @@ def in_worker(task: Task) -> Task:
     are not read; the next import that needs one makes it again.
 
     Args:
+        dataframe: the rows.
         task: a nested function, so that executors need nothing of this package.
+        schema: of what it hands out.
     """
+    return dataframe.mapInArrow(_forgetting_archives(task), schema)
 
+
+def _forgetting_archives(task: Task) -> Task:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import sys
         from zipimport import zipimporter

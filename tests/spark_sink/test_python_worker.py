@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_sink._python_worker import Task, in_worker
+from spark_sink._python_worker import Task, map_batches
 
 SAID = "process int, archives int"
 
@@ -32,19 +32,19 @@ def _looking() -> Task:
     return look
 
 
-def _run(spark: SparkSession, task: Task) -> tuple[int, int, int]:
+def _said(ran: DataFrame) -> tuple[int, int, int]:
     """Process, archives in its caches when the task began, and at its end."""
-    one = spark.range(1).coalesce(1)
-    before, after = one.mapInArrow(task, SAID).collect()
+    before, after = ran.collect()
     assert before.process == after.process
     return before.process, before.archives, after.archives
 
 
 def test_no_archive_is_left_for_the_next_task_to_read_again(spark: SparkSession) -> None:
-    first, _, made = _run(spark, in_worker(_looking()))
+    one = spark.range(1).coalesce(1)
+    first, _, made = _said(map_batches(one, _looking(), SAID))
     assert made > 0  # Spark's own are on the path
-    second, found, made = _run(spark, _looking())
+    second, found, made = _said(one.mapInArrow(_looking(), SAID))
     assert (second, found) == (first, 0)
     assert made > 0
     # Without it they stay, and each task reads them.
-    assert _run(spark, _looking())[:2] == (first, made)
+    assert _said(one.mapInArrow(_looking(), SAID))[:2] == (first, made)
