@@ -17,7 +17,7 @@ from app._embedded import EmbeddedBroker
 from errors import FaultRunFailed
 from faults._disk import SmallDisk
 from faults._postgres import PostgresServer, find_postgres, run_postgres
-from faults._sink_site import CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
+from faults._sink_site import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
 from spark_sink import Place, vacuum
 
 BEFORE = ("before-write", "before-commit")
@@ -239,7 +239,10 @@ class _Run:
         self.result.frozen += 1
 
     def _pair(self) -> None:
-        with self._site.job("batch") as one, self._site.job("batch") as other:
+        with (
+            self._site.job("batch", at_a_time=A_FEW_COMMITS) as one,
+            self._site.job("batch", at_a_time=A_FEW_COMMITS) as other,
+        ):
             codes = {self._site.require(one, {DONE, FENCED}), self._site.require(other, {DONE, FENCED})}
         if codes == {FENCED}:
             raise FaultRunFailed(f"{self._name}: two jobs were started together, and both were fenced")

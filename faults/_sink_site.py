@@ -28,6 +28,8 @@ SLICE = 150
 """Offsets per commit."""
 CATCH_UP = 100_000
 """Offsets per commit of a job that nothing is done to: killed ones leave a backlog of hundreds of slices."""
+A_FEW_COMMITS = 1_000
+"""Offsets per commit of jobs that are started together: the one that stays is soon through that backlog."""
 PER_STEP = 600
 """Records that are added before each fault: more commits than any fault waits for, so that none comes too late."""
 
