@@ -9,7 +9,7 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from app._embedded import EmbeddedBroker, free_port, node_settings
+from app._embedded import LET_IN_AGAIN_SOON, EmbeddedBroker, free_port, node_settings
 from faults._proxy import Line, Proxy
 
 ASK_S = 10.0
@@ -91,6 +91,7 @@ class EmbeddedKafka(Kafka):
                     "listeners": ",".join(listeners),
                     "advertised.listeners": ",".join(advertised),
                     "listener.security.protocol.map": security,
+                    **LET_IN_AGAIN_SOON,
                     **(options or {}),
                 },
             )

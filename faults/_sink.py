@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app._embedded import EmbeddedBroker
+from app._embedded import LET_IN_AGAIN_SOON, EmbeddedBroker
 from errors import FaultRunFailed
 from faults._disk import SmallDisk
 from faults._postgres import PostgresServer, find_postgres, run_postgres
@@ -112,7 +112,7 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
         for name in sorted(set(STORES) - set(names)):
             say(f"{name} is left out")
         server = site.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
-        broker = site.enter_context(EmbeddedBroker(folder / "kafka"))
+        broker = site.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
         for name in names:
             began = time.monotonic()
             with ExitStack() as of_store:

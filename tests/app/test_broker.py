@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from app import _guard
 from app._broker import EmbeddedBroker, choose_broker, open_broker, wait_until_reachable
+from app._embedded import LET_IN_AGAIN_SOON
 from app._reach import Reachability
 from app.settings import Settings
 from errors import BrokerUnavailable, SettingsError, SetupError
@@ -64,7 +65,7 @@ def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
 
 
 def test_records_and_address_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path / "kafka with, odd näme") as broker:
+    with EmbeddedBroker(tmp_path / "kafka with, odd näme", options=LET_IN_AGAIN_SOON) as broker:
         address = broker.bootstrap
         admin = AdminClient({"bootstrap.servers": address})
         admin.create_topics([NewTopic("events", 1, 1)])["events"].result(30)

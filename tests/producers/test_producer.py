@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.admin import NewTopic as Topic
 
 from app._broker import EmbeddedBroker
+from app._embedded import LET_IN_AGAIN_SOON
 from errors import (
     BrokerUnavailable,
     ProducerFenced,
@@ -414,7 +415,7 @@ def test_ones_own_source_resumes_and_a_changed_one_is_refused(broker: str, new_t
 
 def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
     said: list[str] = []
-    with EmbeddedBroker() as embedded:
+    with EmbeddedBroker(options=LET_IN_AGAIN_SOON) as embedded:
         options = {"bootstrap.servers": embedded.bootstrap}
         admin = AdminClient(options)
         admin.create_topics([Topic("events", 1, 1)])["events"].result(30)
