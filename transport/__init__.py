@@ -8,8 +8,8 @@ transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encodi
 from transport._changelog import Changelog, ChangelogReader
 from transport._cluster import EARLIEST, LATEST, Cluster
 from transport._crash import POINTS as CRASH_POINTS
+from transport._crash import SETTLEMENT_POINTS, crash_point
 from transport._crash import VARIABLE as CRASH_AT
-from transport._crash import crash_point
 from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus
@@ -24,6 +24,7 @@ __all__ = [
     "CRASH_POINTS",
     "EARLIEST",
     "LATEST",
+    "SETTLEMENT_POINTS",
     "AlwaysOn",
     "Changelog",
     "ChangelogReader",

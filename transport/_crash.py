@@ -4,7 +4,7 @@
 call of an empty function, a few times per commit. The order of the points is the durable order (docs/decisions/0001):
 
     fenced        transactional id initialised, nothing read yet
-    restored      changelog replayed, committed offset not read yet
+    restored      committed offset read and changelog replayed, nothing fetched yet
     fetched       step 1, for one batch
     judged        step 2: pushed has moved, nothing is sent
     produced      step 3, output and dead letters are on their way
@@ -13,6 +13,12 @@ call of an empty function, a few times per commit. The order of the points is th
     committed     step 5: the transaction is committed, memory does not know
     remembered    step 6: pushed has become persisted, the local store does not know
     saved         step 6: the local store knows
+
+Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
+
+    noted         how it is to end is written down, the id is not taken over yet
+    owing         taken over, which made Kafka forget it
+    completing    the empty transaction that completes it has begun
 """
 
 from __future__ import annotations
@@ -34,14 +40,16 @@ POINTS: Final = (
     "remembered",
     "saved",
 )
+SETTLEMENT_POINTS: Final = ("noted", "owing", "completing")
 
 
 class _Plan:
     def __init__(self, text: str) -> None:
         self.point, _, times = text.partition(":")
         self.left = int(times or 1)
-        if self.point not in POINTS:
-            raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {', '.join(POINTS)}")
+        if self.point not in POINTS + SETTLEMENT_POINTS:
+            points = ", ".join(POINTS + SETTLEMENT_POINTS)
+            raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {points}")
 
     def __call__(self, point: str) -> None:
         if point == self.point:

@@ -37,7 +37,8 @@ from transport._encoding import EncodedBatch, forward, with_headers
 from transport._partition_state import PartitionState
 from transport._policy import AlwaysOn, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
-from transport._transaction import OFFSET_METADATA, Appended, State, TransactionalProducer
+from transport._transaction import State, TransactionalProducer
+from transport._transaction_requests import OFFSET_METADATA, Appended
 
 log = structlog.get_logger(__name__)
 
@@ -251,12 +252,17 @@ class Lane:
             await asyncio.gather(work, stop, return_exceptions=True)
 
     async def _take_over(self) -> None:
-        """Fence the previous owner, then read what it has committed: first the changelog, then the offset."""
+        """Fence the previous owner, then read what it has committed.
+
+        First the offset: were it read last, one that is frozen before that, and thaws when another one has taken over
+        and committed, would find an offset that its changelog does not know of.
+        """
         spec, state = self.spec, self.state
         self.status.state = LaneState.STARTING
         await self._producer.initialise()
         crash_point("fenced")
         self.status.state = LaneState.RESTORING
+        committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         opening = asyncio.ensure_future(asyncio.to_thread(state.open))
         try:
             await asyncio.shield(opening)
@@ -266,7 +272,6 @@ class Lane:
         self.status.restored += await self._changelog.restore()
         await self.switch.known_to(state.policy_position)
         crash_point("restored")
-        committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         position = self._agreed(committed)
         if position is None:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)

@@ -6,141 +6,67 @@ readers, and everything behind them too, until the producer id's next marker end
 meant for. A worker that reads the changelog meanwhile does not see what it has committed, judges the same input once
 more, and its next commit makes both visible. So whoever takes over asks first (docs/decisions/0006-settlement.md).
 
-aiokafka 0.14 lacks the two requests (KIP-664), and has no types.
+Taking over makes the coordinator forget how the last transaction ended. Who is about to do it leaves a note before: the
+offset of a group that is named as the transactional id, for each partition that is open, with the end as its metadata
+(docs/decisions/0016-a-note-before-taking-over.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+import asyncio
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+import structlog
 from aiokafka import errors as kafka
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.transaction import EndTxnRequest
 
 from errors import TransactionError
-from transport._cluster import TRANSACTION, Cluster, Retry, raise_for
+from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from transport._describe import DescribeProducersRequest, DescribeTransactionsRequest
 
-TEXT: Final = CompactString("utf-8")
-TAGS: Final = ("tags", TaggedFields)
+log = structlog.get_logger(__name__)
+
 ID_NOT_FOUND: Final = 105
 """TRANSACTIONAL_ID_NOT_FOUND: nobody has used it yet, or not for transactional.id.expiration.ms."""
+EMPTY: Final = "Empty"
+"""Taken over, and no transaction has begun since."""
 COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 NO_TRANSACTION: Final = -1
+MARKERS_S: Final = 0.005
+"""A few times of what the markers of a transaction take while all is well."""
+SETTLE_WITHIN_S: Final = 5.0
+"""From taking an id over until its new owner may begin to complete what was left open: after that it starts again."""
+OWNER_S: Final = 2 * SETTLE_WITHIN_S
+"""How long nothing has moved when that owner is taken for dead: it cannot begin any more, and what it sent has come."""
+ORPHANED_FOR_S: Final = 60.0
+"""After that a person is needed."""
 ORPHANED: Final = (
-    "Kafka has left a transaction open, and its owner died before it could end it: nobody knows how it was meant to "
-    "end. See docs/reference/halted.md"
+    "Kafka has left a transaction open, and whoever took its id over has left no note: nobody knows how it was meant "
+    "to end. See docs/reference/halted.md"
 )
+NOTE: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
+ENDS: Final = {True: "commit", False: "abort"}
 
 Place = tuple[str, int]
 """topic, partition"""
 
 
-class DescribeTransactionsResponse_v0(Response):  # type: ignore[misc]
-    API_KEY = 65
-    API_VERSION = 0
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "transactions",
-            CompactArray(
-                ("error_code", Int16),
-                ("transactional_id", TEXT),
-                ("state", TEXT),
-                ("timeout_ms", Int32),
-                ("start_time_ms", Int64),
-                ("producer_id", Int64),
-                ("producer_epoch", Int16),
-                ("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
-                TAGS,
-            ),
-        ),
-        TAGS,
-    )
+class LastTransaction(NamedTuple):
+    """What the coordinator of a transactional id knows. started_ms: 0 or -1 where there is none."""
+
+    started_ms: int
+    state: str
+    producer_id: int
+    epoch: int
 
 
-class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
-    FLEXIBLE_VERSION = True
-    API_KEY = 65
-    API_VERSION = 0
-    RESPONSE_TYPE = DescribeTransactionsResponse_v0
-    SCHEMA = Schema(("transactional_ids", CompactArray(TEXT)), TAGS)
+class OpenAt(NamedTuple):
+    """An open transaction in a partition: of which epoch, and the offset of its first record."""
 
-
-class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """What a coordinator knows of a transactional id (KIP-664)."""
-
-    API_KEY = 65
-
-    def __init__(self, transactional_id: str) -> None:
-        self._transactional_id = transactional_id
-
-    def build(self, request_struct_class: type[DescribeTransactionsRequest_v0]) -> DescribeTransactionsRequest_v0:
-        return request_struct_class([self._transactional_id], {})
-
-
-class DescribeProducersResponse_v0(Response):  # type: ignore[misc]
-    API_KEY = 61
-    API_VERSION = 0
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("name", TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("error_message", TEXT),
-                        (
-                            "producers",
-                            CompactArray(
-                                ("producer_id", Int64),
-                                ("producer_epoch", Int32),
-                                ("last_sequence", Int32),
-                                ("last_timestamp", Int64),
-                                ("coordinator_epoch", Int32),
-                                ("transaction_start", Int64),
-                                TAGS,
-                            ),
-                        ),
-                        TAGS,
-                    ),
-                ),
-                TAGS,
-            ),
-        ),
-        TAGS,
-    )
-
-
-class DescribeProducersRequest_v0(RequestStruct):  # type: ignore[misc]
-    FLEXIBLE_VERSION = True
-    API_KEY = 61
-    API_VERSION = 0
-    RESPONSE_TYPE = DescribeProducersResponse_v0
-    SCHEMA = Schema(
-        ("topics", CompactArray(("name", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
-        TAGS,
-    )
-
-
-class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: ignore[misc]
-    """Which producers the leader of partitions knows, and where their open transactions begin (KIP-664)."""
-
-    API_KEY = 61
-
-    def __init__(self, places: list[Place]) -> None:
-        self._places = places
-
-    def build(self, request_struct_class: type[DescribeProducersRequest_v0]) -> DescribeProducersRequest_v0:
-        return request_struct_class([(topic, [partition], {}) for topic, partition in self._places], {})
-
-
-class Orphaned(kafka.KafkaError):  # type: ignore[misc]
-    """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way."""
+    epoch: int
+    start: int
 
 
 class Unsettled(NamedTuple):
@@ -148,7 +74,18 @@ class Unsettled(NamedTuple):
 
     producer_id: int
     committed: bool
-    open: list[Place]
+    open: dict[Place, OpenAt]
+
+
+class Orphaned(kafka.KafkaError):  # type: ignore[misc]
+    """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way.
+
+    last: as the coordinator has it; unsettled: how they were to end, where a note says so
+    """
+
+    def __init__(self, text: str, last: LastTransaction, unsettled: Unsettled | None) -> None:
+        super().__init__(text)
+        self.last, self.unsettled = last, unsettled
 
 
 async def find_unsettled(
@@ -162,32 +99,139 @@ async def find_unsettled(
     Raises:
         TransactionError: this user may not ask, or Kafka is too old to be asked.
         Orphaned: records are open, and the coordinator does not know any more how they were to end.
-        aiokafka.errors.KafkaError: the coordinator does not answer, or is about to end a transaction.
+        aiokafka.errors.KafkaError: a coordinator does not answer, or is about to end a transaction.
     """
     while (known := await _last_transaction(cluster, transactional_id, connection)) is not None:
         left = await left_open(cluster, known.producer_id, partitions, connection)
+        is_over = known.state in COMPLETE
+        # What an open transaction has written itself is the coordinator's business; what is older is not.
+        stuck = {place: there for place, there in left.items() if is_over or there.epoch < known.epoch}
+        noted = await _noted(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
         # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
         if await _last_transaction(cluster, transactional_id, connection) == known:
             break
     else:
         return None
-    _, state, producer_id, epoch = known
-    if state in COMPLETE:
-        return Unsettled(producer_id, COMPLETE[state], list(left)) if left else None
-    # What an open transaction has written itself is the coordinator's business; what is older is not.
-    if orphans := [place for place, epoch_there in left.items() if epoch_there < epoch]:
-        raise Orphaned(f"{transactional_id}: open in {orphans}, and its state is {state}")
+    if not stuck:
+        return None
+    if noted is None and is_over:
+        noted = COMPLETE[known.state]
+    unsettled = None if noted is None else Unsettled(known.producer_id, noted, stuck)
+    if not is_over:
+        raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, unsettled)
+    return unsettled
+
+
+async def last_end(
+    cluster: Cluster, transactional_id: str, partitions: Collection[Place], connection: Hashable
+) -> Unsettled | None:
+    """`find_unsettled`, tried until there is an answer; what somebody took over and did not end is ended by the note.
+
+    Raises:
+        TransactionError: this user may not ask, Kafka is too old to be asked, or nobody knows how records were to end.
+    """
+    retry = Retry("ask for the last transaction", id=transactional_id)
+    retry.pause_s = MARKERS_S
+    clock = asyncio.get_running_loop().time
+    seen: LastTransaction | None = None
+    since = 0.0
+    while True:
+        try:
+            return await find_unsettled(cluster, transactional_id, partitions, connection)
+        except kafka.TransactionalIdAuthorizationFailed as error:
+            raise TransactionError(
+                f"{transactional_id}: this user may not ask for it: {error!r}. Check the id's ACLs"
+            ) from None
+        except Orphaned as orphaned:
+            if orphaned.last != seen:
+                seen, since = orphaned.last, clock()
+            if clock() - since > ORPHANED_FOR_S:
+                raise TransactionError(f"{orphaned}. {ORPHANED}") from None
+            if orphaned.unsettled is not None and clock() - since > OWNER_S:
+                if orphaned.last.state == EMPTY:
+                    return orphaned.unsettled
+                await _end_for_another(cluster, transactional_id, orphaned.last, orphaned.unsettled, connection)
+            await retry.wait(orphaned)
+        except kafka.KafkaError as error:
+            cluster.forget_coordinator(TRANSACTION, transactional_id)
+            await retry.wait(error)
+
+
+async def _end_for_another(
+    cluster: Cluster, transactional_id: str, last: LastTransaction, unsettled: Unsettled, connection: Hashable
+) -> None:
+    """End the empty transaction that another one began to complete this, and was killed: taking over would abort it."""
+    log.warning("ending what another began to complete", id=transactional_id, **describe(unsettled))
+    request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, unsettled.committed)
+    try:
+        node = await cluster.coordinator(TRANSACTION, transactional_id)
+        raise_for((await cluster.send(node, request, connection)).error_code)
+    except kafka.KafkaError as error:  # whether it ended, the next look tells
+        cluster.forget_coordinator(TRANSACTION, transactional_id)
+        log.warning("not ended", id=transactional_id, reason=repr(error))
+
+
+async def leave_note(cluster: Cluster, transactional_id: str, unsettled: Unsettled, connection: Hashable) -> None:
+    """Write down how a transaction was to end, for whoever comes after the one that is about to take its id over.
+
+    Raises:
+        aiokafka.errors.KafkaError: the group's coordinator does not answer, or refuses.
+    """
+    topics = [
+        (topic, [(partition, there.start, _note(unsettled.committed, unsettled.producer_id, there))])
+        for (topic, partition), there in unsettled.open.items()
+    ]
+    request = OffsetCommitRequest(
+        transactional_id,
+        OffsetCommitRequest.DEFAULT_GENERATION_ID,  # no member: nobody subscribes as this group
+        "",
+        OffsetCommitRequest.DEFAULT_RETENTION_TIME,
+        topics,
+    )
+    response = await _ask_group(cluster, transactional_id, request, connection)
+    for _, partitions in response.topics:
+        for _, code in partitions:
+            raise_for(code, transactional_id)
+
+
+async def _noted(
+    cluster: Cluster, transactional_id: str, producer_id: int, stuck: Mapping[Place, OpenAt], connection: Hashable
+) -> bool | None:
+    """Whether these open records were to be committed, by the note about them; None where there is none for all."""
+    request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
+    try:
+        response = await _ask_group(cluster, transactional_id, request, connection)
+    except kafka.GroupAuthorizationFailedError:
+        return None  # then it could not be written either, and who tried has said so
+    raise_for(response.error_code, transactional_id)
+    notes: dict[Place, tuple[int, str]] = {}
+    for topic, partitions in response.topics:
+        for partition, offset, metadata, code in partitions:
+            raise_for(code, f"{topic}, partition {partition}")
+            notes[topic, partition] = offset, metadata
+    for committed in ENDS:
+        # Producer id, epoch and offset are this transaction's alone: an older note does not pass for one about it.
+        if all(
+            notes.get(place) == (there.start, _note(committed, producer_id, there)) for place, there in stuck.items()
+        ):
+            return committed
     return None
 
 
-class _LastTransaction(NamedTuple):
-    started_ms: int
-    state: str
-    producer_id: int
-    epoch: int
+def _note(committed: bool, producer_id: int, there: OpenAt) -> str:
+    return NOTE.format(end=ENDS[committed], producer_id=producer_id, epoch=there.epoch)
 
 
-async def _last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> _LastTransaction | None:
+async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
+    try:
+        node = await cluster.coordinator(GROUP, group)
+        return await cluster.send(node, request, connection)
+    except kafka.KafkaError:
+        cluster.forget_coordinator(GROUP, group)
+        raise
+
+
+async def _last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
     """What the coordinator knows of an id; None where it knows nothing."""
     try:
         node = await cluster.coordinator(TRANSACTION, transactional_id)
@@ -200,13 +244,13 @@ async def _last_transaction(cluster: Cluster, transactional_id: str, connection:
     raise_for(code, transactional_id)
     if state.startswith("Prepare"):
         raise kafka.ConcurrentTransactions  # the markers are being written
-    return _LastTransaction(started_ms, state, producer_id, epoch)
+    return LastTransaction(started_ms, state, producer_id, epoch)
 
 
 async def left_open(
     cluster: Cluster, producer_id: int, partitions: Iterable[Place], connection: Hashable
-) -> dict[Place, int]:
-    """Where a producer has an open transaction, and with which epoch. Tries until all leaders have answered.
+) -> dict[Place, OpenAt]:
+    """Where a producer has an open transaction. Tries until all leaders have answered.
 
     Raises:
         TransactionError: this user may not ask.
@@ -218,15 +262,15 @@ async def left_open(
             by_leader: dict[int, list[Place]] = {}
             for place in places:
                 by_leader.setdefault(await cluster.leader(*place), []).append(place)
-            left: dict[Place, int] = {}
+            left: dict[Place, OpenAt] = {}
             for leader, led in by_leader.items():
                 response = await cluster.send(leader, DescribeProducersRequest(led), connection)
                 for topic, answers, *_ in response.topics:
                     for partition, code, _, producers, *_ in answers:
                         raise_for(code, f"{topic}, partition {partition}")
-                        for one, epoch, _, _, _, transaction_start, *_ in producers:
-                            if one == producer_id and transaction_start != NO_TRANSACTION:
-                                left[topic, partition] = epoch
+                        for one, epoch, _, _, _, start, *_ in producers:
+                            if one == producer_id and start != NO_TRANSACTION:
+                                left[topic, partition] = OpenAt(epoch, start)
             return left
         except kafka.TopicAuthorizationFailedError as error:
             raise TransactionError(
@@ -241,4 +285,4 @@ async def left_open(
 def describe(unsettled: Unsettled) -> dict[str, Any]:
     """For a line in the log."""
     places = [f"{topic}-{partition}" for topic, partition in unsettled.open]
-    return {"producer_id": unsettled.producer_id, "ended": "commit" if unsettled.committed else "abort", "open": places}
+    return {"producer_id": unsettled.producer_id, "ended": ENDS[unsettled.committed], "open": places}

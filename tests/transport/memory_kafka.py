@@ -220,6 +220,19 @@ class MemoryKafka:
             answers.append((topic, [(number, code, None, producers)]))
         return SimpleNamespace(topics=answers)
 
+    def OffsetCommitRequest(self, consumer_group: str, topics: Any, **_: Any) -> Any:
+        for topic, partitions in topics:
+            for number, offset, metadata in partitions:
+                self.offsets[consumer_group, topic, number] = Committed(offset, metadata)
+        return SimpleNamespace(topics=[(topic, [(each[0], 0) for each in partitions]) for topic, partitions in topics])
+
+    def OffsetFetchRequest(self, consumer_group: str, partitions: Any) -> Any:
+        found = [
+            (topic, [(number, *self.offsets.get((consumer_group, topic, number), (-1, "")), 0) for number in numbers])
+            for topic, numbers in partitions
+        ]
+        return SimpleNamespace(topics=found, error_code=0)
+
     def EndTxnRequest(self, transaction_result: bool, **who: Any) -> Any:
         transaction, code = self._open(**who)
         wanted = "committed" if transaction_result else "aborted"

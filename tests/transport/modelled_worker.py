@@ -107,6 +107,9 @@ class Worker:
         partition = self.sequences.partition(0)
         self.lane = Lane(self.link, SPEC, partition, self.deliveries.put, self.policies)  # type: ignore[arg-type]
         self.crash_at: tuple[str, int] | None = None
+        self.freeze_at: str | None = None
+        self.leaderless_at_the_end: set[tuple[str, int]] = set()
+        """Partitions that nobody leads any more when this worker is about to commit."""
 
     async def start(self) -> None:
         CURRENT.set(self)
@@ -118,6 +121,12 @@ class Worker:
             yield await self.deliveries.get()
 
     def comes_to(self, point: str) -> None:
+        if point == "offered":
+            self.link.kafka.without_leader |= self.leaderless_at_the_end
+            self.leaderless_at_the_end = set()
+        if self.freeze_at == point:
+            self.freeze_at = None
+            self.link.awake.clear()
         if self.crash_at is not None and self.crash_at[0] == point:
             self.crash_at = (point, self.crash_at[1] - 1)
             if self.crash_at[1] <= 0:

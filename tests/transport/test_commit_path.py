@@ -38,11 +38,12 @@ from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, 
 
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Bounds, Evicted, Identity, Progress, Stretch
 from tables._store import EVICTED, PROGRESS, Store
-from transport import CRASH_POINTS, LaneState
-from transport._transaction import OFFSET_METADATA
+from transport import CRASH_POINTS, SETTLEMENT_POINTS, LaneState
+from transport._transaction_requests import OFFSET_METADATA
 
 FOREIGN = 77
 """A transactional producer that writes to the input and is none of ours."""
+ALL_POINTS = (*CRASH_POINTS, *SETTLEMENT_POINTS)
 SLOTS = (0, 1)
 PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
@@ -256,16 +257,7 @@ class CommitPath(RuleBasedStateMachine):
     @rule(seconds=STEP_S)
     def go_on(self, seconds: float) -> None:
         run(self.loop, asyncio.sleep(seconds))
-        self._let_settle()
         self._bury()
-
-    def _let_settle(self) -> None:
-        """Nobody dies between taking over an id and ending what Kafka has left open.
-
-        Who does takes with it how that was to end, and the partition halts (docs/decisions/0006-settlement.md).
-        """
-        while any(worker and worker.lane._producer._owed for worker in self.workers):
-            run(self.loop, asyncio.sleep(0.05))
 
     @precondition(_running)
     @rule(data=st.data())
@@ -277,6 +269,7 @@ class CommitPath(RuleBasedStateMachine):
     def _stop(self, slot: int) -> None:
         worker = self.workers[slot]
         assert worker is not None
+        worker.freeze_at, worker.leaderless_at_the_end = None, set()
         with suppress(PowerOff):  # `crash_at` may be met on the way
             run(self.loop, asyncio.wait_for(worker.stop(), 1_000))
         self._bury()
@@ -290,6 +283,12 @@ class CommitPath(RuleBasedStateMachine):
         if thaw:
             self.thaw(seconds)
 
+    @precondition(_running)
+    @rule(data=st.data(), point=st.sampled_from(ALL_POINTS), seconds=STEP_S)
+    def freeze_at(self, data: st.DataObject, point: str, seconds: float) -> None:
+        self._worker(data).freeze_at = point
+        self.append(data, seconds)
+
     @precondition(lambda self: any(worker and not worker.link.awake.is_set() for worker in self.workers))
     @rule(seconds=STEP_S)
     def thaw(self, seconds: float) -> None:
@@ -300,7 +299,7 @@ class CommitPath(RuleBasedStateMachine):
     # What fails, while there is something to do.
 
     @precondition(_running)
-    @rule(data=st.data(), point=st.sampled_from(CRASH_POINTS), times=st.integers(1, 3), seconds=STEP_S)
+    @rule(data=st.data(), point=st.sampled_from(ALL_POINTS), times=st.integers(1, 3), seconds=STEP_S)
     def crash_at(self, data: st.DataObject, point: str, times: int, seconds: float) -> None:
         self._worker(data).crash_at = (point, times)
         self.append(data, seconds)
@@ -309,7 +308,6 @@ class CommitPath(RuleBasedStateMachine):
     @precondition(_running)
     @rule(data=st.data())
     def crash_now(self, data: st.DataObject) -> None:
-        self._let_settle()
         self._worker(data).power_off()
         self._bury()
         self._start_again(data)
@@ -333,6 +331,27 @@ class CommitPath(RuleBasedStateMachine):
         self.go_on(longer)
         if data.draw(st.booleans()):
             self.leaders_return(seconds)
+
+    @precondition(_running)
+    @rule(
+        data=st.data(),
+        places=st.sets(st.sampled_from(PLACES), min_size=1),
+        point=st.sampled_from(SETTLEMENT_POINTS),
+        what=st.sampled_from(["crash", "freeze", "crash both", "nothing"]),
+        seconds=STEP_S,
+    )
+    def lose_markers(
+        self, data: st.DataObject, places: set[tuple[str, int]], point: str, what: str, seconds: float
+    ) -> None:
+        """And perhaps whoever is to complete it, or both that are."""
+        worker = self._worker(data)
+        worker.leaderless_at_the_end = places
+        for each in filter(None, self.workers) if what == "crash both" else [worker]:
+            each.crash_at = (point, 1) if what.startswith("crash") else each.crash_at
+            each.freeze_at = point if what == "freeze" else each.freeze_at
+        self.append(data, seconds)
+        self.leaders_return(seconds)
+        self._start_again(data)
 
     @precondition(lambda self: self.kafka.without_leader)
     @rule(seconds=STEP_S)
@@ -362,7 +381,8 @@ class CommitPath(RuleBasedStateMachine):
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(copy, store)
 
-    @precondition(lambda self: self.workers == [None, None] and not self.kafka.without_leader and not self.was_ahead)
+    @precondition(lambda self: self.workers == [None, None] and not (self.was_ahead or self._left_open))
+    @precondition(lambda self: not self.kafka.without_leader)
     @rule()
     def start_on_a_store_that_is_ahead(self) -> None:
         self.was_ahead = True
@@ -389,9 +409,10 @@ class CommitPath(RuleBasedStateMachine):
     @property
     def _left_open(self) -> bool:
         """Whether Kafka calls a transaction complete that it has not ended everywhere."""
-        ids = self.kafka.transactions.values()
-        logs = [self.kafka.logs[place] for place in PLACES]
-        return all(each.state != "open" for each in ids) and any(log.stable_end != log.end for log in logs)
+        ids = {each.producer: each for each in self.kafka.transactions.values()}
+        batches = [batch for place in PLACES for batch in self.kafka.logs[place].batches if batch.committed is None]
+        # What an open transaction has written itself will be settled with it.
+        return any((last := ids[b.producer]).state != "open" or b.epoch < last.epoch for b in batches)
 
     @property
     def committed_offset(self) -> int:
@@ -458,7 +479,8 @@ class CommitPath(RuleBasedStateMachine):
             self.kafka.without_leader.clear()
             self._bury()
             for worker in filter(None, self.workers):
-                worker.crash_at = worker.link.lose = None
+                worker.crash_at = worker.link.lose = worker.freeze_at = None
+                worker.leaderless_at_the_end = set()
             for slot in self._running():
                 self._stop(slot)
             self.workers = [last := self._new_worker("last"), None]

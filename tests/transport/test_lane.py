@@ -15,7 +15,7 @@ from app._broker import EmbeddedBroker
 from tables import LastSequence
 from transport import LaneState
 from transport._lane import WORTH_A_COMMIT
-from transport._transaction import OFFSET_METADATA
+from transport._transaction_requests import OFFSET_METADATA
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NEVER_MS = 600_000

@@ -20,7 +20,7 @@ from aiokafka.consumer import AIOKafkaConsumer
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.api import RequestStruct
-from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.produce import ProduceRequest
@@ -46,9 +46,11 @@ from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
-CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction.py"
+CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction_requests.py"
+PRODUCER = "transport/_transaction.py"
 LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_decompression.py"
-SETTLEMENT, CONNECTION = "transport/_settlement.py", "transport/_connection.py"
+DESCRIBE, CONNECTION = "transport/_describe.py", "transport/_connection.py"
+SETTLEMENT = "transport/_settlement.py"
 APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
@@ -75,11 +77,11 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (READING, aiokafka.codec, "snappy_decode", ["payload"]),
     (READING, aiokafka.codec, "lz4_decode", ["payload"]),
     (READING, aiokafka.codec, "zstd_decode", ["payload"]),
-    (SETTLEMENT, RequestStruct, "build_request_header", ["correlation_id", "client_id"]),
-    (SETTLEMENT, RequestStruct, "parse_response_header", ["read_buffer"]),
-    (SETTLEMENT, CompactArray, "decode", ["data"]),
-    (SETTLEMENT, CompactString, "decode", ["data"]),
-    (SETTLEMENT, TaggedFields, "decode", ["data"]),
+    (DESCRIBE, RequestStruct, "build_request_header", ["correlation_id", "client_id"]),
+    (DESCRIBE, RequestStruct, "parse_response_header", ["read_buffer"]),
+    (DESCRIBE, CompactArray, "decode", ["data"]),
+    (DESCRIBE, CompactString, "decode", ["data"]),
+    (DESCRIBE, TaggedFields, "decode", ["data"]),
     (LANES, SubscriptionState, "fetch_context", []),
     (LANES, PartitionAssignor, "assigned_actives", []),
     (LANES, PartitionAssignor, "assigned_standbys", []),
@@ -132,6 +134,7 @@ def test_what_is_called_takes_these_arguments(ours: str, owner: Any, name: str, 
 REQUESTS: list[tuple[str, Any, tuple[Any, ...], int]] = [
     # The highest version that is known to be answered as our modules read the answer.
     (CLUSTER, OffsetFetchRequest, ("g", [("t", [0])]), 3),
+    (SETTLEMENT, OffsetCommitRequest, ("g", -1, "", -1, [("t", [(0, 5, "")])]), 3),
     (CLUSTER, OffsetRequest, (-1, 1, [("t", [(0, -1)])]), 3),
     (CLUSTER, FetchRequest, (250, 1, 1 << 20, 1, [("t", [(0, 0, 1 << 20)])]), 11),
     (TRANSACTION, ProduceRequest, ("id", -1, 30_000, [("t", [(0, b"")])]), 7),
@@ -159,6 +162,7 @@ RESPONSES: list[tuple[str, str, Any, list[str]]] = [
     (CLUSTER, "fetch: what stands before the offsets", FetchRequest, ["partition", "error_code", "highwater_offset"]),
     (CLUSTER, "offset", OffsetRequest, ["partition", "error_code", "timestamp", "offset"]),
     (CLUSTER, "committed", OffsetFetchRequest, ["partition", "offset", "metadata", "error_code"]),
+    (SETTLEMENT, "leave_note", OffsetCommitRequest, ["partition", "error_code"]),
     (TRANSACTION, "_produce", ProduceRequest, ["partition", "error_code", "offset"]),
 ]
 
@@ -192,15 +196,16 @@ def test_where_the_answer_to_a_fetch_keeps_aborted_transactions() -> None:
 ERRORS: list[tuple[str, str, int]] = [
     (CLUSTER, "OffsetOutOfRangeError", 1),
     (CLUSTER, "LeaderNotAvailableError", 5),
-    (TRANSACTION, "MessageSizeTooLargeError", 10),
-    (TRANSACTION, "RecordListTooLargeError", 18),
+    (PRODUCER, "MessageSizeTooLargeError", 10),
+    (PRODUCER, "RecordListTooLargeError", 18),
     (TRANSACTION, "GroupLoadInProgressError", 14),
     (TRANSACTION, "GroupCoordinatorNotAvailableError", 15),
     (TRANSACTION, "NotCoordinatorForGroupError", 16),
+    (SETTLEMENT, "GroupAuthorizationFailedError", 30),
     (TRANSACTION, "InvalidProducerEpoch", 47),
     (TRANSACTION, "InvalidTxnState", 48),
     (TRANSACTION, "InvalidProducerIdMapping", 49),
-    (TRANSACTION, "InvalidTransactionTimeout", 50),
+    (PRODUCER, "InvalidTransactionTimeout", 50),
     (TRANSACTION, "ConcurrentTransactions", 51),
     (TRANSACTION, "TransactionalIdAuthorizationFailed", 53),
 ]

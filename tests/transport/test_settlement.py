@@ -3,24 +3,52 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from aiokafka.errors import KafkaError
 from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 from kafka_side import read_topic, values
 from test_transaction import batch_of
 
-from errors import TransactionError
+from app._embedded import EmbeddedBroker
+from errors import Aborted, TransactionError
 from faults._kafka import EmbeddedKafka
 from transport import Cluster, client_options
 from transport._cluster import GROUP, LATEST, TRANSACTION
+from transport._settlement import OpenAt, Unsettled
 from transport._transaction import TransactionalProducer
 
 NODE = 3
 PLACES = {"out": NODE, "changelog": 1, "dead": 2}
 TOPICS = [(topic, 0) for topic in PLACES]
 LEADERLESS_WITHIN_S = 30.0
+REFUSES_WHAT_IS_DENIED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, point: str) -> None:
+    def crash_point(at: str) -> None:
+        if at == point:
+            raise Killed
+
+    patch.setattr("transport._transaction.crash_point", crash_point)
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +107,31 @@ def open_records(kafka: EmbeddedKafka, topic: str) -> int:
     return ends[0] - ends[1]
 
 
-@pytest.mark.parametrize("commit", [True, False])
-async def test_what_kafka_left_open_ends_as_its_transaction_did(
-    kafka: EmbeddedKafka, cluster: Cluster, name: str, commit: bool
-) -> None:
-    before = values(read_topic(kafka.bootstrap, "out"))
+async def leave_open(kafka: EmbeddedKafka, cluster: Cluster, name: str, *texts: bytes, commit: bool = True) -> None:
+    """End a transaction of which Kafka leaves the output open, which it does not tell."""
     producer = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
     await producer.initialise()
     producer.begin([("out", 0), ("changelog", 0)])
-    await producer.produce("out", 0, batch_of(b"a", b"b"))
+    await producer.produce("out", 0, batch_of(*texts))
     await producer.produce("changelog", 0, batch_of(b"state"))
     await producer.delivered()
     kafka.nodes[NODE - 1].stop()
     try:
         wait_until_leaderless(kafka, "out")
-        await (
-            producer.commit("changelog", 0, 7) if commit else producer.abort()
-        )  # neither is told that anything is wrong
+        await (producer.commit("changelog", 0, 7) if commit else producer.abort())
     finally:
         kafka.nodes[NODE - 1].start()
     await cluster.offset("out", 0, LATEST, "here")
-    assert (open_records(kafka, "out"), open_records(kafka, "changelog")) == (2, 0), "Kafka does not do it any more"
+    open_there = open_records(kafka, "out"), open_records(kafka, "changelog")
+    assert open_there == (len(texts), 0), "Kafka does not do it any more"
 
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_kafka_left_open_ends_as_its_transaction_did(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, commit: bool
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    await leave_open(kafka, cluster, name, b"a", b"b", commit=commit)
     successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
     await successor.initialise()
     assert open_records(kafka, "out") == 0
@@ -127,6 +158,71 @@ async def test_what_is_open_in_the_usual_way_is_left_to_the_coordinator(
     assert "left open" not in "".join(capfd.readouterr())
 
 
+@pytest.mark.parametrize(
+    ("point", "commit"),
+    [("noted", True), ("owing", True), ("owing", False), ("completing", True), ("completing", False)],
+)
+async def test_whoever_comes_after_one_that_was_killed_over_it_ends_it_as_it_was_to_end(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, point: str, commit: bool
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    await leave_open(kafka, cluster, name, b"f", b"g", commit=commit)
+    owner = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    with monkeypatch.context() as patch:
+        kill_at(patch, point)
+        with pytest.raises(Killed):
+            await owner.initialise()
+    assert open_records(kafka, "out") == 2
+
+    monkeypatch.setattr("transport._settlement.OWNER_S", 0.5)
+    successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    await successor.initialise()
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"f", b"g"] if commit else [])
+    successor.begin([("out", 0), ("changelog", 0)])
+    await successor.produce("out", 0, batch_of(b"h"))
+    await successor.commit("changelog", 0, 8)
+    assert values(read_topic(kafka.bootstrap, "out"))[-1] == b"h"
+
+
+async def test_whoever_comes_late_to_end_it_starts_again(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    await leave_open(kafka, cluster, name, b"i")
+    frozen = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    with monkeypatch.context() as patch:
+        patch.setattr("transport._transaction.SETTLE_WITHIN_S", -1.0)
+        with pytest.raises(Aborted, match="could not complete it in"):
+            await frozen.initialise()
+    assert open_records(kafka, "out") == 1  # nothing that a successor could abort
+
+    monkeypatch.setattr("transport._settlement.OWNER_S", 0.5)
+    await frozen.initialise()
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"i"]
+
+
+async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedBroker(tmp_path / "kafka", options=REFUSES_WHAT_IS_DENIED) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        everybody = "User:ANONYMOUS", "*"
+        denied = AclBinding(
+            ResourceType.GROUP, "id", ResourcePatternType.LITERAL, *everybody, AclOperation.READ, AclPermissionType.DENY
+        )
+        for created in [*admin.create_acls([denied]).values(), *admin.create_topics([NewTopic("out", 1, 1)]).values()]:
+            created.result(30)
+        cluster = Cluster(client_options(broker.bootstrap, {}))
+        await cluster.start(30)
+        await coordinator(cluster, GROUP, "not denied")
+        unsettled = Unsettled(9, True, {("out", 0): OpenAt(1, 7)})
+        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._note(unsettled)
+        assert "may not commit offsets for a group that is named as its transactional id" in "".join(capfd.readouterr())
+        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._note(unsettled)
+        assert await cluster.committed("not denied", "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
+        await cluster.close()
+
+
 async def test_what_nobody_knows_how_to_end_is_refused(
     kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +242,7 @@ async def test_what_nobody_knows_how_to_end_is_refused(
     # An owner that takes over the id, and dies before it has ended what was open.
     await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
 
-    monkeypatch.setattr("transport._transaction.END_FOR_S", 0.5)
+    monkeypatch.setattr("transport._settlement.ORPHANED_FOR_S", 0.5)
     with pytest.raises(TransactionError, match=r"open in \[\('out', 0\)\], and its state is Empty.*nobody knows how"):
         await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
     assert open_records(kafka, "out") == 1

@@ -14,7 +14,8 @@ from app._broker import EmbeddedBroker
 from errors import Aborted, Fenced, RecordTooLarge, TransactionError
 from transport import Cluster, EncodedBatch, client_options, forward, read_chunk
 from transport._cluster import LATEST
-from transport._transaction import IN_FLIGHT, OFFSET_METADATA, State, TransactionalProducer
+from transport._transaction import IN_FLIGHT, State, TransactionalProducer
+from transport._transaction_requests import OFFSET_METADATA
 
 NewTopic = Callable[..., str]
 MakeTopic = Callable[..., Awaitable[str]]

@@ -1,0 +1,165 @@
+"""The requests of a transaction (KIP-98), each as one transactional id sends it; what is legal when is not known here.
+
+aiokafka has no types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Any, Final, NamedTuple
+
+from aiokafka import errors as kafka
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from transport._produce import BatchRequest
+
+FENCED: Final = (
+    kafka.InvalidProducerEpoch,  # also what a transaction gets that the coordinator has timed out (version 0 requests)
+    kafka.ProducerFenced,
+    kafka.InvalidProducerIdMapping,
+    kafka.InvalidTxnState,
+)
+END_FOR_S: Final = 60.0
+"""How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
+OFFSET_METADATA: Final = "ratchet 1"
+"""Left with every offset that is committed together with changelog entries. A person who moves the group's offset with
+Kafka's tools leaves none: so a position that the changelog must know of differs from one that was set on purpose."""
+
+
+class Appended(NamedTuple):
+    """Where a batch is in its partition.
+
+    offset: of its first record; at_ms: when the broker has appended it, in a topic with LogAppendTime, else -1
+    """
+
+    offset: int
+    at_ms: int
+
+
+class TransactionRequests:
+    """Each raises `aiokafka.errors.KafkaError` when it was refused, or nobody knows whether it was carried out."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, group: str, connection: Hashable) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            cluster: connected.
+            transactional_id: whose requests these are.
+            group: whose offsets are committed.
+            connection: that they go on, in this order.
+        """
+        self.cluster, self.transactional_id, self.group, self.connection = cluster, transactional_id, group, connection
+        self.producer_id, self.epoch = -1, -1
+
+    async def initialise(self, timeout_ms: int) -> None:
+        """Take the id over: whoever had it is fenced, and what it has open is aborted.
+
+        Args:
+            timeout_ms: after which the coordinator aborts an open transaction.
+        """
+        try:
+            response = await self._ask_coordinator(InitProducerIdRequest(self.transactional_id, timeout_ms))
+            raise_for(response.error_code)
+        except kafka.KafkaError:
+            self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+            raise
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+
+    async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
+        """Take partitions into the transaction, which begins with the first.
+
+        Args:
+            partitions: topic, partition.
+            with_offsets: the group's offsets too.
+        """
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        identity = (self.transactional_id, self.producer_id, self.epoch)
+        await self._until_settled(AddPartitionsToTxnRequest(*identity, list(topics.items())), _partition_codes)
+        if with_offsets:
+            await self._until_settled(
+                AddOffsetsToTxnRequest(*identity, self.group), lambda response: [response.error_code]
+            )
+
+    async def _until_settled(self, request: Any, codes: Any) -> None:
+        """The coordinator refuses a new transaction while the markers of the last are still being written."""
+        retry = Retry("join transaction", id=self.transactional_id)
+        while True:
+            try:
+                response = await self._ask_coordinator(request)
+                for code in codes(response):
+                    raise_for(code)
+                return
+            except kafka.ConcurrentTransactions as error:
+                retry.pause_s = min(retry.pause_s, 0.02)
+                await retry.wait(error)
+            except (
+                kafka.GroupLoadInProgressError,
+                kafka.NotCoordinatorForGroupError,
+                kafka.GroupCoordinatorNotAvailableError,
+            ):
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                raise
+
+    async def produce(self, leader: int, topic: str, partition: int, data: memoryview) -> Appended:
+        """Send a sealed batch to a partition's leader."""
+        request = BatchRequest(self.transactional_id, self.cluster.request_timeout_ms, topic, partition, data)
+        response = await self.cluster.send(leader, request, self.connection)
+        _, code, offset, at_ms, *_ = response.topics[0][1][0]
+        raise_for(code, f"{topic}, partition {partition}")
+        return Appended(offset, at_ms)
+
+    async def send_offset(self, topic: str, partition: int, offset: int) -> None:
+        """Let the transaction commit the offset to read next of an input partition."""
+        request = TxnOffsetCommitRequest(
+            self.transactional_id,
+            self.group,
+            self.producer_id,
+            self.epoch,
+            [(topic, [(partition, offset, OFFSET_METADATA)])],
+        )
+        try:
+            node = await self.cluster.coordinator(GROUP, self.group)
+            response = await self.cluster.send(node, request, self.connection)
+            for code in _partition_codes(response):
+                raise_for(code)
+        except kafka.KafkaError:
+            self.cluster.forget_coordinator(GROUP, self.group)
+            raise
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing."""
+        retry = Retry("end transaction", id=self.transactional_id)
+        began = asyncio.get_running_loop().time()
+        while True:
+            try:
+                return await self.end_once(commit=commit)
+            except (*FENCED, kafka.TransactionalIdAuthorizationFailed):
+                raise
+            except kafka.KafkaError as error:
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                if asyncio.get_running_loop().time() - began > END_FOR_S:
+                    raise
+                await retry.wait(error)
+
+    async def end_once(self, *, commit: bool) -> None:
+        """Commit or abort, with one request."""
+        request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, commit)
+        raise_for((await self._ask_coordinator(request)).error_code)
+
+    async def _ask_coordinator(self, request: Any) -> Any:
+        node = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
+        return await self.cluster.send(node, request, self.connection)
+
+
+def _partition_codes(response: Any) -> list[int]:
+    return [code for _, partitions in response.errors for _, code in partitions]
