@@ -145,9 +145,10 @@ async def last_end(
         except Orphaned as orphaned:
             if orphaned.last != seen:
                 seen, since = orphaned.last, clock()
-            if clock() - since > ORPHANED_FOR_S:
-                raise TransactionError(f"{orphaned}. {ORPHANED}") from None
-            if orphaned.unsettled is not None and clock() - since > OWNER_S:
+            if orphaned.unsettled is None:
+                if clock() - since > ORPHANED_FOR_S:
+                    raise TransactionError(f"{orphaned}. {ORPHANED}") from None
+            elif clock() - since > OWNER_S:
                 if orphaned.last.state == EMPTY:
                     return orphaned.unsettled
                 await _end_for_another(cluster, transactional_id, orphaned.last, orphaned.unsettled, connection)
@@ -188,10 +189,7 @@ async def leave_note(cluster: Cluster, transactional_id: str, unsettled: Unsettl
         OffsetCommitRequest.DEFAULT_RETENTION_TIME,
         topics,
     )
-    response = await _ask_group(cluster, transactional_id, request, connection)
-    for _, partitions in response.topics:
-        for _, code in partitions:
-            raise_for(code, transactional_id)
+    await _ask_group(cluster, transactional_id, request, connection)
 
 
 async def _noted(
@@ -203,12 +201,11 @@ async def _noted(
         response = await _ask_group(cluster, transactional_id, request, connection)
     except kafka.GroupAuthorizationFailedError:
         return None  # then it could not be written either, and who tried has said so
-    raise_for(response.error_code, transactional_id)
-    notes: dict[Place, tuple[int, str]] = {}
-    for topic, partitions in response.topics:
-        for partition, offset, metadata, code in partitions:
-            raise_for(code, f"{topic}, partition {partition}")
-            notes[topic, partition] = offset, metadata
+    notes = {
+        (topic, partition): (offset, metadata)
+        for topic, partitions in response.topics
+        for partition, offset, metadata, _ in partitions
+    }
     for committed in ENDS:
         # Producer id, epoch and offset are this transaction's alone: an older note does not pass for one about it.
         if all(
@@ -223,9 +220,15 @@ def _note(committed: bool, producer_id: int, there: OpenAt) -> str:
 
 
 async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
+    """Commit or fetch offsets; the error code stands last in the answer about each partition."""
     try:
         node = await cluster.coordinator(GROUP, group)
-        return await cluster.send(node, request, connection)
+        response = await cluster.send(node, request, connection)
+        raise_for(getattr(response, "error_code", 0), group)
+        for topic, partitions in response.topics:
+            for partition, *_, code in partitions:
+                raise_for(code, f"{group}: {topic}, partition {partition}")
+        return response
     except kafka.KafkaError:
         cluster.forget_coordinator(GROUP, group)
         raise

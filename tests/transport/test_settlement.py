@@ -33,6 +33,7 @@ NODE = 3
 PLACES = {"out": NODE, "changelog": 1, "dead": 2}
 TOPICS = [(topic, 0) for topic in PLACES]
 LEADERLESS_WITHIN_S = 30.0
+NOTED = Unsettled(9, True, {("out", 0): OpenAt(1, 7)})
 REFUSES_WHAT_IS_DENIED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
@@ -201,6 +202,13 @@ async def test_whoever_comes_late_to_end_it_starts_again(
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"i"]
 
 
+async def test_a_note_finds_its_coordinator_when_that_has_moved(cluster: Cluster, name: str) -> None:
+    right = await coordinator(cluster, GROUP, name)
+    cluster._coordinators[GROUP, name] = right % 3 + 1
+    await TransactionalProducer(cluster, name, name, 30_000, TOPICS)._note(NOTED)
+    assert await cluster.committed(name, "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
+
+
 async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,10 +223,9 @@ async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
         cluster = Cluster(client_options(broker.bootstrap, {}))
         await cluster.start(30)
         await coordinator(cluster, GROUP, "not denied")
-        unsettled = Unsettled(9, True, {("out", 0): OpenAt(1, 7)})
-        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._note(unsettled)
+        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._note(NOTED)
         assert "may not commit offsets for a group that is named as its transactional id" in "".join(capfd.readouterr())
-        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._note(unsettled)
+        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._note(NOTED)
         assert await cluster.committed("not denied", "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
         await cluster.close()
 
