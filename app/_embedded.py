@@ -37,6 +37,8 @@ HEAP = ("-Xms256m", "-Xmx1g")
 _LOG_CONFIG = """\
 # Kafka 4 logs through Log4j 2.
 status = error
+# Else Log4j ends beside Kafka at SIGTERM, and whether Kafka's last words are written is chance.
+shutdownHook = disable
 appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = logs/server.log
