@@ -29,7 +29,7 @@ class Kafka:
 
     def admin(self) -> AdminClient:
         """For topics; keep it for as long as its futures are waited for."""
-        return AdminClient({"bootstrap.servers": self.bootstrap})
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
         """Committed offsets of a group; 0 where there is none.

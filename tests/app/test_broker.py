@@ -67,7 +67,7 @@ def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
 def test_records_and_address_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "kafka with, odd näme", options=LET_IN_AGAIN_SOON) as broker:
         address = broker.bootstrap
-        admin = AdminClient({"bootstrap.servers": address})
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
         admin.create_topics([NewTopic("events", 1, 1)])["events"].result(30)
         write(address, "events", b"before")
 
@@ -84,9 +84,8 @@ def test_records_and_address_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
         assert read(address, "events", 2) == [b"before", b"after the stop"]
         java = broker.java_pid
     assert not is_alive(java)
-    assert (
-        broker.log_file.read_text("utf-8").count("Transition from SHUTTING_DOWN to SHUTDOWN") == 2
-    )  # to its last words
+    last_words = "Transition from SHUTTING_DOWN to SHUTDOWN"
+    assert broker.log_file.read_text("utf-8").count(last_words) == 2
 
     same_folder = EmbeddedBroker(broker.folder)
     same_folder.start(wait=False)
