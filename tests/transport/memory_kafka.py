@@ -16,10 +16,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
 from known_batches import HEAD, marker, stamped
 
 from transport._cluster import EARLIEST, Committed, Fetched
+from transport._describe import DescribeTransactionsRequest
 
 INVALID_EPOCH, INVALID_STATE, CONCURRENT, OUT_OF_ORDER, NOT_LEADER, NO_SUCH_ID = 47, 48, 51, 45, 6, 105
 ABORT, COMMIT = 0, 1
@@ -264,13 +266,22 @@ class Link:
             raise PowerOff
 
     async def send(self, node: int, request: Any, connection: Hashable) -> Any:
-        await self._alive()
+        """Nothing comes between the last look at a transaction and taking its id over.
+
+        An owner that is alive and ends a transaction in that millisecond takes the knowledge of its end with it
+        (docs/decisions/0016-a-note-before-taking-over.md, what remains), and the partition halts.
+        """
+        if self.dead:
+            raise PowerOff
+        if not isinstance(request, InitProducerIdRequest):
+            await self._alive()
         lost, carried_out = False, True
         if self.lose is not None:
             left, carried_out = self.lose
             lost, self.lose = left == 0, (left - 1, carried_out) if left else None
         answer = self.kafka.carry_out(request) if carried_out or not lost else None
-        await self._alive()
+        if not isinstance(request, DescribeTransactionsRequest):
+            await self._alive()
         if lost:
             raise KafkaConnectionError("lost on the way")
         return answer
