@@ -34,6 +34,10 @@ STOP_LIMIT_S = _guard.GRACE_S
 
 HEAP = ("-Xms256m", "-Xmx1g")
 
+LAST_LINES, LINES_SHOWN = 500, 12
+"""Of the log, where a broker has ended: its way down takes 300 lines."""
+_ERROR = re.compile(r"^\[[^]]*\] (ERROR|FATAL) |^Caused by: ")
+
 _LOG_CONFIG = """\
 # Kafka 4 logs through Log4j 2.
 status = error
@@ -272,12 +276,15 @@ class EmbeddedBroker:
         return int(match[1]) if match and _is_free(int(match[1])) else None
 
     def _last_words(self) -> str:
-        lines: list[str] = []
+        said: list[str] = []
         for path in (self.folder / "logs" / "kafka.out", self.log_file):
             if path.exists():
-                lines += path.read_text("utf-8", errors="replace").splitlines()[-12:]
-        said = "\n".join(f"  {line[:400]}" for line in lines)
-        return f"The last lines of its log ({self.log_file}):\n{said}"
+                lines = path.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+                # What it failed of stands before all that it writes on its way down.
+                errors = [line for line in lines[:-LINES_SHOWN] if _ERROR.search(line)]
+                said += errors[-LINES_SHOWN:] + lines[-LINES_SHOWN:]
+        text = "\n".join(f"  {line[:400]}" for line in said)
+        return f"The last errors and lines of its log ({self.log_file}):\n{text}"
 
     def _remove_temporary_folder(self) -> None:
         if self._temporary:
