@@ -234,18 +234,7 @@ async def test_what_nobody_knows_how_to_end_is_refused(
     kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The last of these tests: what it leaves open hides all that comes after.
-    producer = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
-    await producer.initialise()
-    producer.begin([("out", 0)])
-    await producer.produce("out", 0, batch_of(b"x"))
-    await producer.delivered()
-    kafka.nodes[NODE - 1].stop()
-    try:
-        wait_until_leaderless(kafka, "out")
-        await producer.commit("changelog", 0, 7)
-    finally:
-        kafka.nodes[NODE - 1].start()
-    await cluster.offset("out", 0, LATEST, "here")
+    await leave_open(kafka, cluster, name, b"x")
     # An owner that takes over the id, and dies before it has ended what was open.
     await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
 
