@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -46,8 +48,9 @@ def test_a_process_that_has_the_file_open_is_waited_for_and_named_in_the_end(
             patch.setattr("spark_sink._duckdb.LOCK_PATIENCE_S", 0.0)
             with pytest.raises(StoreError, match=f"lock.*{other.pid}"):
                 store.offsets()
-        # Gone while this one waits.
-        monkeypatch.setattr("spark_sink._duckdb.time.sleep", lambda _: other.communicate())
+        # Gone while this one waits. The store's name for the module is replaced: other threads sleep by time.sleep too.
+        waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.communicate())
+        monkeypatch.setattr("spark_sink._duckdb.time", waiting)
         assert store.offsets() == {}
 
 

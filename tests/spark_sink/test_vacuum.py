@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr("spark_sink._crash.passing", die)
-        patch.setattr("spark_sink._duckdb.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("spark_sink._duckdb.shutil", SimpleNamespace(rmtree=lambda *_, **__: None))
         with pytest.raises(Died):
             commit()
 
