@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -189,6 +190,15 @@ class Cluster:
         """Look it up anew next time: it has moved, or did not answer."""
         self._coordinators.pop((kind, key), None)
 
+    @asynccontextmanager
+    async def asking_coordinator(self, kind: int, key: str) -> AsyncIterator[int]:
+        """`coordinator`, forgotten if a request to it fails or is refused inside."""
+        try:
+            yield await self.coordinator(kind, key)
+        except kafka.KafkaError:
+            self.forget_coordinator(kind, key)
+            raise
+
     def refresh(self) -> None:
         """Leaders have moved: fetch the metadata again in the background."""
         if self._client is not None:
@@ -217,14 +227,13 @@ class Cluster:
         retry = Retry("read committed offset", group=group, topic=topic, partition=partition)
         while True:
             try:
-                node = await self.coordinator(GROUP, group)
-                response = await self.send(node, OffsetFetchRequest(group, [(topic, [partition])]), connection)
-                raise_for(response.error_code)
-                _, offset, metadata, code = response.topics[0][1][0]
-                raise_for(code)
+                async with self.asking_coordinator(GROUP, group) as node:
+                    response = await self.send(node, OffsetFetchRequest(group, [(topic, [partition])]), connection)
+                    raise_for(response.error_code)
+                    _, offset, metadata, code = response.topics[0][1][0]
+                    raise_for(code)
                 return Committed(int(offset), metadata or "") if offset >= 0 else None
             except kafka.KafkaError as error:
-                self.forget_coordinator(GROUP, group)
                 await retry.wait(error)
 
     async def fetch(

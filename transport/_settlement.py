@@ -76,6 +76,10 @@ class Unsettled(NamedTuple):
     committed: bool
     open: dict[Place, OpenAt]
 
+    def explains(self, producer_id: int, stuck: Mapping[Place, OpenAt]) -> bool:
+        """Whether these open records are part of it."""
+        return producer_id == self.producer_id and stuck.items() <= self.open.items()
+
 
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
     """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way.
@@ -89,12 +93,24 @@ class Orphaned(kafka.KafkaError):  # type: ignore[misc]
 
 
 async def find_unsettled(
-    cluster: Cluster, transactional_id: str, partitions: Collection[Place], connection: Hashable
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Collection[Place],
+    connection: Hashable,
+    remembered: Unsettled | None = None,
 ) -> Unsettled | None:
     """What the last transaction of an id has left open; None where it left nothing, or has no end yet.
 
     Waits for the leaders of all partitions: the next owner of the id wipes out how its last transaction ended, so it
     must be able to act on the answer at once.
+
+    Args:
+        cluster: connected.
+        transactional_id: of the transaction.
+        partitions: all that the id writes to.
+        connection: on which to ask.
+        remembered: what this process knew before it asked to take the id over. It serves as a note does: who may not
+            leave one, and does not get the answer, has nothing else.
 
     Raises:
         TransactionError: this user may not ask, or Kafka is too old to be asked.
@@ -116,6 +132,8 @@ async def find_unsettled(
         return None
     if noted is None and is_over:
         noted = COMPLETE[known.state]
+    if noted is None and remembered is not None and remembered.explains(known.producer_id, stuck):
+        noted = remembered.committed
     unsettled = None if noted is None else Unsettled(known.producer_id, noted, stuck)
     if not is_over:
         raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, unsettled)
@@ -123,7 +141,11 @@ async def find_unsettled(
 
 
 async def last_end(
-    cluster: Cluster, transactional_id: str, partitions: Collection[Place], connection: Hashable
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Collection[Place],
+    connection: Hashable,
+    remembered: Unsettled | None = None,
 ) -> Unsettled | None:
     """`find_unsettled`, tried until there is an answer; what somebody took over and did not end is ended by the note.
 
@@ -137,7 +159,7 @@ async def last_end(
     since = 0.0
     while True:
         try:
-            return await find_unsettled(cluster, transactional_id, partitions, connection)
+            return await find_unsettled(cluster, transactional_id, partitions, connection, remembered)
         except kafka.TransactionalIdAuthorizationFailed as error:
             raise TransactionError(
                 f"{transactional_id}: this user may not ask for it: {error!r}. Check the id's ACLs"
@@ -154,7 +176,6 @@ async def last_end(
                 await _end_for_another(cluster, transactional_id, orphaned.last, orphaned.unsettled, connection)
             await retry.wait(orphaned)
         except kafka.KafkaError as error:
-            cluster.forget_coordinator(TRANSACTION, transactional_id)
             await retry.wait(error)
 
 
@@ -165,10 +186,9 @@ async def _end_for_another(
     log.warning("ending what another began to complete", id=transactional_id, **describe(unsettled))
     request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, unsettled.committed)
     try:
-        node = await cluster.coordinator(TRANSACTION, transactional_id)
-        raise_for((await cluster.send(node, request, connection)).error_code)
+        async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
+            raise_for((await cluster.send(node, request, connection)).error_code)
     except kafka.KafkaError as error:  # whether it ended, the next look tells
-        cluster.forget_coordinator(TRANSACTION, transactional_id)
         log.warning("not ended", id=transactional_id, reason=repr(error))
 
 
@@ -221,30 +241,26 @@ def _note(committed: bool, producer_id: int, there: OpenAt) -> str:
 
 async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
     """Commit or fetch offsets; the error code stands last in the answer about each partition."""
-    try:
-        node = await cluster.coordinator(GROUP, group)
+    async with cluster.asking_coordinator(GROUP, group) as node:
         response = await cluster.send(node, request, connection)
         raise_for(getattr(response, "error_code", 0), group)
         for topic, partitions in response.topics:
             for partition, *_, code in partitions:
                 raise_for(code, f"{group}: {topic}, partition {partition}")
-        return response
-    except kafka.KafkaError:
-        cluster.forget_coordinator(GROUP, group)
-        raise
+    return response
 
 
 async def _last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
     """What the coordinator knows of an id; None where it knows nothing."""
     try:
-        node = await cluster.coordinator(TRANSACTION, transactional_id)
-        response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
+        async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
+            response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
+            code, _, state, _, started_ms, producer_id, epoch, *_ = response.transactions[0]
+            if code == ID_NOT_FOUND:
+                return None
+            raise_for(code, transactional_id)
     except kafka.IncompatibleBrokerVersion as error:
         raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
-    code, _, state, _, started_ms, producer_id, epoch, *_ = response.transactions[0]
-    if code == ID_NOT_FOUND:
-        return None
-    raise_for(code, transactional_id)
     if state.startswith("Prepare"):
         raise kafka.ConcurrentTransactions  # the markers are being written
     return LastTransaction(started_ms, state, producer_id, epoch)

@@ -145,7 +145,7 @@ class TransactionalProducer:
         return asked
 
     async def _unsettled(self) -> Unsettled | None:
-        return await last_end(self.cluster, self.transactional_id, self.partitions, self._connection)
+        return await last_end(self.cluster, self.transactional_id, self.partitions, self._connection, self._owed)
 
     async def _note(self, unsettled: Unsettled) -> None:
         """Leave word of how it is to end: the coordinator is about to forget it, and this process may die."""

@@ -65,12 +65,10 @@ class TransactionRequests:
         Args:
             timeout_ms: after which the coordinator aborts an open transaction.
         """
-        try:
-            response = await self._ask_coordinator(InitProducerIdRequest(self.transactional_id, timeout_ms))
+        request = InitProducerIdRequest(self.transactional_id, timeout_ms)
+        async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
+            response = await self.cluster.send(node, request, self.connection)
             raise_for(response.error_code)
-        except kafka.KafkaError:
-            self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
-            raise
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
@@ -127,14 +125,10 @@ class TransactionRequests:
             self.epoch,
             [(topic, [(partition, offset, OFFSET_METADATA)])],
         )
-        try:
-            node = await self.cluster.coordinator(GROUP, self.group)
+        async with self.cluster.asking_coordinator(GROUP, self.group) as node:
             response = await self.cluster.send(node, request, self.connection)
             for code in _partition_codes(response):
                 raise_for(code)
-        except kafka.KafkaError:
-            self.cluster.forget_coordinator(GROUP, self.group)
-            raise
 
     async def end(self, *, commit: bool) -> None:
         """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -291,6 +292,10 @@ class Link:
 
     async def coordinator(self, kind: int, key: str) -> int:
         return 1
+
+    @asynccontextmanager
+    async def asking_coordinator(self, kind: int, key: str) -> AsyncIterator[int]:
+        yield 1
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         pass

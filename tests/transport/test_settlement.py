@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka.errors import KafkaError
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -185,13 +185,20 @@ async def test_whoever_comes_after_one_that_was_killed_over_it_ends_it_as_it_was
     assert values(read_topic(kafka.bootstrap, "out"))[-1] == b"h"
 
 
+async def refuse(*_: object) -> None:
+    raise GroupAuthorizationFailedError
+
+
+@pytest.mark.parametrize("may_leave_notes", [True, False])
 async def test_whoever_comes_late_to_end_it_starts_again(
-    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, may_leave_notes: bool
 ) -> None:
     before = values(read_topic(kafka.bootstrap, "out"))
     await leave_open(kafka, cluster, name, b"i")
     frozen = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
     with monkeypatch.context() as patch:
+        if not may_leave_notes:
+            patch.setattr("transport._transaction.leave_note", refuse)
         patch.setattr("transport._transaction.SETTLE_WITHIN_S", -1.0)
         with pytest.raises(Aborted, match="could not complete it in"):
             await frozen.initialise()
