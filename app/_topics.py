@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from app._policy import policy_topic
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
+from producers import no_broker_is_let_in
 from tables import NULLS_LAST_S
 
 log = structlog.get_logger(__name__)
@@ -154,13 +155,19 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
         BrokerUnavailable: it has gone away, or did not answer.
     """
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
-    try:
-        made = admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S)
-        made[topic].result()
-        log.info("topic created", topic=topic, partitions=partitions)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise _named(f"topic {topic} cannot be created", error) from None
+    deadline = time.monotonic() + ADMIN_TIMEOUT_S
+    while True:
+        try:
+            made = admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S)
+            made[topic].result()
+            log.info("topic created", topic=topic, partitions=partitions)
+            return
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if not no_broker_is_let_in(error.args[0]) or time.monotonic() > deadline:
+                raise _named(f"topic {topic} cannot be created", error) from None
+            time.sleep(0.1)
 
 
 def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
@@ -190,6 +197,7 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
     reason: KafkaError = error.args[0]
     # librdkafka's own codes are all below 0 and are about the way to the broker.
     away = reason.code() < 0 or reason.code() in (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT)
+    away = away or no_broker_is_let_in(reason)
     return (BrokerUnavailable if away else TopicError)(f"{what}: {reason.str()}")
 
 

@@ -57,6 +57,14 @@ PASSING = frozenset(
 """What a Kafka answers that starts, is not there yet, or does not know of a new topic yet: another try may help."""
 
 
+def no_broker_is_let_in(error: KafkaError) -> bool:
+    """Whether a topic was refused because all heartbeats are overdue: Kafka makes none until one has come.
+
+    INVALID_REPLICATION_FACTOR says this as well as that there are too few brokers; only Kafka's words tell which.
+    """
+    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
+
+
 def refusal(error: KafkaError, where: str) -> RatchetError:
     """What to raise when Kafka, or the client, refuses a record for good. `where` names topic, producer and record."""
     said = f"{where}: {error.str()}"

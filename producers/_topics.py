@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from errors import BrokerUnavailable, SettingsError, TopicError, TopicMissing
-from producers._client import ATTEMPT_S, PASSING
+from producers._client import ATTEMPT_S, PASSING, no_broker_is_let_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,13 @@ def describe_topic(
                 continue
             if error.code() not in PASSING:
                 raise TopicError(f"topic {topic!r} cannot be looked up: {error.str()}") from failure
-            if time.monotonic() >= deadline:
+            left_s = max(0.0, deadline - time.monotonic())
+            say(f"Kafka does not answer yet ({error.str()}); trying again for {left_s:.0f} s")
+            if not left_s:
                 raise BrokerUnavailable(
                     f"Kafka did not answer within {timeout_s:g} s ({error.str()}). Check that it runs, and `bootstrap` "
                     "and `kafka` in the settings; kafka_timeout_s sets the limit"
                 ) from failure
-            say(f"Kafka does not answer yet ({error.str()}); trying again for {deadline - time.monotonic():.0f} s")
             # An attempt may also fail at once (nobody listens): do not ask in a tight loop.
             time.sleep(0.2)
 
@@ -95,13 +96,21 @@ def create_topic(
         BrokerUnavailable: no answer within the limit.
     """
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
-    try:
-        admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
-    except KafkaException as failure:
-        error: KafkaError = failure.args[0]
-        if error.code() in PASSING:
-            raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
-        if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
+            break
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                break
+            passing = no_broker_is_let_in(error)
+            if passing and time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
+            if passing or error.code() in PASSING:
+                raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
             raise TopicError(f"topic {topic!r} cannot be created: {error.str()}") from failure
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from app._broker import ChosenBroker, open_broker
 from app._jars import kafka_jars as resolve_kafka_jars
 from app._java import find_java
+from producers import create_topic
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +45,8 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
     def create(partitions: int = 4, **config: object) -> str:
         name = f"{test}-{uuid.uuid4().hex[:8]}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-        admin.create_topics([topic])[name].result(30)
-        deadline = time.monotonic() + 30
+        create_topic(admin, name, partitions=partitions, config=settings, timeout_s=60, say=print)
+        deadline = time.monotonic() + 90
         while not _has_leaders(admin, name, partitions):  # the answer may come before the broker itself knows
             assert time.monotonic() < deadline, f"{name} has no leaders"
             time.sleep(0.02)
@@ -56,7 +56,7 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
 
 
 def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
-    topic = admin.list_topics(name, timeout=10).topics[name]
+    topic = admin.list_topics(name, timeout=60).topics[name]
     return len(topic.partitions) == partitions and all(p.leader >= 0 for p in topic.partitions.values())
 
 

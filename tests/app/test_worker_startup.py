@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from app import _topics
-from errors import BrokerUnavailable
+from app._embedded import EmbeddedBroker
+from errors import BrokerUnavailable, TopicError
 from faults._kafka import EmbeddedKafka
 from faults._proxy import Line
 from faults._site import Site
+from producers import create_topic, no_broker_is_let_in
 
 
-def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path) -> None:
+def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_KAFKA_TIMEOUT_S", "180")  # a question on the line that is cut takes 30 s to fail
     with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
         site = Site(kafka, tmp_path / "site", workers=1, seed=1)
         try:
             worker = site.workers[0]
+            kafka.line(0, Line.DELAYED)
             worker.start()
-            # The first of six that it makes, each with several requests.
+            # The first of six that it makes, each with several requests: the others take seconds on this line.
             site.wait_for(lambda: worker.said("topic created"), "the first topic")
             kafka.line(0, Line.CUT)
             site.wait_for(lambda: worker.said("Kafka went away"), "the word that Kafka went away")
@@ -34,11 +40,11 @@ def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path) -> None:
 def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A bare TimeoutError of the client's future once ended the worker.
-    monkeypatch.setattr(_topics, "ADMIN_TIMEOUT_S", 1.0)
     with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_of(0), "log_level": 0})
         _topics.create(admin, "there", 1, 1, {})
+        # A bare TimeoutError of the client's future once ended the worker.
+        monkeypatch.setattr(_topics, "ADMIN_TIMEOUT_S", 1.0)
         kafka.line(0, Line.CUT)
         for request in (
             lambda: _topics.partition_counts(admin, ["there"]),
@@ -47,3 +53,29 @@ def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
         ):
             with pytest.raises(BrokerUnavailable):
                 request()
+
+
+def test_topics_are_made_as_soon_as_kafka_lets_a_broker_in_again(tmp_path: Path) -> None:
+    overdue = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "4000"}  # for 3 s in every 4
+    with EmbeddedBroker(tmp_path / "kafka", options=overdue) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+        def by_the_producer(topic: str) -> None:
+            create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
+
+        for number, make in enumerate((by_the_producer, lambda topic: _topics.create(admin, topic, 1, 1, {}))):
+            attempts = itertools.count()
+            while not refused(admin, f"by-hand-{number}-{next(attempts)}"):
+                time.sleep(0.05)
+            make(f"made-{number}")
+        assert {"made-0", "made-1"} <= admin.list_topics(timeout=60).topics.keys()
+        with pytest.raises(TopicError, match="only 1 broker"):
+            _topics.create(admin, "too-many", 1, 3, {})
+        with pytest.raises(TopicError, match="only 1 broker"):
+            create_topic(admin, "too-many", partitions=1, replication=3, timeout_s=60, say=print)
+
+
+def refused(admin: AdminClient, topic: str) -> bool:
+    error = admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(60)
+    assert error is None or no_broker_is_let_in(error.args[0]), error
+    return error is not None

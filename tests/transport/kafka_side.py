@@ -11,7 +11,9 @@ from typing import NamedTuple
 import aiokafka
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from producers import create_topic as make_topic
 
 LIMIT_S = 60.0
 """Far above what anything here takes; a test that gets there has failed."""
@@ -29,7 +31,7 @@ def create_topic(bootstrap: str, name: str, **config: object) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = f"{name}-{uuid.uuid4().hex[:8]}"
     settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1, config=settings)])[topic].result(30)
+    make_topic(admin, topic, partitions=1, config=settings, timeout_s=60, say=print)
     return topic
 
 
