@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 import structlog
 from rich.console import Console
@@ -333,11 +335,21 @@ LET_IN_AGAIN_SOON: Mapping[str, str] = {"broker.session.timeout.ms": "4000"}
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that nobody listens on at the moment, never the same one twice.
+
+    Below the range from which the kernel gives ports to whoever asks for any: what a broker is to listen on later, or
+    again after a crash, must not be somebody's outgoing connection by then.
+    """
+    while True:
+        port = _DRAW.randrange(15_000, 32_768)
+        if port not in _drawn and _is_free(port):
+            _drawn.add(port)
+            return port
+
+
+_DRAW: Final = random.SystemRandom()
+"""Not the shared generator: processes that seed it alike would draw alike."""
+_drawn: set[int] = set()
 
 
 def _new_cluster_id() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +10,8 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from app._embedded import LET_IN_AGAIN_SOON, EmbeddedBroker, free_port, node_settings
+from app._embedded import LET_IN_AGAIN_SOON, START_LIMIT_S, EmbeddedBroker, free_port, node_settings
+from errors import SetupError
 from faults._proxy import Line, Proxy
 
 ASK_S = 10.0
@@ -104,6 +106,7 @@ class EmbeddedKafka(Kafka):
                 node.start(wait=False)
             for node in self.nodes:
                 node.wait_until_ready()
+            self._wait_until_all_are_let_in()
         except BaseException:
             self.close()
             raise
@@ -113,6 +116,14 @@ class EmbeddedKafka(Kafka):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _wait_until_all_are_let_in(self) -> None:
+        """A node answers before the others know it, and no topic can be put on it until then."""
+        admin, deadline = self.admin(), time.monotonic() + START_LIMIT_S
+        while len(admin.list_topics(timeout=START_LIMIT_S).brokers) < len(self.nodes):
+            if time.monotonic() > deadline:
+                raise SetupError(f"not all {len(self.nodes)} nodes were let in within {START_LIMIT_S:.0f} s")
+            time.sleep(0.05)
 
     def close(self) -> None:
         """End every node and every proxy."""

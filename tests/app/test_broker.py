@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from app import _guard
+from app import _embedded, _guard
 from app._broker import EmbeddedBroker, choose_broker, open_broker, wait_until_reachable
 from app._embedded import LET_IN_AGAIN_SOON
 from app._reach import Reachability
@@ -27,13 +27,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return _embedded.free_port()
 
 
 def wait_until(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -68,7 +66,7 @@ def test_records_and_address_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "kafka with, odd näme", options=LET_IN_AGAIN_SOON) as broker:
         address = broker.bootstrap
         admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        admin.create_topics([NewTopic("events", 1, 1)])["events"].result(30)
+        admin.create_topics([NewTopic("events", 1, 1)])["events"].result(60)
         write(address, "events", b"before")
 
         broker.stop()
@@ -97,8 +95,8 @@ def test_records_and_address_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
 
 def test_unknown_topics_are_not_created(broker: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
-    Producer({"bootstrap.servers": broker, "log_level": 0}).list_topics("mistyped-topic", timeout=10)
-    assert "mistyped-topic" not in admin.list_topics(timeout=10).topics
+    Producer({"bootstrap.servers": broker, "log_level": 0}).list_topics("mistyped-topic", timeout=60)
+    assert "mistyped-topic" not in admin.list_topics(timeout=60).topics
 
 
 def test_a_broker_that_ends_at_its_start_says_why(tmp_path: Path, free_port: int) -> None:
@@ -260,16 +258,15 @@ def test_the_broker_of_the_environment_is_chosen(broker: str, monkeypatch: pytes
 
 def test_waiting_ends_with_an_error_that_names_the_remedy(free_port: int) -> None:
     said: list[str] = []
-    with pytest.raises(BrokerUnavailable, match=r"did not answer within 1\.5 s.*RATCHET_BOOTSTRAP"):
+    with pytest.raises(BrokerUnavailable, match=r"did not answer within 1\.5 s: .*refused.*RATCHET_BOOTSTRAP"):
         wait_until_reachable(f"127.0.0.1:{free_port}", {}, 1.5, said.append)
-    assert len(said) == 1
     assert "does not answer yet" in said[0]
-    assert "refused" in said[0]
 
 
-def test_waiting_ends_when_the_broker_comes_up(broker: str) -> None:
+def test_a_broker_that_answers_is_not_spoken_of(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app._reach.ASK_FOR_S", 60.0)
     said: list[str] = []
-    wait_until_reachable(broker, {"client.id": "patient"}, 30, said.append)
+    wait_until_reachable(broker, {"client.id": "patient"}, 60, said.append)
     assert said == []
 
 
@@ -280,9 +277,9 @@ def test_options_that_the_client_refuses_are_a_settings_error(options: dict[str,
 
 
 def test_a_security_option_that_does_not_fit_is_named(broker: str) -> None:
-    reason = Reachability(broker, {"security.protocol": "ssl"}).ask(3)
-    assert reason is not None
-    assert "SSL" in reason
+    kafka, deadline = Reachability(broker, {"security.protocol": "ssl"}), time.monotonic() + 60
+    while "SSL" not in (reason := kafka.ask(3) or ""):
+        assert time.monotonic() < deadline, reason
 
 
 def test_kafkas_own_tools_read_the_brokers_log(
