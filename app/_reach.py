@@ -78,14 +78,15 @@ def wait_until_reachable(
     kafka = Reachability(bootstrap, options)
     while (reason := kafka.ask(max(0.1, min(ASK_FOR_S, deadline - time.monotonic())))) is not None:
         now = time.monotonic()
-        if now >= deadline:
+        left_s = max(0.0, deadline - now)
+        if now >= next_message:
+            next_message = now + MESSAGE_EVERY_S
+            say(f"Kafka at {bootstrap} does not answer yet ({reason}); trying for {left_s:.0f} s more")
+        if not left_s:
             raise BrokerUnavailable(
                 f"Kafka at {bootstrap} did not answer within {timeout_s:g} s: {reason}. Start it ('ratchet broker'), "
                 "or correct bootstrap (RATCHET_BOOTSTRAP) and the kafka options; kafka_timeout_s sets how long to wait"
             )
-        if now >= next_message:
-            next_message = now + MESSAGE_EVERY_S
-            say(f"Kafka at {bootstrap} does not answer yet ({reason}); trying for {deadline - now:.0f} s more")
         time.sleep(0.05)  # an answer that lists no broker comes at once
 
 
