@@ -113,8 +113,8 @@ class Storm:
         self.site.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
         self._pause(SESSION_S)
         worker.mark()
-        worker.process().thaw()
         part = worker.process()
+        part.thaw()
         self.site.wait_for(
             lambda: not part.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
         )

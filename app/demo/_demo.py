@@ -180,7 +180,7 @@ def _publish_half(demo: Demo, file: EventFile) -> None:
     part = demo.start("publish-killed", *_publish_arguments(file, "--rate", f"{rate:.0f}"))
     with _watch(demo) as watch:
         while _end(watch, INPUT) < file.events / 2:
-            if not part.is_running:
+            if not part.is_running and _end(watch, INPUT) < file.events / 2:
                 raise SetupError(f"the publisher ended before it could be killed:\n{part.last_words()}")
             time.sleep(0.05)
     part.kill()
@@ -212,7 +212,7 @@ def _watch(demo: Demo) -> Iterator[Consumer]:
 
 
 def _end(watch: Consumer, topic: str) -> int:
-    ends = (watch.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS))
+    ends = (watch.get_watermark_offsets(TopicPartition(topic, number), timeout=60) for number in range(PARTITIONS))
     return sum(int(end) for _, end in ends)
 
 
@@ -221,7 +221,7 @@ def _wait_for_lag(demo: Demo, status: Any, worker: Part) -> None:
 
         def lag() -> int:
             partitions = [TopicPartition(INPUT, number) for number in range(PARTITIONS)]
-            done = sum(max(0, place.offset) for place in watch.committed(partitions, timeout=10))
+            done = sum(max(0, place.offset) for place in watch.committed(partitions, timeout=60))
             left: int = _end(watch, INPUT) - done
             status.update(f"worker 2 takes over: {left:,} records to go")
             return left

@@ -94,10 +94,11 @@ async def member(settings: Settings, topic: str, url: str) -> AsyncIterator[AIOK
         group_id=settings.app,
         partition_assignment_strategy=[Assignor],
         enable_auto_commit=False,
+        session_timeout_ms=60_000,  # its heartbeats come from the test's own loop
     )
     await consumer.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             # Kafka tells only who asks.
             while (await describe_group(str(settings.bootstrap), settings)).state != "Stable":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

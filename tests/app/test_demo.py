@@ -17,10 +17,11 @@ from errors import SourceError
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "app", "demo", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", "app", "demo", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=840
     )
 
 
+@pytest.mark.timeout(900)
 def test_demo_ends_with_the_true_totals_and_nothing_lost_or_doubled() -> None:
     done = demo("--json")
     assert done.returncode == 0, done.stderr

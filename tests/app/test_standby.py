@@ -21,6 +21,7 @@ def test_a_killed_workers_partitions_are_taken_over_warm(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RATCHET_NUM_STANDBY_REPLICAS", "1")
+    monkeypatch.setenv("RATCHET_SESSION_TIMEOUT_MS", "10000")  # a worker that stands still for 3 s is to keep its lanes
     site = Site(Kafka(broker), tmp_path / "site", workers=2, seed=2, app=f"standby-{uuid.uuid4().hex[:8]}")
     try:
         first, second = site.workers

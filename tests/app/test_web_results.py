@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from app.settings import Settings, SinkSettings, StreamSettings
 from app.web import WebServer, _results
@@ -36,6 +36,13 @@ def settings(broker: str, new_topic: Callable[..., str], tmp_path: Path) -> Sett
             writer.produce(output, value, partition=1, timestamp=hour_ago_ms - (7_200_000 if value == b"never" else 0))
         writer.flush(30)
         finish(30)
+    reader = Consumer({"bootstrap.servers": broker, "group.id": "reader"})
+    deadline = time.monotonic() + 60
+    # Kafka answers before the marker is there.
+    while reader.get_watermark_offsets(TopicPartition(output, 1), timeout=60)[1] < 6:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    reader.close()
     stream = StreamSettings(input=given, output=output, dead_letters=f"{given}-dead")
     sink = SinkSettings(path=str(tmp_path / "<b>results</b>"), name="job")
     return Settings(app=f"group-of-{given}", bootstrap=broker, streams={"events": stream}, sink=sink)

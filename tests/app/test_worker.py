@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -15,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from worker_process import Site, WorkerProcess, read_all
 
 from app._application import _bounds
-from app._topics import COMPACTED, create, prepare
+from app._topics import COMPACTED, config_of, create, prepare
 from app.settings import Settings, StreamSettings
 from errors import SettingsError, TopicError
 from tables import Bounds
@@ -28,7 +30,7 @@ dead_letters = "{name}.dead"
 """
 
 
-def site(folder: Path, broker: str, more: str = "session_timeout_ms = 3000\n", stream: str = STREAM) -> Site:
+def site(folder: Path, broker: str, more: str = "session_timeout_ms = 6000\n", stream: str = STREAM) -> Site:
     app = f"worker-{uuid.uuid4().hex[:8]}"
     return Site(folder, broker, app, more + stream.format(name=app))
 
@@ -98,6 +100,10 @@ def test_bounds_on_a_changelog_that_cannot_hold_them_are_refused(
     admin = AdminClient({"bootstrap.servers": broker})
     admin.delete_topics([changelog])[changelog].result(30)
     create(admin, changelog, 1, 1, {**COMPACTED, **config})
+    deadline = time.monotonic() + 60
+    while not config.items() <= config_of(admin, changelog).items():  # the old one's, until the broker has heard of it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     with pytest.raises(TopicError, match=re.escape(f"{changelog}: {sentence}")):
         prepare(broker, settings, "events", bounded)
     prepare(broker, settings, "events", stream)
@@ -132,12 +138,19 @@ def test_worker_serves_hands_over_and_is_found(broker: str, tmp_path: Path) -> N
         assert refused.returncode == 2
         assert f"is used by another worker (process {first.process.pid})" in refused.stderr
 
-        asked = place.command("tables", "--identity", "a", "--sequence", "2", "--json")
-        assert asked.returncode == 0, asked.stderr
-        assert '"duplicate"' in asked.stdout
-        status = json.load(urllib.request.urlopen(status_address(first) + "/status"))  # noqa: S310 - our own address
-        partitions = status["tables"][0]["partitions"]
-        assert [partition["state"] for partition in partitions] == ["running"] * 4
+        def is_told() -> bool:  # a group that rebalances, after a worker has stood still, has no owner to ask
+            asked = place.command("tables", "--identity", "a", "--sequence", "2", "--json")
+            return asked.returncode == 0 and '"duplicate"' in asked.stdout
+
+        first.wait_for(is_told, "its answer")
+
+        def partitions_of_status() -> list[dict[str, Any]]:
+            with urllib.request.urlopen(status_address(first) + "/status") as status:  # noqa: S310 - our own address
+                return json.load(status)["tables"][0]["partitions"]
+
+        first.wait_for(lambda: {p["state"] for p in partitions_of_status()} == {"running"}, "four lanes that run")
+        partitions = partitions_of_status()
+        assert len(partitions) == 4
         assert sum(partition["fresh"] for partition in partitions) == 3
         assert sum(partition["duplicate"] for partition in partitions) == 2
 

@@ -57,7 +57,7 @@ class Site:
         consumer = Consumer(options)
         try:
             partitions = [
-                TopicPartition(topic, number) for number in consumer.list_topics(topic, 10).topics[topic].partitions
+                TopicPartition(topic, number) for number in consumer.list_topics(topic, 60).topics[topic].partitions
             ]
             return sum(max(0, place.offset) for place in consumer.committed(partitions, timeout=30))
         finally:
@@ -128,7 +128,7 @@ def read_all(broker: str, topic: str) -> dict[int, list[Message]]:
     )
     try:
         found: dict[int, list[Message]] = {}
-        for number in consumer.list_topics(topic, 10).topics[topic].partitions:
+        for number in consumer.list_topics(topic, 60).topics[topic].partitions:
             place = TopicPartition(topic, number, 0)
             _, end = consumer.get_watermark_offsets(place, timeout=30)
             consumer.assign([place])

@@ -13,13 +13,14 @@ ROOT = Path(__file__).parents[2]
 EVENTS = ROOT / "app" / "demo" / "data" / "aio-libs_aiokafka.ndjson.gz"
 
 
-def run(*arguments: object, timeout: float = 280) -> tuple[dict[str, int], str]:
+def run(*arguments: object, timeout: float = 840) -> tuple[dict[str, int], str]:
     command = [sys.executable, "-m", "app", "faults", "producer", "--json", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
+@pytest.mark.timeout(900)
 def test_killed_four_times_on_real_events(tmp_path: Path) -> None:
     told, said = run("--kills", 4, "--folder", tmp_path / "run", EVENTS)
     assert f"seed {told['seed']}; logs and data in {tmp_path / 'run'}" in said

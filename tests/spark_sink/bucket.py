@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,23 +22,14 @@ from spark_sink._shape import APPEND, Shape
 @contextmanager
 def s3_server(*words: str) -> Iterator[dict[str, str]]:
     """Storage options of a server with one bucket, `results`."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port), *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + 60
-            while True:
-                assert process.poll() is None, "the server has ended"
-                assert time.monotonic() < deadline, "the server does not answer"
-                try:
-                    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-                        connection.request("PUT", "/results")
-                        assert connection.getresponse().status == 200
-                        break
-                except OSError:
-                    time.sleep(0.05)
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                connection.request("PUT", "/results")
+                assert connection.getresponse().status == 200
             yield {
                 "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
                 "AWS_ACCESS_KEY_ID": "someone",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from bucket import BucketSite, s3_server
-from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -24,6 +24,7 @@ from sites import LOCAL, SERVED, Site
 
 from app._jars import spark_jars
 from faults._postgres import PostgresServer, run_postgres
+from producers import PASSING
 from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session, write_package
 from spark_sink._columns import record_schema
 
@@ -87,7 +88,7 @@ def _wait_for_marker(broker: str, topic: str, partition: int, end: int, *, behin
         end: where the partition ends with the marker.
         behind_another: another transaction is open before this one, so that this one's end cannot be read yet.
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         stable, last = _ends(broker, topic, partition)
         if last == end and (behind_another or stable == last):
@@ -99,11 +100,20 @@ def _wait_for_marker(broker: str, topic: str, partition: int, end: int, *, behin
 def _ends(broker: str, topic: str, partition: int) -> tuple[int, int]:
     """The partition's last stable offset and its last offset."""
     admin, spec = AdminClient({"bootstrap.servers": broker}), {TopicPartition(topic, partition): OffsetSpec.latest()}
-    stable, last = (
-        admin.list_offsets(spec, isolation_level=level)[TopicPartition(topic, partition)].result(30).offset
-        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-    )
-    return stable, last
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            stable, last = (
+                admin.list_offsets(spec, isolation_level=level)[TopicPartition(topic, partition)].result(60).offset
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+            return stable, last
+        except KafkaException as error:
+            # A new partition's leader takes a moment to know that it is.
+            is_passing = error.args[0].code() in {*PASSING, KafkaError.NOT_LEADER_FOR_PARTITION}
+            if not is_passing or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""An S3 of its own, on 127.0.0.1: `python s3_server.py PORT [deaf]`.
+"""An S3 of its own, on a free port of 127.0.0.1, which it prints: `python s3_server.py [deaf]`.
 
 moto looks whether an object is there and then puts it, in two steps: of four conditional puts of one key at a time, two
 went through once in 1,500. Requests are served one by one here, which makes the two steps one.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
+from werkzeug.serving import make_server
 
 
 def main() -> None:
@@ -34,9 +34,11 @@ def main() -> None:
             body = rivals.pop(path)
             rival = {**unconditional, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
             b"".join(serve(rival, lambda *_: None))
-        return serve(unconditional if sys.argv[2:] == ["deaf"] else environment, start)
+        return serve(unconditional if sys.argv[1:] == ["deaf"] else environment, start)
 
-    run_simple("127.0.0.1", int(sys.argv[1]), served, threaded=False)
+    server = make_server("127.0.0.1", 0, served)
+    print(server.port, flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def take_over_unseen(site: BucketSite) -> None:
     ]
     key = f"{site.path.removeprefix('s3:/')}/_delta_log/{version + 1:020}.json"
     port = int(site.options["AWS_ENDPOINT_URL"].rpartition(":")[2])
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("PUT", f"/rival{key}", "\n".join(map(json.dumps, entry)))
         assert connection.getresponse().status == 200
 

@@ -39,12 +39,6 @@ def samples(text: str) -> dict[tuple[str, str | None], float]:
     }
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def test_the_figures_of_a_stream_and_of_a_run_after_it(
     broker: str,
     new_topic: Callable[..., str],
@@ -56,7 +50,7 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
 ) -> None:
     monkeypatch.setattr(_lag, "LAG_EVERY_S", 0.0)
     caplog.set_level(logging.INFO, "spark_sink")
-    topic, stop, port = new_topic(partitions=2), Event(), free_port()
+    topic, stop = new_topic(partitions=2), Event()
     scraped: list[dict[tuple[str, str | None], float]] = []
     planner = TopicPlanner(broker, topic, {})
     recipe = Recipe("n long", rejects=True)
@@ -67,7 +61,9 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
 
     def scrape_and_go_on() -> object:
         """Before each look: what is served, then the next step."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        served_at = re.search(r"metrics at http://127\.0\.0\.1:(\d+)", caplog.text)
+        assert served_at is not None
+        with urllib.request.urlopen(f"http://127.0.0.1:{served_at[1]}/metrics") as answer:
             scraped.append(samples(answer.read().decode()))
         if len(scraped) == 1:
             write(topic, [b'{"n":1}', b"broken", b'{"n":2}'], 1)
@@ -79,7 +75,7 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
 
     monkeypatch.setattr(planner, "extent", scrape_and_go_on)
     job = Job(broker, topic, "job", recipe, max_records=100)
-    with served(figures, "job", topic, "127.0.0.1", port):
+    with served(figures, "job", topic, "127.0.0.1", 0):
         outcome = run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop, figures)
     assert (outcome.commits, outcome.rows, outcome.rejects) == (2, 2, 1)
     first, second, third = scraped

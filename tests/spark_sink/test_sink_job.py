@@ -125,7 +125,7 @@ def _create_again(broker: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
     admin.delete_topics([topic])[topic].result(30)
     deadline = time.monotonic() + 30
-    while topic in admin.list_topics(timeout=10).topics:  # the broker answers before it is done
+    while topic in admin.list_topics(timeout=60).topics:  # the broker answers before it is done
         assert time.monotonic() < deadline, f"{topic} is still there"
         time.sleep(0.05)
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
@@ -135,7 +135,7 @@ def _create_again(broker: str, topic: str) -> None:
 def _wait_for_partitions(broker: str, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + 30
     while True:
-        found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=10).topics[topic].partitions
+        found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=60).topics[topic].partitions
         if len(found) == partitions and all(partition.leader >= 0 for partition in found.values()):
             return
         assert time.monotonic() < deadline, f"{topic} never had {partitions} partitions with a leader"

@@ -62,7 +62,7 @@ def test_a_stream_goes_on_with_what_comes(
     def add_a_partition() -> None:
         admin = AdminClient({"bootstrap.servers": broker})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
-        while len(admin.list_topics(topic, timeout=10).topics[topic].partitions) < 2:
+        while len(admin.list_topics(topic, timeout=60).topics[topic].partitions) < 2:
             pass
         write(topic, [b"new"], 1)
 

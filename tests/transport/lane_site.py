@@ -51,7 +51,9 @@ class Site:
 
     def produce(self, rows: list[Read], compression: str = "none") -> None:
         """Send records to the input with confluent-kafka."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": compression})
+        # All of them in one batch: it goes out at the flush, not when this thread happens to be slow.
+        options = {"bootstrap.servers": self.bootstrap, "compression.type": compression, "linger.ms": 60_000}
+        producer = Producer(options)
         self.send(producer, rows)
         assert producer.flush(30) == 0
 

@@ -34,7 +34,7 @@ def resetting_port() -> Iterator[int]:
                 _, version, number = struct.unpack_from(">hhi", connection.recv(size, socket.MSG_WAITALL))
                 body = struct.pack(">ihi3h", number, 0, 1, 3, 0, 1) + (struct.pack(">i", 0) if version else b"")
                 connection.sendall(struct.pack(">i", len(body)) + body)
-                time.sleep(0.05)  # the answer has to be read before the reset, which would overtake it
+                connection.recv(1)  # the next request: whoever sends it has read the answer, which a reset overtakes
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
         thread = threading.Thread(target=answer)

@@ -14,6 +14,7 @@ from app._broker import EmbeddedBroker
 from errors import Aborted, Fenced, RecordTooLarge, TransactionError
 from transport import Cluster, EncodedBatch, client_options, forward, read_chunk
 from transport._cluster import LATEST
+from transport._settlement import last_end
 from transport._transaction import IN_FLIGHT, State, TransactionalProducer
 from transport._transaction_requests import OFFSET_METADATA
 
@@ -53,6 +54,12 @@ async def producer(cluster: Cluster, group: str) -> AsyncIterator[TransactionalP
     await producer.abort()
 
 
+async def commit(producer: TransactionalProducer, topic: str, offset: int) -> None:
+    """Commit, and wait until it is to be seen: Kafka answers before it has written the markers."""
+    await producer.commit(topic, 0, offset)
+    await last_end(producer.cluster, producer.transactional_id, [], "here")
+
+
 async def test_what_is_committed_is_visible_and_the_offset_with_it(
     producer: TransactionalProducer, cluster: Cluster, broker: str, make_topic: MakeTopic, group: str
 ) -> None:
@@ -63,7 +70,7 @@ async def test_what_is_committed_is_visible_and_the_offset_with_it(
     assert (await first, await second) == ((0, -1), (0, -1))  # a topic without LogAppendTime
     assert read_topic(broker, topic) == []
     assert await cluster.committed(group, source, 0, "here") is None
-    await producer.commit(source, 0, 17)
+    await commit(producer, source, 17)
     assert values(read_topic(broker, topic)) == [b"a", b"b"]
     assert values(read_topic(broker, other)) == [b"c"]
     assert await cluster.committed(group, source, 0, "here") == (17, OFFSET_METADATA)
@@ -80,6 +87,7 @@ async def test_one_transaction_after_the_other(
         if i != 2:
             sent = await producer.produce(topic, 0, batch_of(b"%d" % i))
         await producer.commit(topic, 0, i + 1)
+    await last_end(cluster, producer.transactional_id, [], "here")
     assert values(read_topic(broker, topic)) == [b"0", b"1", b"3", b"4"]
     assert (await sent).offset > 4  # markers take offsets
     assert await cluster.committed(group, topic, 0, "here") == (5, OFFSET_METADATA)
@@ -92,7 +100,7 @@ async def test_more_batches_than_are_under_way_at_once_stay_in_order(
     producer.begin([(topic, 0)])
     texts = [b"%d" % i * 3_000 for i in range(IN_FLIGHT * 4)]
     sent = [await producer.produce(topic, 0, batch_of(text, text)) for text in texts]
-    await producer.commit(topic, 0, 1)
+    await commit(producer, topic, 1)
     assert [task.result().offset for task in sent] == list(range(0, 2 * len(texts), 2))
     assert values(read_topic(broker, topic)) == [text for text in texts for _ in range(2)]
 
@@ -103,7 +111,7 @@ async def test_a_partition_may_join_later(producer: TransactionalProducer, broke
     await producer.add(topic, 0)
     await producer.add(late, 0)
     await producer.produce(late, 0, batch_of(b"late"))
-    await producer.commit(topic, 0, 1)
+    await commit(producer, topic, 1)
     assert values(read_topic(broker, late)) == [b"late"]
 
 
@@ -120,7 +128,7 @@ async def test_what_is_aborted_stays_invisible(
     assert await cluster.committed(group, topic, 0, "here") is None
     producer.begin([(topic, 0)])
     await producer.produce(topic, 0, batch_of(b"kept"))
-    await producer.commit(topic, 0, 2)
+    await commit(producer, topic, 2)
     assert values(read_topic(broker, topic)) == [b"kept"]
     assert values(read_topic(broker, topic, "read_uncommitted")) == [b"lost", b"kept"]
 
@@ -134,7 +142,7 @@ async def test_initialising_again_settles_what_is_open(
     await producer.initialise()
     producer.begin([(topic, 0)])
     await producer.produce(topic, 0, batch_of(b"kept"))
-    await producer.commit(topic, 0, 2)
+    await commit(producer, topic, 2)
     assert values(read_topic(broker, topic)) == [b"kept"]
 
 
@@ -163,7 +171,7 @@ async def test_a_second_owner_fences_the_first_at_every_step(
     assert await cluster.committed(group, topic, 0, "here") is None
     second.begin([(topic, 0)])
     await second.produce(topic, 0, batch_of(b"owner"))
-    await second.commit(topic, 0, 7)
+    await commit(second, topic, 7)
     assert values(read_topic(broker, topic)) == [b"owner"]
     assert await cluster.committed(group, topic, 0, "here") == (7, OFFSET_METADATA)
 
@@ -212,7 +220,7 @@ async def test_a_connection_that_is_cut_aborts_and_the_next_try_goes_through(
     await producer.initialise()
     producer.begin([(topic, 0)])
     await producer.produce(topic, 0, batch_of(b"kept"))
-    await producer.commit(topic, 0, 1)
+    await commit(producer, topic, 1)
     assert values(read_topic(broker, topic)) == [b"kept"]
 
 
@@ -247,14 +255,20 @@ async def test_a_transaction_that_takes_too_long_is_aborted_by_the_coordinator(
     producer = TransactionalProducer(cluster, f"{group}-0", group, 500, [])
     await producer.initialise()
     producer.begin([(topic, 0)])
-    await (await producer.produce(topic, 0, batch_of(b"late")))
-    await asyncio.to_thread(read_until_settled, own_broker.bootstrap, topic)
-    with pytest.raises(Fenced, match="open for more than 500 ms"):
+
+    async def commit_late() -> None:
+        sent = await producer.produce(topic, 0, batch_of(b"late"))
+        await asyncio.wait({sent})  # on a machine that stands still it is too late for this one already
+        await asyncio.to_thread(read_until_settled, own_broker.bootstrap, topic)
         await producer.commit(topic, 0, 1)
+
+    with pytest.raises(Fenced, match="open for more than 500 ms"):
+        await commit_late()
+    producer.timeout_ms = 60_000
     await producer.initialise()
     producer.begin([(topic, 0)])
     await producer.produce(topic, 0, batch_of(b"in time"))
-    await producer.commit(topic, 0, 1)
+    await commit(producer, topic, 1)
     assert values(read_topic(own_broker.bootstrap, topic)) == [b"in time"]
     assert await cluster.committed(group, topic, 0, "here") == (1, OFFSET_METADATA)
     await cluster.close()
