@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import time
@@ -22,6 +23,7 @@ from producers import create_topic
 def chosen_broker() -> Iterator[ChosenBroker]:
     with open_broker() as chosen:
         yield chosen
+        gc.collect()  # clients of tests that have ended would ask for it once a second, and say so
 
 
 @pytest.fixture(scope="session")
