@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from app._topics import partition_counts
 from app.settings import Settings
 from errors import BrokerUnavailable, SourceError
-from producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress
+from producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,8 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
             if time.monotonic() - heard_at > settings.kafka_timeout_s:
                 raise BrokerUnavailable(f"{PROGRESS_TOPIC}: Kafka sent nothing for {settings.kafka_timeout_s:g} s")
     except KafkaException as failure:
-        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {failure.args[0].str()}") from failure
+        error = failure.args[0]
+        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {explained(error)}") from failure
     finally:
         consumer.close()
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from app._policy import policy_topic
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
-from producers import no_broker_is_let_in
+from producers import explained, no_broker_is_let_in
 from tables import NULLS_LAST_S
 
 log = structlog.get_logger(__name__)
@@ -198,7 +198,7 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
     # librdkafka's own codes are all below 0 and are about the way to the broker.
     away = reason.code() < 0 or reason.code() in (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT)
     away = away or no_broker_is_let_in(reason)
-    return (BrokerUnavailable if away else TopicError)(f"{what}: {reason.str()}")
+    return (BrokerUnavailable if away else TopicError)(f"{what}: {explained(reason)}")
 
 
 def limit_of(admin: AdminClient, topic: str) -> int:

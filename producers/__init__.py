@@ -6,7 +6,7 @@ room needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, 
 """
 
 from producers._async import AsyncProducer
-from producers._client import END_OF_PARTITION, PASSING, no_broker_is_let_in
+from producers._client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in
 from producers._file_set import FileSet
 from producers._files import FileSource
 from producers._formats import Format
@@ -38,6 +38,7 @@ __all__ = [
     "admin_client",
     "create_topic",
     "describe_topic",
+    "explained",
     "no_broker_is_let_in",
     "publish",
 ]

@@ -27,6 +27,15 @@ EPOCH_ENDED = frozenset(
 """What a Kafka answers whose transactional id has moved on: to a newer producer, because the transaction took too long,
 or because the id was not used for a week. Which of these it was, the codes do not tell."""
 
+NOT_ALLOWED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
 TOPIC_GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION},
 )
@@ -57,6 +66,14 @@ PASSING = frozenset(
 """What a Kafka answers that starts, is not there yet, or does not know of a new topic yet: another try may help."""
 
 
+def explained(error: KafkaError) -> str:
+    """Kafka's words, and what to do where it does not allow this user what was asked."""
+    said: str = error.str()
+    if error.code() in NOT_ALLOWED:
+        return f"{said.rstrip('.')}. Give this user the rights of docs/guide/rights.md"
+    return said
+
+
 def no_broker_is_let_in(error: KafkaError) -> bool:
     """Whether a topic was refused because all heartbeats are overdue: Kafka makes none until one has come.
 
@@ -67,7 +84,7 @@ def no_broker_is_let_in(error: KafkaError) -> bool:
 
 def refusal(error: KafkaError, where: str) -> RatchetError:
     """What to raise when Kafka, or the client, refuses a record for good. `where` names topic, producer and record."""
-    said = f"{where}: {error.str()}"
+    said = f"{where}: {explained(error)}"
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
         return RecordTooLarge(
             f"{said}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave the "
@@ -75,10 +92,6 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
         )
     if error.code() in TOPIC_GONE:
         return TopicMissing(f"{said}. Was it deleted?")
-    if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return TopicError(
-            f"{said}. Allow this user to write under transactional ids that begin with ratchet-producers/"
-        )
-    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return TopicError(f"{said}. Allow this user to write to the topic, and to ratchet-producers")
+    if error.code() in NOT_ALLOWED:
+        return TopicError(said)
     return TransportError(f"{said}. What was acknowledged stays published; start again to go on after it")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from errors import BrokerUnavailable, SourceError
-from producers._client import ATTEMPT_S, END_OF_PARTITION, PASSING
+from producers._client import ATTEMPT_S, END_OF_PARTITION, PASSING, explained
 from producers._headers import NOTHING_YET, SEQUENCE_MAX
 
 PROGRESS_TOPIC = "ratchet-producers"
@@ -137,6 +137,7 @@ def read_progress(
                 where = f"{PROGRESS_TOPIC} partition 0 offset {message.offset()} (producer {name!r}, topic {topic!r})"
                 newest = Progress.decode(value, where) if value is not None else None
     except KafkaException as failure:
-        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {failure.args[0].str()}") from failure
+        error = failure.args[0]
+        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {explained(error)}") from failure
     finally:
         consumer.close()

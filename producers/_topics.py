@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from errors import BrokerUnavailable, SettingsError, TopicError, TopicMissing
-from producers._client import ATTEMPT_S, PASSING, no_broker_is_let_in
+from producers._client import ATTEMPT_S, PASSING, explained, no_broker_is_let_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def describe_topic(
                 time.sleep(0.3)
                 continue
             if error.code() not in PASSING:
-                raise TopicError(f"topic {topic!r} cannot be looked up: {error.str()}") from failure
+                raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
             left_s = max(0.0, deadline - time.monotonic())
             say(f"Kafka does not answer yet ({error.str()}); trying again for {left_s:.0f} s")
             if not left_s:
@@ -111,7 +111,7 @@ def create_topic(
                 continue
             if passing or error.code() in PASSING:
                 raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
-            raise TopicError(f"topic {topic!r} cannot be created: {error.str()}") from failure
+            raise TopicError(f"topic {topic!r} cannot be created: {explained(error)}") from failure
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         # Creation is acknowledged by the controller; the broker that is asked may learn of it a moment later.

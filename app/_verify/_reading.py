@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from app._verify._rule import RecordView
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, PositionLost, TopicError, TopicMissing, TransportError
-from producers import END_OF_PARTITION, PASSING
+from producers import END_OF_PARTITION, PASSING, explained
 from tables import STRETCH, Stretch
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ class Reader:
                     if error is not None and error.code() == END_OF_PARTITION:
                         return
                     if error is not None and error.code() not in PASSING:
-                        raise TransportError(f"{topic} partition {partition} cannot be read: {error.str()}")
+                        raise TransportError(f"{topic} partition {partition} cannot be read: {explained(error)}")
                     if time.monotonic() - heard_at >= self._timeout_s:
                         raise BrokerUnavailable(
                             f"{topic} partition {partition}: Kafka sent nothing for {self._timeout_s:g} s; "
@@ -186,7 +186,7 @@ class Reader:
                     raise BrokerUnavailable(
                         f"Kafka did not answer within {self._timeout_s:g} s: {error.str()}"
                     ) from None
-                raise TopicError(f"topic {topic!r} cannot be looked up: {error.str()}") from failure
+                raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
         return counts
 
     def _committed(self, consumer: Consumer) -> dict[int, int]:
@@ -195,8 +195,9 @@ class Reader:
         try:
             answered = consumer.committed(asked, timeout=self._timeout_s)
         except KafkaException as failure:
+            error = failure.args[0]
             raise BrokerUnavailable(
-                f"offsets of group {self._settings.app!r} cannot be read: {failure.args[0].str()}"
+                f"offsets of group {self._settings.app!r} cannot be read: {explained(error)}"
             ) from failure
         return {found.partition: max(0, found.offset) for found in answered}
 
@@ -206,8 +207,9 @@ class Reader:
             try:
                 first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
             except KafkaException as failure:
+                error = failure.args[0]
                 raise BrokerUnavailable(
-                    f"{topic} partition {partition}: its end cannot be read: {failure.args[0].str()}"
+                    f"{topic} partition {partition}: its end cannot be read: {explained(error)}"
                 ) from failure
             if first > 0:
                 raise PositionLost(
