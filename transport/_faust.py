@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import structlog
+from aiokafka import errors as kafka
 from faust.channels import Channel
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
@@ -30,6 +32,9 @@ max_poll_interval, and it always is: the lanes fetch. A blocked event loop stops
 ASK_AGAIN_S: Final = 1.0
 """After an assignment without some of the partitions: by then Kafka's answers about topics are complete again."""
 
+SAY_AGAIN_S: Final = 10.0
+"""How often the same is said that keeps this worker out of its group."""
+
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
 
@@ -42,6 +47,23 @@ def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tup
     return {
         (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
     }
+
+
+async def _check_errors(coordinator: Any) -> None:
+    """In the thread of Faust's consumer."""
+    try:
+        coordinator.check_errors()
+    except kafka.KafkaError:
+        heartbeat = coordinator._heartbeat_task  # noqa: SLF001
+        if heartbeat is not None and heartbeat.done():
+            coordinator.request_rejoin()  # which begins another; nothing else would
+        raise
+
+
+def _why(error: kafka.KafkaError) -> str:
+    if isinstance(error, kafka.GroupAuthorizationFailedError):
+        return f"this user may not read the group {error.args[0]}. Give it the rights of docs/guide/rights.md"
+    return repr(error)
 
 
 async def _rejoin(client: Any, coordinator: Any) -> None:
@@ -136,6 +158,8 @@ class Lanes:
         self._wanted_warm: set[tuple[str, int]] = set()
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._said: tuple[str, float] | None = None
+        """What was last said of the group, and when."""
         app.on_partitions_assigned.connect(self._on_assigned)
 
     def start(self) -> None:
@@ -207,10 +231,27 @@ class Lanes:
         while True:
             await asyncio.sleep(ALIVE_EVERY_S)
             # Faust and aiokafka have no public word for this.
-            consumer = self.app.consumer._thread._consumer  # noqa: SLF001
-            if consumer is not None:
+            thread = self.app.consumer._thread  # noqa: SLF001
+            if (consumer := thread._consumer) is not None:  # noqa: SLF001
                 with consumer._subscription.fetch_context():  # noqa: SLF001
                     pass
+                await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
+
+    async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """Take note of what keeps this worker out of its group: aiokafka tries again only after somebody has.
+
+        With aiokafka that is whoever fetches; here it would be nobody, and the worker would stand still without a word.
+        """
+        try:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_check_errors(coordinator), loop))
+        except kafka.KafkaError as error:
+            if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more
+                await self.app.crash(error)
+                return
+            now, said = time.monotonic(), self._said
+            if said is None or said[0] != repr(error) or now - said[1] > SAY_AGAIN_S:
+                self._said = repr(error), now
+                log.error("the group does not take this worker; trying again", reason=_why(error))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -26,6 +27,7 @@ PAGE = ROOT / "docs" / "guide" / "rights.md"
 ROW = re.compile(r"^\| (\w+) \| (topic|group|transactional id) \| `([\w/-]+)(\*?)` \| ([\w, ]+) \|", re.MULTILINE)
 PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 EVENTS = 50
+MAY_NOT, JOINED = "this user may not read the group shop. Give it", "partitions assigned"
 TOML = """
 [streams.events]
 input = "events"
@@ -103,6 +105,23 @@ class SecuredSite(Site):
         return done.stdout
 
 
+def allow(admin: AdminClient, *given: Right) -> None:
+    bindings = [
+        AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        for user, kind, name, pattern, operation in given
+    ]
+    for made in admin.create_acls(bindings).values():
+        made.result(60)
+
+
+def forbid(admin: AdminClient, right: Right) -> None:
+    """Take it away again."""
+    user, kind, name, pattern, operation = right
+    one = AclBindingFilter(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+    (gone,) = admin.delete_acls([one]).values()
+    assert len(gone.result(60)) == 1
+
+
 def test_every_part_does_its_work_with_the_rights_of_the_page_and_no_others(secured: Secured, tmp_path: Path) -> None:
     site = SecuredSite(tmp_path, secured.users, "shop", TOML.format(table=tmp_path / "table"))
     (tmp_path / "administrator").mkdir()
@@ -120,20 +139,30 @@ def test_every_part_does_its_work_with_the_rights_of_the_page_and_no_others(secu
     assert refused.returncode == 2, refused.stderr
     assert "Topic authorization failed. Give this user the rights of docs/guide/rights.md" in refused.stderr
 
-    allowed = [
-        AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-        for user, kind, name, pattern, operation in rights()
-    ]
-    for made in admin.create_acls(allowed).values():
-        made.result(60)
+    given = rights()
+    of_the_group = Right("worker", ResourceType.GROUP, "shop", ResourcePatternType.LITERAL, AclOperation.READ)
+    assert of_the_group in given
+    allow(admin, *(right for right in given if right != of_the_group))
 
     site.run("producer", *publish)
     site.user = "worker"
     worker = WorkerProcess(site)
     try:
         for life in (1, 2):  # whoever comes second looks at what the first has left open
+            ran = worker.text().count("lane runs")
             worker.start()
-            worker.wait_for(lambda life=life: worker.text().count("lane runs") == 2 * life, "two lanes")
+            if life == 1:
+                # It waits for what it lacks, and says so.
+                worker.wait_for(lambda: MAY_NOT in worker.text(), "the missing right")
+                allow(admin, of_the_group)
+            worker.wait_for(lambda ran=ran: worker.text().count("lane runs") >= ran + 2, "two lanes")
+            if life == 1:
+                # It is taken away while the worker runs, which its heartbeats come to know; and given back.
+                said, joined = worker.text().count(MAY_NOT), worker.text().count(JOINED)
+                forbid(admin, of_the_group)
+                worker.wait_for(lambda said=said: worker.text().count(MAY_NOT) > said, "the right that is gone")
+                allow(admin, of_the_group)
+                worker.wait_for(lambda joined=joined: worker.text().count(JOINED) > joined, "the group")
             worker.wait_for(lambda: administrator.position("events") == EVENTS, "the commit")
             if life == 1:
                 worker.stop()

@@ -86,6 +86,7 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (LANES, PartitionAssignor, "assigned_actives", []),
     (LANES, PartitionAssignor, "assigned_standbys", []),
     (LANES, GroupCoordinator, "request_rejoin", []),
+    (LANES, GroupCoordinator, "check_errors", []),
     (LANES, Channel, "__init__", ["app", "maxsize"]),
     (LANES, Channel, "put", ["value"]),
     (LANES, Recovery, "__init__", ["app", "tables"]),
