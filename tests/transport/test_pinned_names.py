@@ -296,8 +296,15 @@ async def test_the_way_to_the_fetch_context(app: faust.App) -> None:
     assert state.fetcher_idle_time < 1_000.0, sentence
 
 
+def test_what_is_heard_of_the_group() -> None:
+    sentence = f"aiokafka tells elsewhere what keeps a worker out of its group; see Lanes._hear in {LANES}"
+    source = inspect.getsource(GroupCoordinator)
+    for name in ("self._coordination_task = ", "self._heartbeat_task = ", "self._pending_exception = "):
+        assert name in source, sentence
+
+
 def test_what_the_application_reads_of_an_app(app: faust.App) -> None:
-    for name in ("on_partitions_assigned", "assignor", "conf", "tables", "crashed", "crash_reason"):
+    for name in ("on_partitions_assigned", "assignor", "conf", "tables", "crash", "crashed", "crash_reason"):
         assert hasattr(app, name), f"faust.App has no {name}; {APPLICATION} and {LANES} read it"
     for name in ("canonical_url", "datadir"):
         assert hasattr(app.conf, name), f"faust's settings have no {name}; {APPLICATION} uses it"
