@@ -50,6 +50,8 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
     found: dict[str, dict[bytes, Published]] = {}
     heard_at = time.monotonic()
     try:
+        # A client that is asked to read before it has met a broker tries again half a second later.
+        consumer.list_topics(PROGRESS_TOPIC, timeout=settings.kafka_timeout_s)
         consumer.assign([TopicPartition(PROGRESS_TOPIC, 0, OFFSET_BEGINNING)])
         while True:
             for message in consumer.consume(10_000, 0.2):
@@ -64,8 +66,7 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
             if time.monotonic() - heard_at > settings.kafka_timeout_s:
                 raise BrokerUnavailable(f"{PROGRESS_TOPIC}: Kafka sent nothing for {settings.kafka_timeout_s:g} s")
     except KafkaException as failure:
-        error = failure.args[0]
-        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {explained(error)}") from failure
+        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {explained(failure.args[0])}") from failure
     finally:
         consumer.close()
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from app._policy import policy_topic
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
-from producers import explained, no_broker_is_let_in
+from producers import explained, made_topic, no_broker_is_let_in
 from tables import NULLS_LAST_S
 
 log = structlog.get_logger(__name__)
@@ -155,19 +155,12 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
         BrokerUnavailable: it has gone away, or did not answer.
     """
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
-    deadline = time.monotonic() + ADMIN_TIMEOUT_S
-    while True:
-        try:
-            made = admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S)
-            made[topic].result()
+    limit_s = ADMIN_TIMEOUT_S
+    try:
+        if made_topic(admin, new, limit_s, operation_timeout=limit_s, request_timeout=limit_s):
             log.info("topic created", topic=topic, partitions=partitions)
-            return
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return
-            if not no_broker_is_let_in(error.args[0]) or time.monotonic() > deadline:
-                raise _named(f"topic {topic} cannot be created", error) from None
-            time.sleep(0.1)
+    except KafkaException as error:
+        raise _named(f"topic {topic} cannot be created", error) from None
 
 
 def config_of(admin: AdminClient, topic: str) -> dict[str, str]:

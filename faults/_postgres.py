@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app._embedded import free_port
 from errors import SetupError
 
 PATIENCE_S = 60.0
@@ -58,9 +58,7 @@ class PostgresServer:
         self._run("initdb", f"--pgdata={self._data}", f"--username={self.user}", f"--pwfile={secret}",
                   "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")  # fmt: skip
         secret.unlink()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()  # it is stopped and started again here
 
     @property
     def url(self) -> str:

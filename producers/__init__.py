@@ -16,7 +16,7 @@ from producers._progress import PROGRESS_TOPIC, Progress
 from producers._publish import Published, publish
 from producers._source import Record, Source
 from producers._stream import StreamSource
-from producers._topics import TopicShape, admin_client, create_topic, describe_topic
+from producers._topics import TopicShape, admin_client, create_topic, describe_topic, made_topic
 
 __all__ = [
     "END_OF_PARTITION",
@@ -39,6 +39,7 @@ __all__ = [
     "create_topic",
     "describe_topic",
     "explained",
+    "made_topic",
     "no_broker_is_let_in",
     "publish",
 ]

@@ -78,6 +78,32 @@ def describe_topic(
             time.sleep(0.2)
 
 
+def made_topic(admin: AdminClient, wanted: NewTopic, patience_s: float, **limits: float) -> bool:
+    """Ask for a topic; False: there is one of that name already.
+
+    Args:
+        admin: connected.
+        wanted: what is to be made.
+        patience_s: how long it is asked for again while no broker is let in.
+        limits: of one question, as `AdminClient.create_topics` takes them.
+
+    Raises:
+        KafkaException: Kafka refuses, or has not answered.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            admin.create_topics([wanted], **limits)[wanted.topic].result()
+            return True
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            if not no_broker_is_let_in(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def create_topic(
     admin: AdminClient,
     topic: str,
@@ -96,22 +122,13 @@ def create_topic(
         BrokerUnavailable: no answer within the limit.
     """
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
-            break
-        except KafkaException as failure:
-            error: KafkaError = failure.args[0]
-            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                break
-            passing = no_broker_is_let_in(error)
-            if passing and time.monotonic() < deadline:
-                time.sleep(0.1)
-                continue
-            if passing or error.code() in PASSING:
-                raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
-            raise TopicError(f"topic {topic!r} cannot be created: {explained(error)}") from failure
+    try:
+        made_topic(admin, wanted, timeout_s, request_timeout=timeout_s)
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        if error.code() in PASSING or no_broker_is_let_in(error):
+            raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
+        raise TopicError(f"topic {topic!r} cannot be created: {explained(error)}") from failure
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         # Creation is acknowledged by the controller; the broker that is asked may learn of it a moment later.

@@ -20,13 +20,14 @@ from confluent_kafka.admin import (
 )
 from kafka_side import read_topic, values
 from test_transaction import batch_of
+from test_transaction import commit as commit_to
 
 from app._embedded import EmbeddedBroker
 from errors import Aborted, TransactionError
 from faults._kafka import EmbeddedKafka
 from transport import Cluster, client_options
 from transport._cluster import GROUP, LATEST, TRANSACTION
-from transport._settlement import OpenAt, Unsettled, last_end
+from transport._settlement import OpenAt, Unsettled
 from transport._transaction import TransactionalProducer
 
 NODE = 3
@@ -119,12 +120,6 @@ def open_records(kafka: EmbeddedKafka, topic: str) -> int:
     return ends[0] - ends[1]
 
 
-async def commit_and_wait(producer: TransactionalProducer, offset: int) -> None:
-    """Kafka answers before it has written the markers."""
-    await producer.commit("changelog", 0, offset)
-    await last_end(producer.cluster, producer.transactional_id, [], "here")
-
-
 async def leave_open(kafka: EmbeddedKafka, cluster: Cluster, name: str, *texts: bytes, commit: bool = True) -> None:
     """End a transaction of which Kafka leaves the output open, which it does not tell."""
     producer = TransactionalProducer(cluster, name, name, TIMEOUT_MS, TOPICS)
@@ -157,7 +152,7 @@ async def test_what_kafka_left_open_ends_as_its_transaction_did(
 
     successor.begin([("out", 0), ("changelog", 0)])
     await successor.produce("out", 0, batch_of(b"c"))
-    await commit_and_wait(successor, 8)
+    await commit_to(successor, "changelog", 8)
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"a", b"b", b"c"] if commit else [b"c"])
 
 
@@ -171,7 +166,7 @@ async def test_what_is_open_in_the_usual_way_is_left_to_the_coordinator(
         producer.begin([("out", 0)])
         await producer.produce("out", 0, batch_of(text))
         await producer.delivered()
-    await commit_and_wait(producer, 9)
+    await commit_to(producer, "changelog", 9)
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"e"]
     assert "left open" not in "".join(capfd.readouterr())
 
@@ -198,7 +193,7 @@ async def test_whoever_comes_after_one_that_was_killed_over_it_ends_it_as_it_was
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"f", b"g"] if commit else [])
     successor.begin([("out", 0), ("changelog", 0)])
     await successor.produce("out", 0, batch_of(b"h"))
-    await commit_and_wait(successor, 8)
+    await commit_to(successor, "changelog", 8)
     assert values(read_topic(kafka.bootstrap, "out"))[-1] == b"h"
 
 
