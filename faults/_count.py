@@ -12,10 +12,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from errors import FaultRunFailed
 from faults._events import Event
-from producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from producers import END_OF_PARTITION, PRODUCER_HEADER, SEQUENCE_HEADER
 
 READ_WITHIN_S = 300.0
-READ_AT_A_TIME = 10_000
 
 Sequences = dict[tuple[int, str], list[int]]
 """By identity, in their order."""
@@ -68,22 +67,25 @@ def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
             "bootstrap.servers": bootstrap,
             "group.id": "ratchet-faults-count",
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is answered at once
             "isolation.level": "read_committed",
         }
     )
     try:
         for number in consumer.list_topics(topic, 30).topics[topic].partitions:
-            place = TopicPartition(topic, number, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=30)
-            consumer.assign([place])
+            consumer.assign([TopicPartition(topic, number, 0)])
             deadline = time.monotonic() + READ_WITHIN_S
-            while end and consumer.position([place])[0].offset < end:
+            while True:
                 if time.monotonic() > deadline:
-                    raise FaultRunFailed(f"{topic}, partition {number}: cannot be read to its end, {end}")
-                for message in consumer.consume(READ_AT_A_TIME, 0.5):
-                    if message.error() is not None:
-                        raise FaultRunFailed(f"{topic}, partition {number}: {message.error().str()}")
-                    yield message, int.from_bytes(dict(message.headers())[SEQUENCE_HEADER], "big")
+                    raise FaultRunFailed(f"{topic}, partition {number}: cannot be read to its end")
+                if (message := consumer.poll(1.0)) is None:
+                    continue
+                if (error := message.error()) is not None:
+                    if error.code() == END_OF_PARTITION:
+                        break
+                    raise FaultRunFailed(f"{topic}, partition {number}: {error.str()}")
+                yield message, int.from_bytes(dict(message.headers())[SEQUENCE_HEADER], "big")
     finally:
         consumer.close()
 

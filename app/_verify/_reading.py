@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from app._verify._rule import RecordView
@@ -97,7 +97,9 @@ class Reader:
             return
         consumer = self._consumer("ratchet-verify", "read_committed")
         try:
-            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+            # By number, as `_ends` has seen that it begins there: a client that is new would ask where the beginning is
+            # before it has met a broker, and once more half a second later.
+            consumer.assign([TopicPartition(topic, partition, 0)])
             heard_at = time.monotonic()
             while True:
                 message = consumer.poll(1.0)
@@ -164,6 +166,7 @@ class Reader:
                 **self._options,
                 "group.id": group,  # asked for its offsets, never joined
                 "enable.auto.commit": False,
+                "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "isolation.level": isolation,
             }
@@ -195,9 +198,8 @@ class Reader:
         try:
             answered = consumer.committed(asked, timeout=self._timeout_s)
         except KafkaException as failure:
-            error = failure.args[0]
             raise BrokerUnavailable(
-                f"offsets of group {self._settings.app!r} cannot be read: {explained(error)}"
+                f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
             ) from failure
         return {found.partition: max(0, found.offset) for found in answered}
 
@@ -207,9 +209,8 @@ class Reader:
             try:
                 first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
             except KafkaException as failure:
-                error = failure.args[0]
                 raise BrokerUnavailable(
-                    f"{topic} partition {partition}: its end cannot be read: {explained(error)}"
+                    f"{topic} partition {partition}: its end cannot be read: {explained(failure.args[0])}"
                 ) from failure
             if first > 0:
                 raise PositionLost(

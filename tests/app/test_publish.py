@@ -66,6 +66,7 @@ def read(broker: str, topic: str, partition: int) -> list[Message]:
     consumer = Consumer(
         {"bootstrap.servers": broker, "group.id": "t", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
     )
+    consumer.list_topics(topic, timeout=60)  # one that has met no broker reads half a second later
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found = []
     try:

@@ -41,6 +41,7 @@ def read(broker: str, topic: str, partition: int, isolation: str = "read_committ
             "isolation.level": isolation,
         }
     )
+    consumer.list_topics(topic, timeout=60)  # one that has met no broker reads half a second later
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found = []
     try:

@@ -54,6 +54,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
             "fetch.wait.max.ms": 10,
         }
     )
+    consumer.list_topics(topic, timeout=60)  # one that has met no broker reads half a second later
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[Read] = []
     try:
