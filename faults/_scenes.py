@@ -66,10 +66,12 @@ def full_disk_of_a_worker(folder: Path, times: int, seed: int) -> tuple[Differen
             worker.start()
             site.wait_for_progress(site.positions(), "the first commits")
             for _ in range(times):
-                worker.mark()
                 pid = worker.process().pid
                 disk.fill(pid)
-                site.wait_for(lambda: worker.said("RocksDB cannot"), "the word that the disk is full")
+                site.wait_for(
+                    lambda: any("RocksDB cannot" in error for error in worker.errors()),
+                    "the word that the disk is full",
+                )
                 site.wait_for(lambda: _stands_still(site), "every partition to stand still")
                 worker.process()  # it must not have ended
                 disk.free(pid)
@@ -137,7 +139,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
             worker = site.workers[0]
             worker.start()
             site.wait_for_progress(site.positions(), "the first commits")
-            worker.process().stop()
+            worker.stop()
             admin = kafka.admin()
             changelog = f"{site.app}-by-{{}}-changelog"
             # Created again: the local store knows more than it.
@@ -165,7 +167,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
             moved = [place for place in before if place not in healthy and after[place] != before[place]]
             if moved:
                 raise FaultRunFailed(f"went on without their changelog: {moved}")
-            worker.process().stop()
+            worker.stop()
             return Difference(), len(before) - len(healthy)
         finally:
             site.close()
