@@ -8,9 +8,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from app import _guard
 from errors import SetupError
+
+STOP_LIMIT_S: Final = 180.0
+"""A worker ends itself before (app._worker.STOP_WITHIN_S) and says why it had to."""
 
 
 class Part:
@@ -82,10 +86,23 @@ class Part:
         """SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
-    def stop(self) -> None:
-        """SIGTERM, and wait."""
+    def stop(self) -> int:
+        """SIGTERM, and wait.
+
+        Returns:
+            its exit code, as `wait` does
+
+        Raises:
+            SetupError: it did not end, and was killed.
+        """
         self._guard.terminate()
-        self.wait()
+        try:
+            self._guard.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            said = f"{self.name} had not ended {STOP_LIMIT_S:.0f} s after SIGTERM, and was killed:\n{self.last_words()}"
+            raise SetupError(said) from None
+        return self.wait()
 
     def output(self) -> str:
         """What it has written so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import fcntl
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -23,6 +25,9 @@ from app.settings import Settings
 from errors import BrokerUnavailable, StateFolderInUse
 
 log = structlog.get_logger(__name__)
+
+STOP_WITHIN_S: Final = 90.0
+"""The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
 
 
 def run(settings: Settings, bootstrap: str) -> None:
@@ -57,19 +62,48 @@ def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
 async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked_to_stop() -> None:
+        stop.set()
+        _end_within(STOP_WITHIN_S)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, asked_to_stop)
     application = Application(settings, bootstrap, topics)
     status = StatusServer(application, settings.web.host)
     url = await status.start()
     try:
-        await application.start(url)
-        log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url)
-        await application.run_until(stop)
+        if await _started(application, url, stop):
+            log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url)
+            await application.run_until(stop)
     finally:
         log.info("worker stops", app=settings.app)
+        _end_within(STOP_WITHIN_S)
         await application.stop()
         await status.stop()
+
+
+async def _started(application: Application, url: str, stop: asyncio.Event) -> bool:
+    """Whether it has started before it was asked to stop: it starts only as fast as Kafka answers."""
+    start, asked = asyncio.create_task(application.start(url)), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
+        if start.done():
+            start.result()
+        return start.done()
+    finally:
+        for task in (start, asked):
+            task.cancel()
+        await asyncio.gather(start, asked, return_exceptions=True)
+
+
+def _end_within(limit_s: float) -> None:
+    """End this process by then, whatever of it hangs, and write where every thread stands.
+
+    Faust waits for a thread of its own without a limit, on the event loop: only a thread outside Python can still tell.
+    To everybody else it is a crash like any other: whoever takes over settles what is open.
+    """
+    faulthandler.dump_traceback_later(limit_s, exit=True)
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

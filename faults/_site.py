@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import structlog
 from confluent_kafka.admin import NewTopic
@@ -28,6 +31,10 @@ COMMIT_INTERVAL_MS = 20
 PATIENCE_S = 180.0
 """What has not happened by then has hung: the slowest thing here, a broker's return, takes ten seconds."""
 ASK_EVERY_S = 0.1
+ANSWER_S = 60.0
+"""A worker answers about itself in milliseconds, on a machine that is not busy."""
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a worker that was asked to end before it had begun to listen."""
 
 Positions = dict[tuple[str, int], int]
 
@@ -79,6 +86,16 @@ class Worker:
             raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
         return self.part
 
+    def stop(self) -> None:
+        """SIGTERM, and wait.
+
+        Raises:
+            FaultRunFailed: there is none, or it ended in another way than it was asked to.
+        """
+        code = self.process().stop()
+        if code not in (0, TERMINATED):
+            raise FaultRunFailed(f"{self.name} ended with {code}; the end of its log:\n{self.output()[-6000:]}")
+
     def output(self) -> str:
         """All that it has logged since the first start."""
         path = self.site.folder / f"{self.name}.log"
@@ -91,6 +108,13 @@ class Worker:
     def output_since_mark(self) -> str:
         """What it has logged since its last start, or since `mark`."""
         return self.output()[self._seen :]
+
+    def errors(self) -> list[str]:
+        """What went wrong last in its partitions, by its status address: there may be no room for a log."""
+        address = re.findall(r"status_address\s+url=(http://127\.0\.0\.1:\d+)", self.output())[-1]
+        with urlopen(f"{address}/status", timeout=ANSWER_S) as answer:  # noqa: S310 - of the line above
+            tables = json.load(answer)["tables"]
+        return [partition["error"] for table in tables for partition in table["partitions"] if partition["error"]]
 
     def mark(self) -> None:
         """From here on counts what `said` asks for."""
@@ -190,9 +214,9 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         """
         sent = self.feed.finish()
         total = len(sent) * len(self.inputs)
-        caught_up_s = self.wait_for(lambda: sum(self.positions().values()) >= total, "lag 0", 4 * PATIENCE_S)
+        caught_up_s = self.wait_for(lambda: sum(self.positions().values()) >= total, "lag 0", 2 * PATIENCE_S)
         for worker in self.running():
-            worker.process().stop()
+            worker.stop()
         difference = Difference()
         for kind in IDENTITIES:
             counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{self.app}.{kind}.out", kind))

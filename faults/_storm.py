@@ -137,7 +137,7 @@ class Storm:
             guest.start()
             what = "joins"
         elif self._choose.random() < 0.75:
-            guest.process().stop()
+            guest.stop()
             what = "leaves"
         else:
             guest.process().kill()

@@ -116,6 +116,17 @@ class LaneTableManager(TableManager):
         await self._update_channels()
         await self.recovery.start()
 
+    async def wait_until_recovery_completed(self) -> bool:
+        """Wait for tables that Faust restores; without any it would be for nothing, and at times for ever.
+
+        Faust's recovery gives up where Kafka goes away for some seconds right after an assignment, and goes on with the
+        next one. Until then the app would still be starting.
+        """
+        if all(getattr(table, "lane_owned", False) for table in self.values()):
+            return False
+        waited: bool = await super().wait_until_recovery_completed()
+        return waited
+
     @property
     def recovery(self) -> Recovery:
         """The recovery that skips lane-owned tables."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from worker_process import Site, WorkerProcess, read_all
+from worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 from app._application import _bounds
 from app._topics import COMPACTED, config_of, create, prepare
@@ -122,6 +122,39 @@ def test_extractor_that_cannot_be_imported_is_refused(broker: str, tmp_path: Pat
     done = place.command("worker")
     assert done.returncode == 2
     assert "sequence function:no_such_module:extract: cannot be imported" in done.stderr
+
+
+HANGING = """
+import time
+
+from app import _application, _worker
+from app.cli import main
+
+
+async def stop(self):
+    time.sleep(3600)  # as Faust waits for its thread: on the event loop
+
+
+_worker.STOP_WITHIN_S = 1.0
+_application.Application.stop = stop
+main()
+"""
+
+
+def test_a_worker_that_hangs_when_it_is_to_stop_ends_itself_and_says_where_it_stands(
+    broker: str, tmp_path: Path
+) -> None:
+    place = site(tmp_path, broker)
+    (tmp_path / "hanging.py").write_text(HANGING)
+    worker = WorkerProcess(place)
+    try:
+        worker.start(module="hanging")
+        worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+        worker.process.terminate()
+        assert worker.process.wait(PATIENCE_S) == 1
+        assert re.search(r"Timeout \(.*hanging\.py\", line \d+ in stop", worker.text(), re.DOTALL)
+    finally:
+        worker.end()
 
 
 def test_worker_serves_hands_over_and_is_found(broker: str, tmp_path: Path) -> None:

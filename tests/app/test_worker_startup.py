@@ -10,11 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from app import _topics
+from app._application import REQUEST_SLACK_S
 from app._embedded import EmbeddedBroker
 from errors import BrokerUnavailable, TopicError
+from faults._events import IDENTITIES
 from faults._kafka import EmbeddedKafka
 from faults._proxy import Line
-from faults._site import Site
+from faults._site import SESSION_TIMEOUT_MS, Site, Worker
 from producers import create_topic, no_broker_is_let_in
 
 
@@ -33,6 +35,47 @@ def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypat
             kafka.line(0, Line.OPEN)
             site.wait_for_progress(site.positions(), "the first commits")
             worker.process()
+        finally:
+            site.close()
+
+
+def _slow_from_the_topics_on(kafka: EmbeddedKafka, site: Site) -> Worker:
+    """A worker whose line is delayed as soon as it has made its topics: three for each stream, and that of policies."""
+    worker = site.workers[0]
+    worker.start()
+    site.wait_for(lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 1, "the topics")
+    kafka.line(0, Line.DELAYED)
+    return worker
+
+
+def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> None:
+    with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
+        site = Site(kafka, tmp_path / "site", workers=1, seed=1)
+        try:
+            worker = _slow_from_the_topics_on(kafka, site)
+            site.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
+            kafka.line(0, Line.CUT)
+            # By then Faust's recovery, which asks Kafka for offsets, has given up until the next assignment; the app's
+            # start once waited for it, and nobody looked whether the worker was to stop.
+            time.sleep(SESSION_TIMEOUT_MS / 1000 + REQUEST_SLACK_S + 2)
+            kafka.line(0, Line.OPEN)
+            site.wait_for_progress(site.positions(), "the first commits")
+            site.wait_for(lambda: worker.said("worker runs"), "the end of the start")
+            worker.stop()
+        finally:
+            site.close()
+
+
+def test_a_worker_that_is_only_starting_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
+        site = Site(kafka, tmp_path / "site", workers=1, seed=1)
+        try:
+            worker = _slow_from_the_topics_on(kafka, site)
+            site.wait_for(lambda: worker.said("status_address"), "the address, which stands before the group is joined")
+            kafka.line(0, Line.CUT)
+            worker.stop()
+            assert worker.said("worker stops")
+            assert not worker.said("worker runs")
         finally:
             site.close()
 

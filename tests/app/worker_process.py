@@ -73,12 +73,21 @@ class WorkerProcess:
         self.state = site.folder / f"{name}-state"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, crash_at: str | None = None) -> None:
-        """crash_at: a point of transport._crash, POINT or POINT:N."""
+    def start(self, crash_at: str | None = None, module: str = "app") -> None:
+        """crash_at: a point of transport._crash, POINT or POINT:N; module: what runs the command."""
         planned = {"TRANSPORT_CRASH_AT": crash_at} if crash_at else {}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app", "worker", "-c", str(self.site.config), "--state-folder", str(self.state)],
+                [
+                    sys.executable,
+                    "-m",
+                    module,
+                    "worker",
+                    "-c",
+                    str(self.site.config),
+                    "--state-folder",
+                    str(self.state),
+                ],
                 env={**self.site.environment, **planned},
                 cwd=self.site.folder,
                 stdout=log,
@@ -136,7 +145,7 @@ def read_all(broker: str, topic: str) -> dict[int, list[Message]]:
             deadline = time.monotonic() + PATIENCE_S
             while end and consumer.position([place])[0].offset < end:
                 assert time.monotonic() < deadline, f"{topic}-{number} cannot be read to its end, {end}"
-                for message in consumer.consume(10_000, 0.5):
+                if (message := consumer.poll(0.5)) is not None:
                     assert message.error() is None, message.error()
                     found[number].append(message)
         return found
