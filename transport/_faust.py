@@ -16,7 +16,7 @@ import structlog
 from aiokafka import errors as kafka
 from faust.channels import Channel
 from faust.tables.manager import TableManager
-from faust.tables.recovery import Recovery
+from faust.tables.recovery import RebalanceAgain, Recovery, ServiceStopped
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 from errors import Aborted
@@ -92,9 +92,23 @@ class LaneChannel(Channel):
 
 
 class _LaneRecovery(Recovery):
-    """Lanes restore their tables themselves, after fencing and with committed data only."""
+    """Lanes restore their tables themselves, after fencing and with committed data only.
+
+    For tables of one's own it is Faust's recovery, but that it survives a Kafka that is away: mode takes a wait that
+    was too long for a stop of the service, and Faust's recovery ends by it, for good and without a word.
+    """
 
     logger = FAUST_LOGGER
+
+    async def _wait(self, coro: Any, **limit: Any) -> None:
+        try:
+            await super()._wait(coro, **limit)
+        except ServiceStopped:
+            if self.should_stop:
+                raise
+            log.warning("Faust's recovery had no answer from Kafka; beginning again", **limit)
+            self.signal_recovery_start.set()
+            raise RebalanceAgain from None
 
     def add_active(self, table: Any, tp: Any) -> None:
         if not getattr(table, "lane_owned", False):
@@ -117,11 +131,7 @@ class LaneTableManager(TableManager):
         await self.recovery.start()
 
     async def wait_until_recovery_completed(self) -> bool:
-        """Wait for tables that Faust restores; without any it would be for nothing, and at times for ever.
-
-        Faust's recovery gives up where Kafka goes away for some seconds right after an assignment, and goes on with the
-        next one. Until then the app would still be starting.
-        """
+        """Wait for tables that Faust restores; ours are none of them, and the app would be starting for as long."""
         if all(getattr(table, "lane_owned", False) for table in self.values()):
             return False
         waited: bool = await super().wait_until_recovery_completed()

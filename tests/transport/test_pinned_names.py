@@ -5,6 +5,7 @@ When one of these fails after an upgrade: read the named module of ours, see wha
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from importlib.metadata import version
 from typing import Any
@@ -37,7 +38,7 @@ from faust.channels import Channel
 from faust.stores.base import Store
 from faust.tables.base import Collection
 from faust.tables.manager import TableManager
-from faust.tables.recovery import Recovery
+from faust.tables.recovery import Recovery, ServiceStopped
 from faust.tables.table import Table
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from mode import Service
@@ -260,6 +261,14 @@ def test_lane_recovery_replaces_that_of_the_table_manager(app: faust.App) -> Non
     source = inspect.getsource(TableManager) + inspect.getsource(Recovery)
     assert "self.add_active(" in source, sentence
     assert "self.add_standby(" in source, sentence
+
+
+async def test_a_recovery_that_waits_too_long_takes_it_for_a_stop(app: faust.App) -> None:
+    try:
+        await Recovery(app, app.tables)._wait(asyncio.Event().wait(), timeout=0.01)
+    except ServiceStopped:
+        return
+    pytest.fail(f"mode tells a time-out from a stop; _LaneRecovery in {LANES} need not do so any more")
 
 
 def test_the_start_of_the_table_manager_waits_and_then_does_two_things() -> None:
