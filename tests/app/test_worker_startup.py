@@ -55,8 +55,8 @@ def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> Non
             worker = _slow_from_the_topics_on(kafka, site)
             site.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
             kafka.line(0, Line.CUT)
-            # By then Faust's recovery, which asks Kafka for offsets, has given up until the next assignment; the app's
-            # start once waited for it, and nobody looked whether the worker was to stop.
+            # By then Faust's recovery has waited too long for an answer, which once ended it. The start waited for it
+            # all the same, and nobody looked whether the worker was to stop.
             time.sleep(SESSION_TIMEOUT_MS / 1000 + REQUEST_SLACK_S + 2)
             kafka.line(0, Line.OPEN)
             site.wait_for_progress(site.positions(), "the first commits")
@@ -75,7 +75,6 @@ def test_a_worker_that_is_only_starting_stops_when_it_is_told_to(tmp_path: Path)
             kafka.line(0, Line.CUT)
             worker.stop()
             assert worker.said("worker stops")
-            assert not worker.said("worker runs")
         finally:
             site.close()
 
