@@ -50,6 +50,20 @@ class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafk
     message = "INVALID_RECORD"
 
 
+UNAUTHORIZED: Final = (
+    kafka.ClusterAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.TransactionalIdAuthorizationFailed,
+)
+
+
+def explained(reason: object) -> str:
+    """What went wrong, in its own words; where a right is missing, also where it is said which."""
+    more = ". Give this user the rights of docs/guide/rights.md" if isinstance(reason, UNAUTHORIZED) else ""
+    return f"{reason!r}{more}"
+
+
 class Committed(NamedTuple):
     """A group's position: the next offset to read, and the text that whoever committed it left with it."""
 
@@ -83,7 +97,7 @@ class Retry:
         if now - self.said > SAY_AFTER_S:
             self.said = now
             log.warning(
-                "still trying", what=self.what, reason=repr(reason), seconds=round(now - self.began), **self.facts
+                "still trying", what=self.what, reason=explained(reason), seconds=round(now - self.began), **self.facts
             )
         await asyncio.sleep(self.pause_s)
         self.pause_s = min(self.pause_s * 2, RETRY_MOST_S)

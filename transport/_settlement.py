@@ -23,7 +23,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
 from errors import TransactionError
-from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, explained, raise_for
 from transport._describe import DescribeProducersRequest, DescribeTransactionsRequest
 
 log = structlog.get_logger(__name__)
@@ -162,7 +162,7 @@ async def last_end(
             return await find_unsettled(cluster, transactional_id, partitions, connection, remembered)
         except kafka.TransactionalIdAuthorizationFailed as error:
             raise TransactionError(
-                f"{transactional_id}: this user may not ask for it: {error!r}. Check the id's ACLs"
+                f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
             ) from None
         except Orphaned as orphaned:
             if orphaned.last != seen:

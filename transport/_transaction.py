@@ -26,7 +26,7 @@ import structlog
 from aiokafka import errors as kafka
 
 from errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionError
-from transport._cluster import Cluster, InvalidRecord, Retry
+from transport._cluster import Cluster, InvalidRecord, Retry, explained
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
 from transport._settlement import SETTLE_WITHIN_S, Place, Unsettled, describe, last_end, leave_note, left_open
@@ -292,7 +292,7 @@ class TransactionalProducer:
         except kafka.KafkaError as error:
             self.state = State.FAILED
             self.cluster.refresh()
-            raise Aborted(f"{self.transactional_id}: {error!r}") from None
+            raise Aborted(f"{self.transactional_id}: {explained(error)}") from None
 
     async def _joined(self) -> None:
         if self._joining is not None:

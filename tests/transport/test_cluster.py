@@ -11,7 +11,7 @@ from kafka_side import delete_before, read_topic
 
 from errors import BrokerUnavailable, PositionLost
 from transport import Cluster, client_options, read_chunk
-from transport._cluster import EARLIEST, LATEST, TRANSACTION, raise_for
+from transport._cluster import EARLIEST, LATEST, TRANSACTION, explained, raise_for
 from transport._transaction import TransactionalProducer
 
 NewTopic = Callable[..., str]
@@ -177,3 +177,9 @@ def test_error_numbers_become_exceptions(code: int, kind: type[Exception]) -> No
     with pytest.raises(kind):
         raise_for(code, "topic, partition 1")
     raise_for(0)
+
+
+def test_a_right_that_is_missing_names_the_page() -> None:
+    for kind in (kafka.GroupAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed):
+        assert explained(kind("shop")) == f"{kind.__name__}('shop'). Give this user the rights of docs/guide/rights.md"
+    assert explained(kafka.NotLeaderForPartitionError("shop")) == "NotLeaderForPartitionError('shop')"
