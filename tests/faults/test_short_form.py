@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 1_200
-"""A run that takes so long has hung. Beside the other tests it takes about eight minutes."""
+"""A run that takes so long has hung. Beside the other tests it takes four to five minutes."""
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)
