@@ -23,6 +23,7 @@ from app._status import StatusServer
 from app._topics import StreamTopics, prepare, prepare_policy
 from app.settings import Settings
 from errors import BrokerUnavailable, StateFolderInUse
+from transport import done_before
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTop
 
     def asked_to_stop() -> None:
         stop.set()
-        _end_within(STOP_WITHIN_S)
+        _end_in_any_case()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked_to_stop)
@@ -73,37 +74,23 @@ async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTop
     status = StatusServer(application, settings.web.host)
     url = await status.start()
     try:
-        if await _started(application, url, stop):
+        if await done_before(stop, application.start(url)):
             log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url)
             await application.run_until(stop)
     finally:
         log.info("worker stops", app=settings.app)
-        _end_within(STOP_WITHIN_S)
+        _end_in_any_case()
         await application.stop()
         await status.stop()
 
 
-async def _started(application: Application, url: str, stop: asyncio.Event) -> bool:
-    """Whether it has started before it was asked to stop: it starts only as fast as Kafka answers."""
-    start, asked = asyncio.create_task(application.start(url)), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
-        if start.done():
-            start.result()
-        return start.done()
-    finally:
-        for task in (start, asked):
-            task.cancel()
-        await asyncio.gather(start, asked, return_exceptions=True)
-
-
-def _end_within(limit_s: float) -> None:
-    """End this process by then, whatever of it hangs, and write where every thread stands.
+def _end_in_any_case() -> None:
+    """End this process within `STOP_WITHIN_S`, whatever of it hangs, and write where every thread stands.
 
     Faust waits for a thread of its own without a limit, on the event loop: only a thread outside Python can still tell.
     To everybody else it is a crash like any other: whoever takes over settles what is open.
     """
-    faulthandler.dump_traceback_later(limit_s, exit=True)
+    faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

@@ -18,6 +18,7 @@ from transport._policy import AlwaysOn, Policy, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._security import client_options
 from transport._standby import Standby
+from transport._until_stopped import done_before
 
 __all__ = [
     "CRASH_AT",
@@ -46,6 +47,7 @@ __all__ = [
     "Switch",
     "client_options",
     "crash_point",
+    "done_before",
     "entry_batch",
     "forward",
     "pack_entries",

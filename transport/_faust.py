@@ -91,6 +91,10 @@ class LaneChannel(Channel):
         return self._queue
 
 
+def _is_lanes_own(table: Any) -> bool:
+    return bool(getattr(table, "lane_owned", False))
+
+
 class _LaneRecovery(Recovery):
     """Lanes restore their tables themselves, after fencing and with committed data only.
 
@@ -111,11 +115,11 @@ class _LaneRecovery(Recovery):
             raise RebalanceAgain from None
 
     def add_active(self, table: Any, tp: Any) -> None:
-        if not getattr(table, "lane_owned", False):
+        if not _is_lanes_own(table):
             super().add_active(table, tp)
 
     def add_standby(self, table: Any, tp: Any) -> None:
-        if not getattr(table, "lane_owned", False):
+        if not _is_lanes_own(table):
             super().add_standby(table, tp)
 
 
@@ -132,7 +136,7 @@ class LaneTableManager(TableManager):
 
     async def wait_until_recovery_completed(self) -> bool:
         """Wait for tables that Faust restores; ours are none of them, and the app would be starting for as long."""
-        if all(getattr(table, "lane_owned", False) for table in self.values()):
+        if all(map(_is_lanes_own, self.values())):
             return False
         waited: bool = await super().wait_until_recovery_completed()
         return waited

@@ -39,6 +39,7 @@ from transport._policy import AlwaysOn, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._transaction import State, TransactionalProducer
 from transport._transaction_requests import OFFSET_METADATA, Appended
+from transport._until_stopped import done_before
 
 log = structlog.get_logger(__name__)
 
@@ -198,7 +199,8 @@ class Lane:
             while not self._stopping.is_set():
                 commits = self.status.commits
                 try:
-                    if await self._taken_over():
+                    # While Kafka is away it would never take over, and could not be stopped.
+                    if await done_before(self._stopping, self._take_over()):
                         await self._consume()
                     return
                 except Aborted as error:
@@ -237,19 +239,6 @@ class Lane:
         self.status.state, self.status.error = state, text
         say = self.log.error if state is LaneState.HALTED else self.log.warning
         say("lane starts again", state=str(state), error=text)
-
-    async def _taken_over(self) -> bool:
-        """Take over, or be stopped before that is done: while Kafka is away it never would be."""
-        work, stop = asyncio.create_task(self._take_over()), asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            return work.done()
-        finally:
-            for task in (work, stop):
-                task.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
 
     async def _take_over(self) -> None:
         """Fence the previous owner, then read what it has committed.

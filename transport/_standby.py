@@ -18,6 +18,7 @@ from errors import RatchetError
 from transport._changelog import Changelog
 from transport._cluster import Cluster
 from transport._partition_state import PartitionState
+from transport._until_stopped import done_before
 
 log = structlog.get_logger(__name__)
 
@@ -72,14 +73,5 @@ class Standby:
             pass
 
     async def _or_stopped(self, work: Coroutine[Any, Any, int]) -> bool:
-        """Whether the work was done; False: the stop came first, between two batches."""
-        task, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-            return task.done() and not stop.done()
-        finally:
-            task.cancel()
-            stop.cancel()
-            await asyncio.gather(task, stop, return_exceptions=True)
+        """Whether the work was done, and there is more to do; False: the stop came, between two batches."""
+        return await done_before(self._stopping, work) and not self._stopping.is_set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,44 +41,40 @@ def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypat
             site.close()
 
 
-def _slow_from_the_topics_on(kafka: EmbeddedKafka, site: Site) -> Worker:
+@contextmanager
+def _slow_from_the_topics_on(folder: Path) -> Iterator[tuple[EmbeddedKafka, Site, Worker]]:
     """A worker whose line is delayed as soon as it has made its topics: three for each stream, and that of policies."""
-    worker = site.workers[0]
-    worker.start()
-    site.wait_for(lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 1, "the topics")
-    kafka.line(0, Line.DELAYED)
-    return worker
+    with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
+        site = Site(kafka, folder / "site", workers=1, seed=1)
+        try:
+            worker = site.workers[0]
+            worker.start()
+            site.wait_for(lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 1, "the topics")
+            kafka.line(0, Line.DELAYED)
+            yield kafka, site, worker
+        finally:
+            site.close()
 
 
 def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> None:
-    with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
-        site = Site(kafka, tmp_path / "site", workers=1, seed=1)
-        try:
-            worker = _slow_from_the_topics_on(kafka, site)
-            site.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
-            kafka.line(0, Line.CUT)
-            # By then Faust's recovery has waited too long for an answer, which once ended it. The start waited for it
-            # all the same, and nobody looked whether the worker was to stop.
-            time.sleep(SESSION_TIMEOUT_MS / 1000 + REQUEST_SLACK_S + 2)
-            kafka.line(0, Line.OPEN)
-            site.wait_for_progress(site.positions(), "the first commits")
-            site.wait_for(lambda: worker.said("worker runs"), "the end of the start")
-            worker.stop()
-        finally:
-            site.close()
+    with _slow_from_the_topics_on(tmp_path) as (kafka, site, worker):
+        site.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
+        kafka.line(0, Line.CUT)
+        # By then Faust's recovery has waited too long for an answer, which once ended it. The start waited for it all
+        # the same, and nobody looked whether the worker was to stop.
+        time.sleep(SESSION_TIMEOUT_MS / 1000 + REQUEST_SLACK_S + 2)
+        kafka.line(0, Line.OPEN)
+        site.wait_for_progress(site.positions(), "the first commits")
+        site.wait_for(lambda: worker.said("worker runs"), "the end of the start")
+        worker.stop()
 
 
 def test_a_worker_that_is_only_starting_stops_when_it_is_told_to(tmp_path: Path) -> None:
-    with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
-        site = Site(kafka, tmp_path / "site", workers=1, seed=1)
-        try:
-            worker = _slow_from_the_topics_on(kafka, site)
-            site.wait_for(lambda: worker.said("status_address"), "the address, which stands before the group is joined")
-            kafka.line(0, Line.CUT)
-            worker.stop()
-            assert worker.said("worker stops")
-        finally:
-            site.close()
+    with _slow_from_the_topics_on(tmp_path) as (kafka, site, worker):
+        site.wait_for(lambda: worker.said("status_address"), "the address, which stands before the group is joined")
+        kafka.line(0, Line.CUT)
+        worker.stop()
+        assert worker.said("worker stops")
 
 
 def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
