@@ -13,6 +13,7 @@ from yarl import URL
 
 from agents import deduplicate
 from app._growth import watch
+from app._inputs import EmptyInputs
 from app._policy import PolicyFollower, StreamSwitch
 from app._producers import list_producers
 from app._status import IdentityStatus, PartitionStatus, ProducersAnswer, TableStatus
@@ -108,6 +109,10 @@ class Application:
             name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
+        self.empty_inputs = EmptyInputs(
+            self.cluster,
+            {name: (stream.settings.input, stream.topics.partitions) for name, stream in self.streams.items()},
+        )
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
             self.app,
@@ -152,14 +157,15 @@ class Application:
         inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
         growth = asyncio.create_task(watch(self.cluster, inputs))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), growth]
+        empty = asyncio.create_task(self.empty_inputs.watch())  # it ends as soon as there is nothing to say
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if growth.done():
                 growth.result()
         finally:
-            for wait in waits:
+            for wait in (*waits, empty):
                 wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await asyncio.gather(*waits, empty, return_exceptions=True)
         if self.app.crashed:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
@@ -189,6 +195,7 @@ class Application:
                 ],
                 deduplicate=self.policies.policies.effective(stream.name).deduplicate,
                 origin=str(self.policies.policies.effective(stream.name).origin),
+                problem=self.empty_inputs.problem(stream.name),
                 standbys=[
                     number
                     for changelog, number in sorted(self.lanes.standing_by)

@@ -66,7 +66,8 @@ class PartitionStatus:
 class TableStatus:
     """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
 
-    deduplicate is the policy as this worker knows it, origin who decided it (`app._policy.Origin`).
+    deduplicate is the policy as this worker knows it, origin who decided it (`app._policy.Origin`). problem is a
+    sentence for the reader.
     """
 
     stream: str
@@ -79,6 +80,7 @@ class TableStatus:
     standbys: list[int] = field(default_factory=list)
     deduplicate: bool = True
     origin: str = "default"
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from app._inputs import refuse_missing
 from app._policy import policy_topic
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
@@ -50,6 +51,7 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
     """Create what is missing of a stream's topics, and check that they fit each other.
 
     Raises:
+        TopicMissing: a topic of the stream is missing, and `create_topics` is off.
         PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
         TopicError: a topic cannot be created, or the changelog is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
@@ -57,6 +59,8 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
     admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
     changelog = changelog_name(settings.app, name)
     found = partition_counts(admin, [stream.input, stream.output, stream.dead_letters, changelog])
+    if not settings.creates_topics(name):
+        refuse_missing(admin, name, stream, found)
     partitions = found.get(stream.input, stream.partitions)
     if stream.input not in found:
         create(admin, stream.input, partitions, stream.replication, {})

@@ -101,6 +101,8 @@ class StreamSettings(_Section):
     """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
     deduplicate: bool | None = None
     """Whether records are judged; False forwards them unjudged. None: not said here. `app._policy` has who wins."""
+    create_topics: bool | None = None
+    """Whether a missing input, output or dead-letter topic is created. None: as the setting of all streams says."""
     compression: Compression = "input"
     partitions: int = Field(default=4, ge=1, le=10_000)
     """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
@@ -205,6 +207,8 @@ class Settings(BaseSettings):
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
     deduplicate: bool | None = None
     """The same as a stream's, for the streams that do not say."""
+    create_topics: bool = True
+    """The same as a stream's, for the streams that do not say. Ratchet's own topics are created in any case."""
     commit_interval_ms: int = Field(default=100, ge=1, le=30_000)
     """A partition's transaction is committed when it is this old, ..."""
     records_per_transaction: int = Field(default=500_000, ge=1, le=100_000_000)
@@ -298,6 +302,11 @@ class Settings(BaseSettings):
         if name not in self.streams:
             raise SettingsError(f"no stream {name!r} in the settings (they have: {known})")
         return name, self.streams[name]
+
+    def creates_topics(self, name: str) -> bool:
+        """Whether topics of that stream are created where they are missing."""
+        own = self.streams[name].create_topics
+        return self.create_topics if own is None else own
 
 
 def load(path: Path | None = None, **overrides: Any) -> Settings:

@@ -158,7 +158,13 @@ def _ensure_topic(topic: str, settings: Settings, options: dict[str, str | int |
     timeout_s = settings.kafka_timeout_s
     if describe_topic(admin, topic, timeout_s=timeout_s, say=_say) is not None:
         return
-    configured = next((stream for stream in settings.streams.values() if stream.input == topic), None)
+    name = next((name for name, stream in settings.streams.items() if stream.input == topic), None)
+    configured = None if name is None else settings.streams[name]
+    if name is not None and partitions is None and not settings.creates_topics(name):
+        raise TopicMissing(
+            f"topic {topic!r} does not exist, and create_topics is false. Correct the name in the settings or after "
+            "--topic, create the topic, or give --partitions N to have it created"
+        )
     wanted = partitions or (configured.partitions if configured else None)
     if wanted is None:
         raise TopicMissing(

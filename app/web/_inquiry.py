@@ -14,12 +14,13 @@ import msgspec
 import structlog
 
 from app._group import Group, describe_group
+from app._inputs import never_had_a_record
 from app._lookup import QueryError, answer_of
 from app._producers import ProducersPage, merge_pages
 from app._status import IdentityAnswer, ProducersAnswer, WorkerStatus
 from app.settings import Settings
 from app.web._kafka import InputPartition, KafkaView
-from app.web._model import KnownIdentity, Lookup, Overview, Worker, changelog_topic, known, merge
+from app.web._model import KnownIdentity, Lookup, Overview, Stream, Worker, changelog_topic, known, merge
 from errors import BrokerUnavailable
 from transport import client_options
 
@@ -105,7 +106,8 @@ class Inquiry:
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         found = [row for url, answer in answers.items() for row in known(names[url], answer.partitions)]
         asked = {number for answer in answers.values() for number in answer.asked}
-        partitions = {row.partition for row in next(s for s in overview.streams if s.stream == name).partitions}
+        view = next(each for each in overview.streams if each.stream == name)
+        partitions = {row.partition for row in view.partitions}
         rows = _furthest(found)
         answer = None
         if sequence is not None:
@@ -120,7 +122,8 @@ class Inquiry:
             partitions=rows,
             asked=sorted(asked),
             not_asked=sorted(partitions - asked),
-            problems=[f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()],
+            problems=[f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()]
+            + _about_input(view),
             partition=partition,
             answer=answer,
             deduplicate=told.deduplicate if told else None,
@@ -159,6 +162,13 @@ class Inquiry:
         urls = self._urls(group)
         answers, failures = await self._ask_all(urls, "/status", WorkerStatus)
         problems += self._about(group, urls) + self._learn(answers)
+        streams = merge(self._settings, answers, group, positions, self._changelogs)
+        problems += [
+            f"stream {each.stream}: its input {each.input!r} does not exist yet"
+            for each in streams
+            if positions.get(each.stream) == []
+        ]
+        problems += [said for each in streams for said in _about_input(each)]
         return Overview(
             app=self._settings.app,
             taken_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -167,7 +177,7 @@ class Inquiry:
                 (Worker(url, answers[url].worker if url in answers else None, failures.get(url)) for url in urls),
                 key=lambda worker: (worker.name is None, worker.name, worker.url),
             ),
-            streams=merge(self._settings, answers, group, positions, self._changelogs),
+            streams=streams,
             problems=problems,
         )
 
@@ -252,6 +262,12 @@ class Inquiry:
             if response.status != 200:
                 raise aiohttp.ClientPayloadError(f"it answered with status {response.status}")
             return msgspec.json.decode(raw, type=body)
+
+
+def _about_input(view: Stream) -> list[str]:
+    """What is to be said where the input has never had a record."""
+    is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
+    return [never_had_a_record(view.stream, view.input)] if is_empty else []
 
 
 def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
