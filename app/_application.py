@@ -41,7 +41,7 @@ class Stream:
             folder / name,
             topics.changelog,
             settings.identity,
-            reader_for(source),
+            reader_for(source, settings.sequence_form),
             topics.changelog_limit,
             memory,
             _bounds(name, settings, topics.partitions),
@@ -258,6 +258,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         since=stretch.start if stretch else None,
         evicted_inactive=partition.evicted.inactive,
         evicted_displaced=partition.evicted.displaced,
+        jumps=partition.jumps.total,
     )
 
 

@@ -42,7 +42,8 @@ class PartitionStatus:
     and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
     input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
     committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
-    evicted_inactive and evicted_displaced are durable totals of identities.
+    evicted_inactive and evicted_displaced are durable totals of identities. jumps counts sequences that were more than
+    2^40 above their identity's last, since this worker has the partition.
     """
 
     partition: int
@@ -60,6 +61,7 @@ class PartitionStatus:
     since: int | None = None
     evicted_inactive: int = 0
     evicted_displaced: int = 0
+    jumps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +303,11 @@ class StatusCollector(Collector):
         evicted = CounterMetricFamily(
             "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*labels, "reason"]
         )
+        jumps = CounterMetricFamily(
+            "ratchet_sequence_jumps",
+            "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
+            labels=labels,
+        )
         gauges = {
             "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
             "input_position": GaugeMetricFamily(
@@ -319,6 +326,7 @@ class StatusCollector(Collector):
                     records.add_metric([*where, verdict], getattr(partition, verdict))
                 for reason in ("inactive", "displaced"):
                     evicted.add_metric([*where, reason], getattr(partition, f"evicted_{reason}"))
+                jumps.add_metric(where, partition.jumps)
                 for name, gauge in gauges.items():
                     value = getattr(partition, name)
                     if value is not None:
@@ -326,6 +334,7 @@ class StatusCollector(Collector):
         yield records
         yield deduplicate
         yield evicted
+        yield jumps
         yield from gauges.values()
 
 

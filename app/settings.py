@@ -30,7 +30,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings import SettingsError as UnreadableVariable
 
 from errors import SettingsError
-from tables import SEQUENCE_HEADER, Identity, SequenceSource
+from tables import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
 PREFIX = "RATCHET_"
 CONFIG_VARIABLE = "RATCHET_CONFIG"
@@ -99,6 +99,8 @@ class StreamSettings(_Section):
     identity: Identity = Identity.PRODUCER
     sequence: str = f"header:{SEQUENCE_HEADER}"
     """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
+    sequence_form: SequenceForm = SequenceForm.GUESS
+    """How a header's sequence is written: "text", "integer", or "guess" for whichever it looks like."""
     deduplicate: bool | None = None
     """Whether records are judged; False forwards them unjudged. None: not said here. `app._policy` has who wins."""
     create_topics: bool | None = None
@@ -121,6 +123,15 @@ class StreamSettings(_Section):
     @classmethod
     def _readable_sequence(cls, value: str) -> str:
         return str(SequenceSource.parse(value))
+
+    @model_validator(mode="after")
+    def _form_of_a_header(self) -> StreamSettings:
+        source = SequenceSource.parse(self.sequence)
+        if self.sequence_form is not SequenceForm.GUESS and source.kind != "header":
+            raise ValueError(
+                f"sequence_form is about sequences in a header, and this stream's stands in a {source.kind}. Remove it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _distinct_topics(self) -> StreamSettings:

@@ -15,6 +15,7 @@ from tables._spec import (
     SEQUENCE_HEADER,
     SEQUENCE_MAX,
     Identity,
+    SequenceForm,
     SequenceSource,
 )
 from tables._store import Evicted, Progress
@@ -41,6 +42,7 @@ __all__ = [
     "LastSequences",
     "Progress",
     "Record",
+    "SequenceForm",
     "SequencePartition",
     "SequenceSource",
     "SequenceTable",

@@ -56,6 +56,16 @@ FRESH, DUPLICATE, INVALID = 0, 1, 2
 
 BY_PARTITION, BY_KEY, BY_PRODUCER = 0, 1, 2
 
+GUESS, TEXT, INTEGER = 0, 1, 2
+"""Forms of a sequence in a header, see `tables.SequenceForm`."""
+
+JUMP = 1 << 40
+"""A sequence so far above its identity's last is reported. Counting a million records a second takes 12 days to it."""
+
+FIRST_MOST = 1 << 61
+"""A first sequence above this is reported too: there is no last to compare it with. Eight printable characters, read
+as an integer, are all above it (0x20 is the lowest), and timestamps in nanoseconds are below it until the year 2043."""
+
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -64,11 +74,11 @@ U32 = NDArray[np.uint32]
 
 
 @njit(**records.OPTIONS)
-def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
+def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8, form: int) -> None:
     """Sequences from the header in columns FIRST: 8-byte big-endian, or decimal text.
 
-    Eight bytes that read as decimal text (digits, or a minus and digits) are text; any other eight bytes are an
-    integer.
+    form is TEXT, INTEGER or GUESS: eight bytes that read as decimal text (digits, or a minus and digits) are text, any
+    other eight bytes are an integer.
     Fills sequences int64[records] and reasons uint8[records].
     """
     for i in range(columns.shape[1]):
@@ -81,13 +91,14 @@ def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8) -> None:
             reasons[i] = SEQUENCE_MISSING
             continue
         negative = data[start] == 45  # "-"
-        text = not (negative and length == 1)
-        for q in range(start + (1 if negative else 0), start + length):
-            if data[q] < 48 or data[q] > 57:
-                text = False
-                break
+        text = form != INTEGER and not (negative and length == 1)
+        if text:
+            for q in range(start + (1 if negative else 0), start + length):
+                if data[q] < 48 or data[q] > 57:
+                    text = False
+                    break
         if not text:
-            if length != 8:
+            if length != 8 or form == TEXT:
                 reasons[i] = SEQUENCE_NOT_A_NUMBER
                 continue
             raw = np.uint64(0)
@@ -256,7 +267,7 @@ def judge(
     slots: I64,
     undo: I64,
     sizes: I64,
-) -> None:
+) -> tuple[np.int64, np.int64, np.int64]:
     """Verdict on every record, in offset order: fresh moves `pushed` forward, all else changes nothing.
 
     Args:
@@ -268,7 +279,12 @@ def judge(
         verdicts: uint8[records], filled here
         seed: of the hash
         hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records
+
+    Returns:
+        (how many sequences jumped by more than JUMP; index of the last of them, or -1; the sequence it jumped from, -1
+        for none)
     """
+    jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     for i in range(columns.shape[1]):
         start = np.int64(0)
         length = np.int64(0)
@@ -296,12 +312,16 @@ def judge(
             verdicts[i] = DUPLICATE
             continue
         verdicts[i] = FRESH
+        if (sequences[i] - pushed[slot] > JUMP) if pushed[slot] >= 0 else (sequences[i] > FIRST_MOST):
+            jumps += 1
+            jumped, jumped_from = np.int64(i), pushed[slot]
         if changed[slot] == 0:
             slots[sizes[CHANGED]] = slot
             undo[sizes[CHANGED]] = pushed[slot]
             sizes[CHANGED] += 1
             changed[slot] = sizes[CHANGED]
         pushed[slot] = sequences[i]
+    return jumps, jumped, jumped_from
 
 
 @njit(**records.OPTIONS)

@@ -44,6 +44,17 @@ class LastSequence(NamedTuple):
     pushed: int
 
 
+class Jumps(NamedTuple):
+    """Sequences of a batch that jumped by more than `tables._kernels.JUMP`.
+
+    record is the index of the last of them, or -1; before is its identity's last sequence, -1 where that was its first record.
+    """
+
+    number: int
+    record: int
+    before: int
+
+
 class LastSequences:
     """A hash table in numpy; `tables._kernels` has its layout and its inner loops."""
 
@@ -57,6 +68,8 @@ class LastSequences:
         self._undo = np.empty(FIRST_SLOTS, np.int64)
         self._touched = np.empty(FIRST_SLOTS if timed else 0, np.int64)
         self._sizes = np.zeros(5, np.int64)
+        self.jumps = Jumps(0, -1, -1)
+        """Of the batch judged last."""
         self._evicted = 0
         """How many the open transaction has evicted."""
 
@@ -112,7 +125,7 @@ class LastSequences:
         verdicts = np.empty(batch.count, np.uint8)
         spans = np.clip(batch.columns[COLUMN[by] + 1], 0, longest).sum() if by in COLUMN else 0
         self._reserve(batch.count, int(spans))
-        kernels.judge(
+        jumps = kernels.judge(
             batch.data,
             batch.columns,
             by,
@@ -131,6 +144,7 @@ class LastSequences:
             self._undo,
             self._sizes,
         )
+        self.jumps = Jumps(*map(int, jumps))
         if self._timed:
             self._touch(batch, COLUMN.get(by, -1), verdicts)
         return verdicts

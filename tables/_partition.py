@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
 from tables._eviction import NULLS_LAST_S, Bounds, Eviction
+from tables._jumps import JumpReport
 from tables._map import COLUMN, LastSequence, LastSequences
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
@@ -94,6 +95,7 @@ class SequencePartition:
         self.progress: Progress | None = None
         self.evicted = Evicted()
         self.stretches = Stretches()
+        self.jumps = JumpReport()
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
         self._eviction = Eviction(bounds, changelog=changelog, partition=partition) if bounds else None
@@ -201,6 +203,8 @@ class SequencePartition:
         sequences, reasons = read(batch)
         verdicts = self._map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
         self._judged += np.bincount(verdicts, minlength=3)
+        if self._map.jumps.number:
+            self.jumps.note(batch, COLUMN.get(_BY[self.identity], -1), sequences, self._map.jumps)
         if self.tally is not None:
             self.tally.add(batch, verdicts)
         return verdicts, reasons
@@ -294,6 +298,7 @@ class SequencePartition:
             self.tally.settle(key[1:] for key, value in moved if value is not None)
         self._map.settle(self._time)
         self.stretches.settle()
+        self.jumps.settle()
         self.position, self.progress, self.evicted = changelog_next, self._pending, self._pending_evicted
         if self._eviction is not None:
             self._eviction.committed()
@@ -365,6 +370,7 @@ class SequencePartition:
         """Pushed falls back to persisted, for every identity."""
         self._map.roll_back()
         self.stretches.roll_back()
+        self.jumps.roll_back()
         if self.tally is not None:
             self.tally.roll_back()
         self._judged[:] = 0

@@ -6,6 +6,7 @@ import importlib
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from errors import SettingsError
 from tables import _kernels as kernels
-from tables._spec import SEQUENCE_MAX, SequenceSource
+from tables._spec import SEQUENCE_MAX, SequenceForm, SequenceSource
 from transport import Header, RecordBatch
 
 log = structlog.get_logger(__name__)
@@ -54,23 +55,30 @@ class Reader(Protocol):
     def __call__(self, batch: RecordBatch) -> Sequences: ...
 
 
-def reader_for(source: SequenceSource) -> Reader:
-    """What reads sequences from this source.
+_FORMS: Final = {
+    SequenceForm.GUESS: kernels.GUESS,
+    SequenceForm.TEXT: kernels.TEXT,
+    SequenceForm.INTEGER: kernels.INTEGER,
+}
+
+
+def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) -> Reader:
+    """What reads sequences from this source. form: of a header; the other sources have one of their own.
 
     Raises:
         SettingsError: the user's function cannot be imported.
     """
     if source.kind == "header":
-        return from_header
+        return partial(from_header, form=_FORMS[form])
     read = _field_reader(source.name) if source.kind == "field" else _function_reader(source.name)
     return lambda batch: _one_by_one(batch, read)
 
 
-def from_header(batch: RecordBatch) -> Sequences:
-    """From the header that the lane asked for first; one compiled pass."""
+def from_header(batch: RecordBatch, form: int) -> Sequences:
+    """From the header that the lane asked for first; one compiled pass. form: as in `tables._kernels`."""
     sequences = np.empty(batch.count, np.int64)
     reasons = np.empty(batch.count, np.uint8)
-    kernels.read_sequences(batch.data, batch.columns, sequences, reasons)
+    kernels.read_sequences(batch.data, batch.columns, sequences, reasons, form)
     return sequences, reasons
 
 

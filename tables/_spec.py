@@ -33,6 +33,19 @@ class Identity(StrEnum):
     PRODUCER = "producer"
 
 
+class SequenceForm(StrEnum):
+    """How a sequence is written in a header.
+
+    GUESS    decimal text where it reads as that, else eight bytes, big-endian
+    TEXT     decimal text only
+    INTEGER  eight bytes, big-endian, only
+    """
+
+    GUESS = "guess"
+    TEXT = "text"
+    INTEGER = "integer"
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceSource:
     """Where the sequence of a record stands.

@@ -76,7 +76,7 @@ def _bootstrap(settings: Settings) -> str:
 
 
 def _verify(settings: Settings, name: str, chosen: StreamSettings, bootstrap: str, table: ResultTable | None) -> Report:
-    rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence))
+    rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
     reader = Reader(settings, chosen, bootstrap)
     if table is not None:
         table.read()

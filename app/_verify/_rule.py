@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors import SettingsError
-from tables import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_MAX, Identity, SequenceSource
+from tables import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_MAX, Identity, SequenceForm, SequenceSource
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -42,9 +42,10 @@ class Rule:
         SettingsError: the user's extractor cannot be imported.
     """
 
-    def __init__(self, identity: Identity, sequence: SequenceSource) -> None:
+    def __init__(self, identity: Identity, sequence: SequenceSource, form: SequenceForm = SequenceForm.GUESS) -> None:
         self._identity = identity
         self._sequence = sequence
+        self._form = form
         self._function = _imported(sequence.name) if sequence.kind == "function" else None
 
     def judge(self, record: RecordView) -> tuple[bytes, int] | None:
@@ -69,7 +70,7 @@ class Rule:
             return _called(self._function, record)
         if self._sequence.kind == "field":
             return _field(record.value, self._sequence.name.split("."))
-        return _number(_only(record.headers, self._sequence.name))
+        return _number(_only(record.headers, self._sequence.name), self._form)
 
 
 def _only(headers: Headers, name: str) -> bytes | None:
@@ -78,12 +79,13 @@ def _only(headers: Headers, name: str) -> bytes | None:
     return values[0] if len(values) == 1 else None
 
 
-def _number(text: bytes | None) -> int | None:
+def _number(text: bytes | None, form: SequenceForm) -> int | None:
     if text is None:
         return None
-    if len(text) == 8 and not _DECIMAL.fullmatch(text):
-        return int.from_bytes(text, "big", signed=True)
-    return _decimal(text)
+    is_text = form is SequenceForm.TEXT or (form is SequenceForm.GUESS and _DECIMAL.fullmatch(text))
+    if is_text:
+        return _decimal(text)
+    return int.from_bytes(text, "big", signed=True) if len(text) == 8 else None
 
 
 def _decimal(text: bytes) -> int | None:

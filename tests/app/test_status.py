@@ -23,7 +23,13 @@ def worker() -> KnownWorker:
             table(
                 partition(0),
                 partition(
-                    3, state="halted", error="offset 7: corrupt", invalid=2, evicted_inactive=30, evicted_displaced=4
+                    3,
+                    state="halted",
+                    error="offset 7: corrupt",
+                    invalid=2,
+                    evicted_inactive=30,
+                    evicted_displaced=4,
+                    jumps=7,
                 ),
             )
         ]
@@ -80,6 +86,7 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "since": None,
         "evicted_inactive": 30,
         "evicted_displaced": 4,
+        "jumps": 7,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
@@ -199,6 +206,7 @@ async def test_metrics_are_the_providers_figures(http: aiohttp.ClientSession, ur
         ("3", "inactive"): 30,
         ("3", "displaced"): 4,
     }
+    assert [s.value for s in families["ratchet_sequence_jumps"].samples] == [0, 7]
     assert {s.value for s in families["ratchet_input_end"].samples} == {12_345_600}
 
 

@@ -10,20 +10,25 @@ from fetched_records import Sent
 class PlainJudge:
     """Two dictionaries, as in PIP-6, and one record after the other."""
 
-    def __init__(self, by: str) -> None:
-        self.by = by
+    def __init__(self, by: str, form: str = "guess") -> None:
+        self.by, self.form = by, form
+        self.jumps: list[tuple[int, int]] = []
+        """(last, sequence) of those that jumped; the last is -1 where it is the identity's first."""
         self.pushed: dict[bytes, int] = {}
         self.persisted: dict[bytes, int] = {}
 
     def judge(self, record: Sent) -> tuple[str, str]:
-        sequence = sequence_of([value for name, value in record.headers if name == "ratchet-sequence"])
+        sequence = sequence_of([value for name, value in record.headers if name == "ratchet-sequence"], self.form)
         if isinstance(sequence, str):
             return "invalid", sequence
         identity = self.identity_of(record)
         if isinstance(identity, str):
             return "invalid", identity
-        if sequence <= self.pushed.get(identity, -1):
+        last = self.pushed.get(identity, -1)
+        if sequence <= last:
             return "duplicate", ""
+        if (sequence - last > 2**40) if last >= 0 else (sequence > 2**61):
+            self.jumps.append((last, sequence))
         self.pushed[identity] = sequence
         return "fresh", ""
 
@@ -50,14 +55,14 @@ class PlainJudge:
         self.pushed = dict(self.persisted)
 
 
-def sequence_of(values: list[bytes | None]) -> int | str:
+def sequence_of(values: list[bytes | None], form: str = "guess") -> int | str:
     if len(values) > 1:
         return "sequence-repeated"
     if not values or not values[0]:
         return "sequence-missing"
-    if re.fullmatch(rb"-?[0-9]+", values[0]):
+    if form != "integer" and re.fullmatch(rb"-?[0-9]+", values[0]):
         number = int(values[0])
-    elif len(values[0]) == 8:
+    elif form != "text" and len(values[0]) == 8:
         number = int.from_bytes(values[0], "big", signed=True)
     else:
         return "sequence-not-a-number"

@@ -13,13 +13,34 @@ from plain_judge import PlainJudge, sequence_of
 from tables import MAX_IDENTITY_BYTES, PRODUCER_HEADER, REASONS, SEQUENCE_HEADER, SEQUENCE_MAX, reader_for
 from tables import _kernels as kernels
 from tables._map import FIRST_SLOTS, LastSequences
-from tables._spec import SequenceSource
+from tables._sequences import Reader
+from tables._spec import SequenceForm, SequenceSource
 
 VERDICTS = ("fresh", "duplicate", "invalid")
 BY = {"partition": kernels.BY_PARTITION, "key": kernels.BY_KEY, "producer": kernels.BY_PRODUCER}
-READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
 
-EDGES = [0, 1, 2**31, 2**32, 2**53, SEQUENCE_MAX - 1, SEQUENCE_MAX]
+
+def reader(form: str) -> Reader:
+    return reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"), SequenceForm(form))
+
+
+READ = reader("guess")
+
+EDGES = [
+    0,
+    1,
+    2**40 - 1,
+    2**40,
+    2**40 + 1,
+    2**41,
+    2**61,
+    2**61 + 1,
+    2**31,
+    2**32,
+    2**53,
+    SEQUENCE_MAX - 1,
+    SEQUENCE_MAX,
+]
 numbers = st.one_of(st.integers(0, 12), st.sampled_from(EDGES), st.integers(0, SEQUENCE_MAX))
 sequence_values = st.one_of(
     numbers.map(lambda n: n.to_bytes(8, "big")),
@@ -71,8 +92,8 @@ steps = st.lists(
 )
 
 
-def compare(by: str, todo: list[list[Sent] | str], slots: int = 8) -> None:
-    plain, table = PlainJudge(by), LastSequences()
+def compare(by: str, todo: list[list[Sent] | str], slots: int = 8, form: str = "guess") -> None:
+    plain, table, read = PlainJudge(by, form), LastSequences(), reader(form)
     table._allocate(slots)
     seen: set[bytes] = {b"never seen"}
     for step in todo:
@@ -85,10 +106,14 @@ def compare(by: str, todo: list[list[Sent] | str], slots: int = 8) -> None:
         else:
             assert not isinstance(step, str)
             batch = fetched(step)
-            sequences, reasons = READ(batch)
+            sequences, reasons = read(batch)
             verdicts = table.judge(batch, BY[by], MAX_IDENTITY_BYTES, sequences, reasons)
             found = [(VERDICTS[v], REASONS[r]) for v, r in zip(verdicts, reasons, strict=True)]
+            plain.jumps.clear()
             assert found == [plain.judge(record) for record in step]
+            last = plain.jumps[-1] if plain.jumps else None
+            count, index, before = table.jumps
+            assert (count, (before, int(sequences[index])) if count else None) == (len(plain.jumps), last)
         seen |= plain.pushed.keys()
         changed = [(key[1:], int.from_bytes(value, "big")) for key, value in table.changed_entries()]
         assert len(changed) == table.changes == len(dict(changed))
@@ -104,6 +129,31 @@ def compare(by: str, todo: list[list[Sent] | str], slots: int = 8) -> None:
 @given(todo=steps)
 def test_every_verdict_is_the_plain_one(by: str, todo: list[list[Sent] | str]) -> None:
     compare(by, todo)
+
+
+@pytest.mark.parametrize("form", ["text", "integer"])
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(todo=steps)
+def test_every_verdict_is_the_plain_one_in_a_stated_form(form: str, todo: list[list[Sent] | str]) -> None:
+    compare("producer", todo, form=form)
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "meaning"),
+    [
+        ("text", b"2024-1-1", "sequence-not-a-number"),
+        ("text", b"12345678", 12345678),
+        ("text", b"\0" * 8, "sequence-not-a-number"),
+        ("text", b"-5", "sequence-negative"),
+        ("integer", b"12345678", int.from_bytes(b"12345678", "big")),
+        ("integer", b"1000", "sequence-not-a-number"),
+        ("integer", b"\xff" * 8, "sequence-negative"),
+        ("guess", b"2024-1-1", int.from_bytes(b"2024-1-1", "big")),
+    ],
+)
+def test_a_stated_form_is_the_only_one(form: str, value: bytes, meaning: int | str) -> None:
+    sequences, reasons = reader(form)(fetched([raw(value)]))
+    assert (REASONS[reasons[0]] or int(sequences[0])) == meaning == sequence_of([value], form)
 
 
 def raw(*values: bytes | None) -> Sent:
