@@ -7,10 +7,10 @@ room needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, 
 
 from producers._async import AsyncProducer
 from producers._client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in
-from producers._file_set import FileSet
+from producers._file_set import FileSet, open_files, records_of
 from producers._files import FileSource
 from producers._formats import Format
-from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER
+from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
 from producers._producer import Producer
 from producers._progress import PROGRESS_TOPIC, Progress
 from producers._publish import Published, publish
@@ -41,5 +41,8 @@ __all__ = [
     "explained",
     "made_topic",
     "no_broker_is_let_in",
+    "open_files",
+    "partition_of",
     "publish",
+    "records_of",
 ]

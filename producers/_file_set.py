@@ -100,6 +100,9 @@ class FileSet:
             SourceError: as FileSource; or the folder's files have changed.
         """
         number, byte = (0, 0) if self._field else divmod(max(0, from_sequence), 1 << BYTE_BITS)
+        if not self._follow:  # what grows is checked row by row
+            for index in range(number, len(self._files)):
+                self._files[index].check_rows(byte if index == number else 0)
         while True:
             stopped, self._at = self._stop.is_set(), number
             if self._follow:
@@ -179,3 +182,35 @@ class FileSet:
         new = [FileSource(path, format=self._format, key=self._key, sequence_field=self._field) for path in paths]
         with self._lock:
             self._files += new
+
+
+def open_files(
+    paths: Sequence[Path],
+    *,
+    follow: bool = False,
+    format: Format | str | None = None,
+    key: str | None = None,
+    sequence_field: str | None = None,
+) -> FileSource | FileSet:
+    """What `ratchet publish PATHS...` reads: one file, several in their order, or a folder. Arguments as `FileSet`."""
+    if follow or len(paths) != 1 or paths[0].is_dir():
+        return FileSet(paths, follow=follow, format=format, key=key, sequence_field=sequence_field)
+    return FileSource(paths[0], format=format, key=key, sequence_field=sequence_field)
+
+
+def records_of(
+    paths: Sequence[Path],
+    *,
+    format: Format | str | None = None,
+    key: str | None = None,
+    sequence_field: str | None = None,
+) -> Iterator[Record]:
+    """Every record of these files as `ratchet publish` sends it, from the first on: sequence, key and value.
+
+    Which partition it is sent to follows from its key, see `partition_of`.
+
+    Raises:
+        SourceError: as `FileSet` and its `read`.
+        SettingsError: as `FileSet`.
+    """
+    yield from open_files(paths, format=format, key=key, sequence_field=sequence_field).read(0)

@@ -98,14 +98,28 @@ class FileSource:
 
         Raises:
             SourceError: with file, line and byte: a line is not UTF-8, not of the format, or without a usable field;
-                the compressed stream is damaged or ends early; or the file ends before `from_sequence`.
+                the compressed stream is damaged or ends early; or the file ends before `from_sequence`. Of CSV before
+                any record is given.
         """
+        self.check_rows(from_sequence)
         if self._lines.sequence_field is None:
             yield from self.read_lines(from_sequence)
             return
         for record in self.read_lines(0):
             if record.sequence >= from_sequence:
                 yield record
+
+    def check_rows(self, from_byte: int) -> None:
+        """Read CSV to its end without giving a record: a row that is wrong may have swallowed the rows behind it.
+
+        Other formats have a record in each line, whatever stands in the others, and are not read twice.
+
+        Raises:
+            SourceError: as `read`.
+        """
+        if self._lines.has_header:
+            for _ in self.read_lines(0 if self._lines.sequence_field else from_byte):
+                pass
 
     def read_lines(self, from_byte: int, *, whole: bool = False) -> Iterator[Record]:
         """As `read`, by the byte at any rate.

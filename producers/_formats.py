@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar, get_args
@@ -23,9 +21,22 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 _WHOLE_NUMBER = re.compile(rb"-?[0-9]{1,20}")
 
+_FIELD = re.compile(r'"([^"]*(?:""[^"]*)*)"(,|\Z)|([^",\r\n]*)(,|\Z)')
+"""One field of CSV (RFC 4180) and what ends it. A quote anywhere else is no part of any field: nobody can tell whether
+it is a text's own, or the beginning of a field that was cut off and would swallow the rows behind it."""
+
+_OPEN_ROW = re.compile(rb'(?:(?:"[^"]*(?:""[^"]*)*"|[^",\r\n]*),)*+"[^"]*(?:""[^"]*)*')
+"""A row whose last field is quoted and has not ended: it goes on in the next line."""
+
 _ESCAPES = re.compile(rb"""\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..)|\\.""")
 """JSON's grammar allows an escaped half of a surrogate pair, and programs that cut texts write it; msgspec refuses it.
 To check such a line, the half character is taken for U+FFFD; the record's value stays as it is."""
+
+
+_STRAY = (
+    'not CSV: a quote that is neither around a whole field nor doubled inside one. Write the field as "5"" pipe" does, '
+    "or publish with --format lines"
+)
 
 
 class Unusable(SourceError):
@@ -47,7 +58,8 @@ class LineFormat:
     "ndjson": each line is one JSON text; lines of white space are passed over. "lines": every line is a record, empty
     ones as well. "csv": the first line names the columns, every other row is a record, whose value is a JSON object of
     the columns' texts: so a record means the same without the file's first line, and is what the worker's `field:`
-    and the Spark job's columns read. A quoted field may contain line ends.
+    and the Spark job's columns read. A quoted field may contain line ends. Quotes stand around a whole field, doubled
+    inside it, or nowhere: a record is exactly one row.
 
     Args:
         format: one of these.
@@ -82,10 +94,11 @@ class LineFormat:
         Raises:
             Unusable: they cannot be names.
         """
-        columns = _cells(_text(line.removeprefix(b"\xef\xbb\xbf")))
+        text = _text(_without_end(line.removeprefix(b"\xef\xbb\xbf")))
+        columns = _cells(text)
         twice = next((name for name in columns if columns.count(name) > 1), None)
-        if not columns or twice is not None:
-            what = "names no columns" if not columns else f"names the column {twice!r} twice"
+        if not text or twice is not None:
+            what = "names no columns" if not text else f"names the column {twice!r} twice"
             raise Unusable(f"{what}; the first line of CSV is the columns' names")
         self._columns = columns
 
@@ -100,16 +113,28 @@ class LineFormat:
             Unusable: it is too long, or does not end.
         """
         line = stream.readline(MAX_LINE_BYTES)
-        # A quoted field that has not ended goes on in the next line.
-        while self.name == "csv" and line.count(b'"') % 2 and len(line) < MAX_LINE_BYTES:
-            if not (more := stream.readline(MAX_LINE_BYTES - len(line))):
-                if whole:
-                    return b""
-                raise Unusable("a quoted field that begins here does not end. Mend it, or publish with --format lines")
-            line += more
+        if self.name == "csv" and line.count(b'"') % 2:
+            line = self._row_of_lines(line, stream, whole)
         if len(line) >= MAX_LINE_BYTES and not line.endswith(b"\n"):
             raise Unusable(f"the line is longer than {MAX_LINE_BYTES} bytes; is the format right?")
         return b"" if whole and not line.endswith(b"\n") else line
+
+    def _row_of_lines(self, line: bytes, stream: BinaryIO, whole: bool) -> bytes:
+        """The row that begins with this line, whose number of quotes is odd; empty while it is still being written."""
+        if whole and not line.endswith(b"\n"):
+            return b""
+        if not _OPEN_ROW.fullmatch(line):
+            raise Unusable(_STRAY)
+        lines, length, is_open = [line], len(line), True
+        while is_open and length < MAX_LINE_BYTES:
+            if not (more := stream.readline(MAX_LINE_BYTES - length)):
+                if whole:
+                    return b""
+                raise Unusable("a quoted field that begins here does not end. Fix it, or publish with --format lines")
+            lines.append(more)
+            length += len(more)
+            is_open ^= more.count(b'"') % 2 == 1
+        return b"".join(lines)
 
     def parse(self, line: bytes) -> Parsed | None:
         """What a line with its end gives; None where it is no record.
@@ -117,8 +142,7 @@ class LineFormat:
         Raises:
             Unusable: it should be one.
         """
-        value = line[:-1] if line.endswith(b"\n") else line
-        value = value[:-1] if value.endswith(b"\r") else value
+        value = _without_end(line)
         _text(value)
         return self._parsed(value)
 
@@ -139,9 +163,9 @@ class LineFormat:
 
     def _row(self, value: bytes) -> Parsed | None:
         assert self._columns is not None  # noqa: S101 - the header comes first
-        cells = _cells(value.decode())
-        if not cells:
+        if not value:
             return None
+        cells = _cells(value.decode())
         if len(cells) != len(self._columns):
             raise Unusable(f"has {len(cells)} fields, but the first line names {len(self._columns)} columns. Mend it")
         fields = dict(zip(self._columns, cells, strict=True))
@@ -164,6 +188,11 @@ class LineFormat:
         return Parsed(value, texts[self.key] if self.key is not None else None, sequence)
 
 
+def _without_end(line: bytes) -> bytes:
+    line = line[:-1] if line.endswith(b"\n") else line
+    return line[:-1] if line.endswith(b"\r") else line
+
+
 def format_of(path: Path) -> Format:
     """The format that a file's name stands for."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -180,10 +209,20 @@ def _text(line: bytes) -> str:
 
 
 def _cells(text: str) -> list[str]:
-    try:
-        return next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
-    except csv.Error as error:
-        raise Unusable(f"not CSV: {error}. Mend the line, or publish with --format lines") from None
+    """The fields of one row."""
+    if '"' not in text and "\r" not in text:
+        return text.split(",")
+    cells, at, goes_on = [], 0, True
+    while goes_on:
+        field = _FIELD.match(text, at)
+        if field is None:
+            raise Unusable(
+                _STRAY if '"' in text else "not CSV: a carriage return that is not part of the line's end. Fix it"
+            )
+        quoted, comma, plain, other_comma = field.groups()
+        cells.append(quoted.replace('""', '"') if quoted is not None else plain)
+        at, goes_on = field.end(), bool(comma or other_comma)
+    return cells
 
 
 def _member(fields: dict[str, msgspec.Raw], name: str, what: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import unicodedata
+import zlib
 
 from errors import SettingsError, SourceError
 
@@ -59,3 +60,14 @@ def sequence_bytes(sequence: int) -> bytes:
             f"sequence {sequence} is not within 0 and 2^63-1: number the records of this source from 0 on"
         )
     return _pack(sequence)
+
+
+def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
+    """Where a producer of this name sends the record: librdkafka's rule for keys; without one the name takes its place.
+
+    Args:
+        key: of the record.
+        name: the producer's, as `name_bytes` has it.
+        partitions: the count that the name began with, see `Producer`.
+    """
+    return zlib.crc32(name if key is None else key) % partitions

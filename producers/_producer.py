@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from producers._headers import (
     SEQUENCE_HEADER,
     SEQUENCE_MAX,
     name_bytes,
+    partition_of,
     sequence_bytes,
 )
 from producers._ledger import Keeper, Ledger
@@ -173,7 +173,7 @@ class Producer:
         outbox.check()
         number = self._number(sequence)
         headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: sequence_bytes(number)}
-        partition = zlib.crc32(self._name if key is None else key) % self._progress.partitions
+        partition = partition_of(key, self._name, self._progress.partitions)
         try:
             with self._lock:
                 if self._lags and not self._settled():

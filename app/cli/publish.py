@@ -113,15 +113,13 @@ def _source(
     files: list[Path], *, follow: bool, format: str | None, key: str | None, sequence_field: str | None
 ) -> FileSource | FileSet | StreamSource:
     from errors import SettingsError
-    from producers import FileSet, FileSource, StreamSource
+    from producers import StreamSource, open_files
 
     if Path("-") in files:
         if len(files) > 1 or follow:
             raise SettingsError("-: standard input is published alone, and to its end anyway")
         return StreamSource(sys.stdin.buffer, sequence_field=sequence_field, format=format, key=key)
-    if follow or len(files) > 1 or files[0].is_dir():
-        return FileSet(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
-    return FileSource(files[0], format=format, key=key, sequence_field=sequence_field)
+    return open_files(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
 
 
 @contextmanager

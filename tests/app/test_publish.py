@@ -183,6 +183,25 @@ def test_a_bad_line_stops_before_it_and_goes_on_once_mended(
     assert sorted(keys) == [b"1", b"2", b"3", b"4"]
 
 
+def test_a_table_with_a_bad_row_sends_nothing(
+    publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    path = tmp_path / "parts.csv"
+    path.write_text('id,what\n1,nail\n2,5" pipe\n3,screw\n4,6" pipe\n')
+    arguments = (path, "--producer", name, "--topic", topic, "--key", "id", "--json")
+    code, out, err = publish(*arguments)
+    assert (code, out) == (2, "")
+    assert f"{path}: line 3 (byte 15): not CSV: a quote that is neither around a whole field" in err
+    good = tmp_path / "a.csv"
+    good.write_text("id,what\n0,hook\n")
+    assert publish(good, *arguments)[0] == 2  # one bad row among several files
+    assert written(broker, topic, 1) == 0
+    path.write_text('id,what\n1,nail\n2,"5"" pipe"\n3,screw\n4,"6"" pipe"\n')
+    code, out, err = publish(*arguments)
+    assert (code, json.loads(out)["published"]) == (0, 4), err
+
+
 def test_an_empty_file(publish, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
     path = tmp_path / "empty.ndjson"
     path.touch()

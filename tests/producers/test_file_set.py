@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from errors import SettingsError, SourceError
-from producers import FileSet, FileSource, Record
+from producers import FileSet, FileSource, Record, records_of
 from producers._file_set import BYTE_BITS
 
 
@@ -98,3 +98,17 @@ def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path) -> None:
     (tmp_path / "b.txt").unlink()
     with pytest.raises(SourceError, match=r"b\.txt is gone: .* Put back what is missing"):
         next(source.read(0))
+
+
+def test_a_bad_row_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_bytes(b'id,text\n1,nail\n2,5" pipe\n')
+    source = FileSet([tmp_path], follow=True)
+    read: list[bytes | None] = []
+    with pytest.raises(SourceError, match=r"1\.csv: line 3 \(byte 15\): not CSV"):
+        read.extend(record.value for record in source.read(0))
+    assert read == [b'{"id":"1","text":"nail"}']
+
+
+def test_records_of_files_are_what_is_published(paths: list[Path]) -> None:
+    assert list(records_of(paths)) == list(FileSet(paths).read(0))
+    assert list(records_of(paths[:1])) == list(FileSource(paths[0]).read(0))

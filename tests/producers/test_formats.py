@@ -1,8 +1,13 @@
+import csv
 import io
 import json
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from errors import SettingsError, SourceError
 from producers import FileSource, Record, StreamSource
@@ -38,6 +43,12 @@ def test_a_row_is_an_object_of_its_columns(table: Path) -> None:
         (b"id,b\n1\n", "line 2 (byte 5): has 1 fields, but the first line names 2 columns"),
         (b'id,b\n1,"x\n2,y\n', "line 2 (byte 5): a quoted field that begins here does not end"),
         (b'id,b\n1,"x"y"z"\n', "line 2 (byte 5): not CSV"),
+        (b'id,b\n0,fine\n1,5" pipe\n2,x\n3,6" pipe\n4,y\n', "line 3 (byte 12): not CSV: a quote that is neither"),
+        (b'id,b\n1,5" x 6" pipe\n', "line 2 (byte 5): not CSV: a quote that is neither"),
+        (b'id,b\n1,x"\n2,"y\n', "line 2 (byte 5): not CSV: a quote that is neither"),
+        (b'id,b\n1,"x\n2,y"z\n3,"\n', "line 2 (byte 5): not CSV: a quote that is neither"),
+        (b"id,b\n1,x\r2,y\n", "line 2 (byte 5): not CSV: a carriage return"),
+        (b"id,b\r1,x\r", "line 1 (byte 0): not CSV: a carriage return"),
         (b"other,b\n1,2\n", "line 2 (byte 8): has no column 'id', which is to be the record's key. It has: b, other"),
         (b"id,b\n1,\xff\n", "line 2 (byte 5): not UTF-8"),
     ],
@@ -57,6 +68,73 @@ def test_the_datas_own_sequences(tmp_path: Path) -> None:
     assert [(r.sequence, r.key) for r in source.read(0)] == [(3, b"a"), (70, b"b"), (71, b"c")]
     assert [record.sequence for record in source.read(71)] == [71]
     assert source.mark(70) == "field:n"
+
+
+def table_of(text: str) -> list[list[str]] | None:
+    """RFC 4180, read character by character, rows of white lines left out; None where any of it is not that."""
+    rows: list[list[str]] = []
+    row: list[str] = []
+    at = began = 0
+    end = len(text)
+    while at < end:
+        cell = ""
+        if text[at] == '"':
+            at += 1
+            while text[at : at + 2] == '""' or text[at : at + 1] not in ('"', ""):
+                cell += text[at]
+                at += 2 if text[at] == '"' else 1
+            if text[at : at + 1] != '"':
+                return None
+            at += 1
+        else:
+            while at < end and text[at] not in '",\r\n':
+                cell += text[at]
+                at += 1
+        row.append(cell)
+        if text[at : at + 1] == ",":
+            at += 1
+            continue
+        line_end = next((each for each in ("\r\n", "\n") if text.startswith(each, at)), None)
+        if line_end is None:
+            return None
+        if at > began:
+            rows.append(row)
+        at += len(line_end)
+        began, row = at, []
+    return rows
+
+
+PIECES = ["a", "b", ",", '"', '""', " ", "\r", "\t", "é", "\u2028", "\n", '"x"', ',"', '",']
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join), st.booleans())
+@example('1,5" pipe\n2,x\n3,6" pipe', False)
+def test_a_table_is_a_row_per_record_or_nothing_of_it_is_given(text: str, ends_in_cr: bool) -> None:
+    text += "\r\n" if ends_in_cr else "\n"
+    rows = table_of(text)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.csv")
+        path.write_bytes(("a,b\n" + text).encode())
+        read: list[Record] = []
+        if rows is not None and all(len(row) == 2 for row in rows):
+            read.extend(FileSource(path).read(0))
+            assert [list(json.loads(record.value or b"").values()) for record in read] == rows
+        else:
+            with pytest.raises(SourceError, match=rf"{re.escape(str(path))}: line \d+ \(byte \d+\): "):
+                read.extend(FileSource(path).read(0))
+            assert read == []
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(st.lists(st.lists(st.text(st.characters(codec="utf-8")), min_size=2, max_size=2), max_size=5))
+def test_whatever_a_writer_of_csv_writes_comes_back_as_it_was(rows: list[list[str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.csv")
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["a", "b"], *rows])
+        read = [list(json.loads(record.value or b"").values()) for record in FileSource(path).read(0)]
+    assert read == rows
 
 
 @pytest.mark.parametrize("number", ["1.5", '"x"', "1e3", "true", '""'])
