@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from app._results import result_stream
 from app._topics import changelog_name
 from app._verify._compare import ExpectedPartition, compare_dead_letters
+from app._verify._halted import halted_partitions
 from app._verify._identities import Emitted
-from app._verify._reading import Reader
-from app._verify._report import Finding, Kind, Report
+from app._verify._reading import Bounds, Reader
+from app._verify._report import ExitCode, Finding, Halted, Kind, NeverJudged, Report
 from app._verify._rule import RecordView, Rule
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
@@ -18,7 +19,18 @@ from tables import SequenceSource
 if TYPE_CHECKING:
     from app._verify._results import ResultTable, Session
 
-__all__ = ["Finding", "Kind", "RecordView", "Report", "verify", "verify_results"]
+__all__ = [
+    "ExitCode",
+    "Finding",
+    "Halted",
+    "Kind",
+    "NeverJudged",
+    "RecordView",
+    "Report",
+    "halted_partitions",
+    "verify",
+    "verify_results",
+]
 
 
 def verify(settings: Settings, stream: str | None = None) -> Report:
@@ -95,9 +107,16 @@ def _verify(settings: Settings, name: str, chosen: StreamSettings, bootstrap: st
         if table is not None and emitted is not None:
             table.compare(expected, emitted, bounds.judged[partition])
         invalid[partition] = expected.invalid
-        report.pending += max(0, bounds.input_ends[partition] - bounds.settled[partition])
+        _note_what_waits(report, bounds, partition)
     letters = reader.dead_letters(bounds)
     compare_dead_letters(chosen.input, chosen.dead_letters, invalid, letters, bounds.judged, report)
     if table is not None:
         report.results = table.finish()
     return report
+
+
+def _note_what_waits(report: Report, bounds: Bounds, partition: int) -> None:
+    settled, end = bounds.settled[partition], bounds.input_ends[partition]
+    report.pending += max(0, end - settled)
+    if partition in bounds.uncommitted and end > 0:
+        report.never_judged.append(NeverJudged(partition, 0, end, deleted=False))

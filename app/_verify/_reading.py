@@ -31,9 +31,11 @@ class Bounds:
     """
 
     judged: dict[int, int]
-    """Per input partition the committed offset, before the ends were taken."""
+    """Per input partition the committed offset, before the ends were taken; 0 where nothing was ever committed."""
     settled: dict[int, int]
     """... and after."""
+    uncommitted: frozenset[int]
+    """Input partitions of which nothing was ever committed."""
     input_ends: dict[int, int]
     output_ends: dict[int, int]
     dead_letter_ends: dict[int, int]
@@ -73,18 +75,18 @@ class Reader:
         committed = self._consumer(self._settings.app, "read_committed")
         uncommitted = self._consumer(self._settings.app, "read_uncommitted")
         try:
-            judged = self._committed(committed)
+            judged, _ = self._committed(committed)
             ends: dict[str, dict[int, int]] = {}
             for topic, count in ((stream.output, self.partitions), (stream.dead_letters, self._dead_letter_partitions)):
                 # The commit's markers reach the topics one after the other: what was written by now must have ended.
                 written = self._ends(uncommitted, topic, count)
                 ends[topic] = self._when_ended(committed, topic, written)
-            settled = self._committed(committed)
+            settled, never = self._committed(committed)
             input_ends = self._ends(committed, stream.input, self.partitions)
         finally:
             committed.close()
             uncommitted.close()
-        return Bounds(judged, settled, input_ends, ends[stream.output], ends[stream.dead_letters])
+        return Bounds(judged, settled, never, input_ends, ends[stream.output], ends[stream.dead_letters])
 
     def records(self, topic: str, partition: int, end: int) -> Iterator[tuple[int, RecordView]]:
         """The committed records before this offset, with their offsets.
@@ -192,7 +194,7 @@ class Reader:
                 raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
         return counts
 
-    def _committed(self, consumer: Consumer) -> dict[int, int]:
+    def _committed(self, consumer: Consumer) -> tuple[dict[int, int], frozenset[int]]:
         """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
         asked = [TopicPartition(self._stream.input, partition) for partition in range(self.partitions)]
         try:
@@ -201,7 +203,8 @@ class Reader:
             raise BrokerUnavailable(
                 f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
             ) from failure
-        return {found.partition: max(0, found.offset) for found in answered}
+        offsets = {found.partition: max(0, found.offset) for found in answered}
+        return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
     def _ends(self, consumer: Consumer, topic: str, count: int) -> dict[int, int]:
         ends = {}

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from app._verify._results import ResultsReport
 
 Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected"]
+
+
+class ExitCode(IntEnum):
+    """What `ratchet verify` ends with; docs/guide/verify.md has the table."""
+
+    PROVEN = 0
+    WRONG = 1
+    NOT_COMPARED = 2
+    """Kafka, settings or a file do not allow it: an error, never a report."""
+    NOT_ALL_PROVEN = 3
+    """Nothing is wrong in what can be compared, but that is not all: a script must not take it for a proof."""
+
 
 FINDINGS_PER_KIND = 10
 """How many of each kind are kept with their place; the rest is counted."""
@@ -45,6 +58,30 @@ class Finding:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """A partition that its worker does not go on with."""
+
+    partition: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeverJudged:
+    """Input that no worker has judged: no position was ever committed, or retention was there before the worker."""
+
+    partition: int
+    start: int
+    end: int
+    """Offset behind the last one."""
+    deleted: bool
+    """Whether Kafka has deleted it, so that nobody will."""
+
+    def __str__(self) -> str:
+        what = "deleted before any worker has read them" if self.deleted else "no worker has ever committed a position"
+        return f"never judged: input partition {self.partition} offsets {self.start:,} to {self.end - 1:,}, {what}"
+
+
 @dataclass
 class Report:
     """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
@@ -64,6 +101,9 @@ class Report:
     """Records in the dead-letter topic."""
     pending: int = 0
     """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
+    halted: list[Halted] = field(default_factory=list)
+    """As workers say it; where none can be asked, a halted partition is pending."""
+    never_judged: list[NeverJudged] = field(default_factory=list)
     counts: Counter[Kind] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     """The first few of each kind."""
@@ -101,9 +141,27 @@ class Report:
         return not self.counts and (self.results is None or self.results.ok)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether there is input that no worker has committed: pending, halted, or never judged."""
+        return bool(self.pending or self.halted or self.never_judged or (self.results and self.results.waiting))
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether all that workers have committed could be compared."""
+        return self.results is None or self.results.proven_by is not None
+
+    @property
     def is_proven(self) -> bool:
-        """Whether everything that was asked for could be compared, and nothing was found."""
-        return self.ok and (self.results is None or self.results.proven_by is not None)
+        """Whether everything up to the end of the input is as it must be."""
+        return self.exit_code() is ExitCode.PROVEN
+
+    def exit_code(self, *, pending_ok: bool = False) -> ExitCode:
+        """What the command ends with. pending_ok: input that waits for a worker is no reason for another code."""
+        if not self.ok:
+            return ExitCode.WRONG
+        if not self.is_compared or (self.is_waiting and not pending_ok):
+            return ExitCode.NOT_ALL_PROVEN
+        return ExitCode.PROVEN
 
     def add(self, finding: Finding) -> None:
         """Count it, and keep it if it is one of the first of its kind."""
@@ -129,6 +187,9 @@ class Report:
             "delivered": self.delivered,
             "dead_letters": self.dead_letters,
             "pending": self.pending,
+            "halted": [asdict(each) for each in self.halted],
+            "never_judged": [asdict(each) for each in self.never_judged],
+            "proven": self.is_proven,
             "findings": [str(finding) for finding in self.findings],
-            **({} if self.results is None else {"proven": self.is_proven, "results": self.results.as_dict()}),
+            **({} if self.results is None else {"results": self.results.as_dict()}),
         }

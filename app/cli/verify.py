@@ -20,28 +20,36 @@ if TYPE_CHECKING:
 IDENTITIES_SHOWN = 20
 """A screen's worth; those with something lost or doubled come first."""
 
-EXIT_WRONG = 1
-EXIT_UNPROVEN = 3
-"""Nothing wrong was found, but not everything could be compared: a script must not take that for a proof."""
-
 
 def verify(
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
-    results: Annotated[bool, typer.Option("--results", help="Go on into the result table of [sink].")] = False,
+    results: Annotated[
+        bool, typer.Option("--results", help="Go on into the result table of the settings' sink.")
+    ] = False,
+    pending_ok: Annotated[
+        bool,
+        typer.Option("--pending-ok", help="For a look in between: input that waits for a worker is no exit code 3."),
+    ] = False,
 ) -> None:
     """Recompute from the raw input what the output must be, and compare.
 
-    Exit codes: 0 proven, 1 something is wrong, 2 it cannot be compared, 3 nothing is wrong in what can be compared, but
-    a query of yours makes the results.
-    """
+    \b
+    Exit codes:
+      0  proven: everything up to the end of the input is as it must be
+      1  something is wrong: lost, doubled, reordered, altered, ...
+      2  it cannot be compared; the sentence says why
+      3  nothing is wrong in what can be compared, but not all is proven:
+         input is pending, halted or was never judged (not with --pending-ok),
+         or a part cannot be proven at all
+    """  # noqa: D301 - click keeps the lines behind a \\b as they are
     from rich.console import Console
 
     from app._broker import choose_broker
     from app._results import result_stream
+    from app._verify import halted_partitions, verify_results
     from app._verify import verify as verify_stream
-    from app._verify import verify_results
     from app.settings import load
 
     settings = load(config)
@@ -50,6 +58,7 @@ def verify(
     with choose_broker(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
         report = verify_results(named, name, _spark) if results else verify_stream(named, name)
+        report.halted = halted_partitions(named, name)
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:
@@ -57,8 +66,8 @@ def verify(
         _show(console, report)
         if report.results is not None:
             _show_results(console, report.results)
-    if not report.is_proven:
-        raise typer.Exit(EXIT_UNPROVEN if report.ok else EXIT_WRONG)
+    if code := report.exit_code(pending_ok=pending_ok):
+        raise typer.Exit(code)
 
 
 def _spark() -> AbstractContextManager[SparkSession]:
@@ -78,13 +87,19 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  deduplication was off in partition {partition} for offsets {start:,} to {end - 1:,}")
     if report.stretches:
         console.print(f"  {report.unjudged:,} records forwarded unjudged there")
+    for halted in report.halted:
+        console.print(f"  halted: input partition {halted.partition}: {halted.error}", style="bold yellow")
+    for never in report.never_judged:
+        console.print(f"  {never}", style="bold yellow")
     for finding in report.findings:
         console.print(f"  {finding}")
     console.print(
         f"lost {report.lost:,}, doubled {report.doubled:,}, reordered {report.reordered:,}, "
         f"altered {report.altered:,}, unexpected {report.unexpected:,}",
-        style="bold green" if not report.counts else "bold red",
+        style="bold red" if report.counts else "bold yellow" if report.is_waiting else "bold green",
     )
+    if report.is_waiting and not report.counts:
+        console.print(f"not all proven: {report.pending:,} pending; see above", style="bold yellow")
 
 
 def _show_results(console: Console, found: ResultsReport) -> None:

@@ -1,5 +1,7 @@
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,11 +12,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
-from app._verify import RecordView, Report, verify
+from app._status import StatusServer
+from app._verify import ExitCode, Halted, NeverJudged, RecordView, Report, halted_partitions, verify
 from app._verify._rule import Rule
 from app.cli.verify import verify as verify_command
 from errors import PartitionsDiffer, PositionLost, SettingsError, TopicMissing
 from tables import Identity, SequenceSource, Stretch
+from tests.app.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NewTopic, Stage, record
 
 ROOT = Path(__file__).parents[2]
@@ -105,13 +109,16 @@ def test_what_is_not_committed_is_pending(stage: Stage) -> None:
     stage.write(1, 0, FRESH[:4])
     stage.commit(4)
     report = stage.verify()
-    assert (report.ok, report.fresh, report.pending) == (True, 4, 6)
+    assert (report.ok, report.fresh, report.pending, report.never_judged) == (True, 4, 6, [])
+    assert (report.is_proven, report.exit_code(), report.exit_code(pending_ok=True)) == (False, 3, 0)
 
 
 def test_nothing_was_ever_committed(stage: Stage) -> None:
     stage.write(0, 0, FRESH)
     report = stage.verify()
     assert (report.ok, report.fresh, report.pending) == (True, 0, 10)
+    assert report.never_judged == [NeverJudged(0, 0, 10, deleted=False)]
+    assert (report.is_proven, report.exit_code(), report.exit_code(pending_ok=True)) == (False, 3, 0)
 
 
 def test_a_dropped_record_is_lost(stage: Stage) -> None:
@@ -396,6 +403,49 @@ def test_the_command_names_what_is_wrong_and_exits_one(stage: Stage, tmp_path: P
     assert sorted(told["findings"]) == [
         f"doubled: topic {stage.topics[1]}, partition 1 offset 9, input partition 1 offset 0, identity 'a' sequence 0",
         f"lost: topic {stage.topics[1]}, input partition 1 offset 6, identity 'a' sequence 30",
+    ]
+
+
+def test_the_command_exits_three_while_input_waits_and_zero_for_a_look_in_between(stage: Stage, tmp_path: Path) -> None:
+    stage.write(0, 1, [*FRESH, record(99)])
+    stage.write(1, 1, FRESH)
+    stage.commit(0, 10)
+    done = run(stage, tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "not all proven: 1 pending" in done.stdout
+    assert "lost 0, doubled 0" in done.stdout
+    told = run(stage, tmp_path, "--pending-ok", "--json")
+    assert told.returncode == 0, told.stderr
+    answer = json.loads(told.stdout)
+    assert (answer["ok"], answer["proven"], answer["pending"], answer["halted"]) == (True, False, 1, [])
+
+
+def test_what_is_wrong_is_wrong_in_between_too(stage: Stage, tmp_path: Path) -> None:
+    stage.write(0, 1, [*FRESH, record(99)])
+    stage.write(1, 1, FRESH[1:])
+    stage.commit(0, 10)
+    assert run(stage, tmp_path, "--pending-ok").returncode == 1
+
+
+async def test_a_halted_partition_is_named_by_its_worker(broker: str, new_topic: NewTopic) -> None:
+    settings = settings_for(broker, topic := new_topic(2))
+    known = KnownWorker([table(partition(0), partition(1, state="halted", error="offset 7: corrupt"), topic=topic)])
+    server = StatusServer(known)
+    address = await server.start()
+    async with member(settings, topic, address):
+        found = await asyncio.to_thread(halted_partitions, settings, "events")
+    await server.stop()
+    assert found == [Halted(1, "offset 7: corrupt")]
+    report = Report("events", halted=found)
+    assert (report.ok, report.exit_code(), report.exit_code(pending_ok=True)) == (True, 3, 0)
+    assert report.as_dict()["halted"] == [{"partition": 1, "error": "offset 7: corrupt"}]
+
+
+def test_the_page_of_verify_has_every_exit_code_and_so_has_its_help() -> None:
+    page = (ROOT / "docs" / "guide" / "verify.md").read_text("utf-8")
+    assert re.findall(r"^\| ([0-9]+) \|", page, re.MULTILINE) == [str(code.value) for code in ExitCode]
+    assert re.findall(r"^ +([0-9])  ", verify_command.__doc__ or "", re.MULTILINE) == [
+        str(each.value) for each in ExitCode
     ]
 
 
