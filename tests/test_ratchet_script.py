@@ -242,3 +242,26 @@ def test_signals_reach_the_command(clone: Clone) -> None:
         assert command.stdout.readline() == "waiting\n"
         command.send_signal(signal.SIGTERM)
         assert command.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("home", ["elsewhere", ""])
+def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str) -> None:
+    clone = tmp_path / "clone"
+    environment = tmp_path / home if home else clone
+    (clone / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", clone / ".ci" / "run")
+    record, programs = tmp_path / "record", tmp_path / "programs"
+    tools = [environment / ".venv" / "bin" / name for name in ("ruff", "mypy")]
+    # Those that it would install otherwise are there.
+    for program in (clone / "ratchet", *tools, *(programs / n for n in ("chromium", "chromedriver", "initdb"))):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "$0 $*" >>"{record}"\n')
+        program.chmod(0o755)
+    told = {"PATH": f"{programs}:{os.environ['PATH']}"} | ({"RATCHET_HOME": str(environment)} if home else {})
+    done = subprocess.run([clone / ".ci" / "run"], env=told, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in record.read_text().splitlines() if ".venv" in line] == [
+        f"{tools[0] if home else './.venv/bin/ruff'} check .",
+        f"{tools[0] if home else './.venv/bin/ruff'} format --check .",
+        f"{tools[1] if home else './.venv/bin/mypy'} ",
+    ]
