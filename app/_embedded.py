@@ -16,12 +16,13 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import IO, Final
 
 import structlog
 from rich.console import Console
 
 from app import _guard
+from app._broker_folder import broker_folder
 from app._jars import kafka_jars
 from app._java import find_java
 from app._reach import Reachability
@@ -101,6 +102,7 @@ class EmbeddedBroker:
         self._options = dict(options or {})
         self._console = console
         self._guard: subprocess.Popen[str] | None = None
+        self._ended_by_itself = False
         self._java_pid: int | None = None
 
     @property
@@ -143,6 +145,7 @@ class EmbeddedBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._ended_by_itself = self._guard is not None and not self.is_running
         try:
             self.stop()
         finally:
@@ -154,7 +157,8 @@ class EmbeddedBroker:
         Without `wait` nodes of one cluster can be started together; call `wait_until_ready` on each then.
 
         Raises:
-            SetupError: Java or the jars are missing, or the broker ends or does not answer within `START_LIMIT_S`.
+            SetupError: Java or the jars are missing, the folder or the port is in use, or the broker ends or does not
+                answer within `START_LIMIT_S`.
         """
         if self.is_running:
             return
@@ -176,11 +180,14 @@ class EmbeddedBroker:
         """Return when the broker answers; see `start`."""
         deadline = time.monotonic() + START_LIMIT_S
         kafka = Reachability(self.bootstrap, {})
-        while kafka.ask() is not None:
+        # Another Kafka may have taken the port meanwhile: its answer does not count.
+        while kafka.ask() is not None or kafka.cluster_id != self._stored_cluster_id():
             if not self.is_running:
+                self._ended_by_itself = True
                 self.kill()  # nothing is left to kill; closes the pipes
                 raise SetupError(f"the Kafka broker ended while starting.\n{self._last_words()}")
             if time.monotonic() > deadline:
+                self._ended_by_itself = True
                 self.kill()
                 raise SetupError(
                     f"Kafka did not answer within {START_LIMIT_S:.0f} s of its start.\n{self._last_words()}"
@@ -211,10 +218,21 @@ class EmbeddedBroker:
 
     def _launch(self, java: Path, jars: list[Path]) -> None:
         self.kill()  # collects one that has ended by itself
+        # Before Kafka touches the folder: it opens its metadata log before it takes a lock of its own, and the broker
+        # that runs there dies of what a second one writes into it.
+        with broker_folder(self.folder, STOP_LIMIT_S) as lock:
+            self._launch_locked(java, jars, lock)
+
+    def _launch_locked(self, java: Path, jars: list[Path], lock: IO[str]) -> None:
         try:
-            (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+            (self.folder / "logs").mkdir(exist_ok=True)
             if self._port is None:
                 self._port = self._last_port() or free_port()
+            elif not _is_free(self._port):
+                raise SetupError(
+                    f"port {self._port} of 127.0.0.1 is in use by another program: give another (--port), or 0 for a "
+                    "free one"
+                )
             self._write_config()
         except OSError as error:
             raise SetupError(f"the broker's folder {self.folder} cannot be used: {error}") from error
@@ -234,12 +252,23 @@ class EmbeddedBroker:
                 text=True,
                 # Ctrl-C goes to the owner alone, which then stops its parts in the right order.
                 start_new_session=True,
+                # The lock is the guard's from here on: it ends after its broker, also where its owner was killed.
+                pass_fds=(lock.fileno(),),
             )
         assert self._guard.stdout is not None  # noqa: S101 - asked for above
         pid = self._guard.stdout.readline().strip()
         if not pid:
             raise SetupError(f"the Kafka broker could not be started.\n{self._last_words()}")
         self._java_pid = int(pid)
+
+    def _stored_cluster_id(self) -> str | None:
+        """The cluster id that the data folder was formatted with."""
+        try:
+            text = (self.data_folder / "meta.properties").read_text("utf-8", errors="replace")
+        except OSError:
+            return None
+        match = re.search(r"^cluster\.id=(\S+)$", text, re.MULTILINE)
+        return match[1] if match else None
 
     def _write_config(self) -> None:
         voters = dict(self._voters) if self._voters else {self._node_id: f"127.0.0.1:{free_port()}"}
@@ -289,7 +318,11 @@ class EmbeddedBroker:
         return f"The last errors and lines of its log ({self.log_file}):\n{text}"
 
     def _remove_temporary_folder(self) -> None:
-        if self._temporary:
+        if not self._temporary:
+            return
+        if self._ended_by_itself:  # an error names its log
+            shutil.rmtree(self.data_folder, ignore_errors=True)
+        else:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -30,6 +30,8 @@ class Reachability:
 
     def __init__(self, bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
         self._reason: str | None = None
+        self.cluster_id: str | None = None
+        """Of the Kafka that answered last."""
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "error_cb": self._note,
@@ -46,11 +48,12 @@ class Reachability:
     def ask(self, timeout_s: float = ASK_FOR_S) -> str | None:
         """None when Kafka answered within that many seconds, else why not."""
         try:
-            brokers = self._client.list_topics(timeout=timeout_s).brokers
+            answer = self._client.list_topics(timeout=timeout_s)
         except KafkaException as error:
             self._client.poll(0)  # delivers what error_cb is to note
             return self._reason or _text(error)
-        return None if brokers else "it knows of no broker yet"
+        self.cluster_id = answer.cluster_id
+        return None if answer.brokers else "it knows of no broker yet"
 
     def _note(self, error: KafkaError) -> None:
         # "All brokers are down" only says that the reasons before it hold for all of them.

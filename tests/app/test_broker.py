@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -99,12 +101,63 @@ def test_unknown_topics_are_not_created(broker: str) -> None:
     assert "mistyped-topic" not in admin.list_topics(timeout=60).topics
 
 
-def test_a_broker_that_ends_at_its_start_says_why(tmp_path: Path, free_port: int) -> None:
-    with socket.socket() as occupant:
-        occupant.bind(("127.0.0.1", free_port))
-        occupant.listen()
-        with pytest.raises(SetupError, match=r"(?s)ended while starting.*server\.log.*Address already in use"):
-            EmbeddedBroker(tmp_path, port=free_port).start()
+def test_a_broker_that_ends_at_its_start_says_why_and_its_log_is_still_there(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"(?s)ended while starting.*server\.log.*no\.such\.class") as refused:
+        EmbeddedBroker(options={"metric.reporters": "no.such.class"}).__enter__()
+    named = re.search(r"\((/[^)]*server\.log)\)", str(refused.value))
+    assert named is not None
+    assert "no.such.class" in Path(named[1]).read_text("utf-8")
+    assert not (Path(named[1]).parents[1] / "data").exists()
+    shutil.rmtree(Path(named[1]).parents[1])
+
+
+def test_a_second_broker_is_refused_before_it_touches_the_folder_or_a_port_in_use(
+    tmp_path: Path, free_port: int
+) -> None:
+    with start_command("--folder", str(tmp_path / "one")) as first:
+        assert first.stdout is not None
+        address = first.stdout.readline().strip()
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        admin.create_topics([NewTopic("events", 1, 1)])["events"].result(60)
+        second_port = f"--port={address.rpartition(':')[2]}"
+        config = (tmp_path / "one" / "server.properties").read_text()
+        for arguments, reason in (
+            (["--folder", str(tmp_path / "one"), "--port", str(free_port)], f"broker of process {first.pid} runs"),
+            (["--folder", str(tmp_path / "one")], f"broker of process {first.pid} runs there"),
+            (["--folder", str(tmp_path / "two"), second_port], "is in use by another program"),
+        ):
+            refused = run_broker(*arguments)
+            assert refused.returncode == 2, refused.stderr
+            assert refused.stdout == ""
+            assert reason in refused.stderr
+            assert "Traceback" not in refused.stderr
+        # The healthy one has felt nothing of it.
+        write(address, "events", b"still here")
+        assert read(address, "events", 1) == [b"still here"]
+        assert (tmp_path / "one" / "server.properties").read_text() == config
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(60) == 0
+    with EmbeddedBroker(tmp_path / "one") as again:  # the lock has ended with its broker
+        assert read(again.bootstrap, "events", 1) == [b"still here"]
+
+
+def test_another_kafka_that_answers_at_its_port_is_not_taken_for_it(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port was free when it was asked for, and another Kafka's when it was to be bound."""
+    monkeypatch.setattr(_embedded, "_is_free", lambda _: True)
+    with pytest.raises(SetupError, match=r"(?s)ended while starting.*Address already in use"):
+        EmbeddedBroker(tmp_path, port=int(broker.rpartition(":")[2])).start()
+
+
+def test_a_broker_whose_owner_was_killed_is_waited_for(tmp_path: Path) -> None:
+    with start_command("--folder", str(tmp_path)) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline()
+        first.kill()
+        first.wait(60)
+        with EmbeddedBroker(tmp_path) as second:
+            assert second.is_running
 
 
 def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
@@ -207,6 +260,12 @@ def test_command_ends_with_a_killed_guard(guarded: Callable[..., subprocess.Pope
     command = first_line(guard)
     guard.kill()
     wait_until(lambda: not is_alive(command), "the command outlives its guard")
+
+
+def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", "broker", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
 
 
 def start_command(*arguments: str) -> subprocess.Popen[str]:
