@@ -6,6 +6,7 @@
     ├── BrokerUnavailable           Kafka did not answer within the limit
     ├── TopicError                  a topic is missing or has the wrong shape
     │   ├── TopicMissing
+    │   ├── TopicReplaced           the topic is another one than the one that progress was made on
     │   └── PartitionsDiffer        partition counts that must be equal are not
     ├── SourceError                 a file to publish cannot be read as asked
     ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
@@ -54,6 +55,10 @@ class TopicError(RatchetError):
 
 class TopicMissing(TopicError):
     """A topic that Ratchet must not create by itself does not exist."""
+
+
+class TopicReplaced(TopicError):
+    """The topic was deleted and created again: what was acknowledged under its name is not in it."""
 
 
 class PartitionsDiffer(TopicError):

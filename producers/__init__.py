@@ -11,7 +11,7 @@ from producers._file_set import FileSet, open_files, records_of
 from producers._files import FileSource
 from producers._formats import Format
 from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
-from producers._producer import Producer
+from producers._producer import Producer, TopicDecision
 from producers._progress import PROGRESS_TOPIC, Progress
 from producers._publish import Published, publish
 from producers._source import Record, Source
@@ -34,6 +34,7 @@ __all__ = [
     "Record",
     "Source",
     "StreamSource",
+    "TopicDecision",
     "TopicShape",
     "admin_client",
     "create_topic",

@@ -13,9 +13,18 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
-from errors import BrokerUnavailable, ProducerFenced, RatchetError, SettingsError, TransportError
+from errors import (
+    BrokerUnavailable,
+    ProducerFenced,
+    RatchetError,
+    SettingsError,
+    TopicMissing,
+    TopicReplaced,
+    TransportError,
+)
 from producers._client import ATTEMPT_S, EPOCH_ENDED, REFUSED, refusal
 from producers._progress import PROGRESS_TOPIC, Progress, progress_key, read_progress
+from producers._topics import admin_client, describe_topic
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +73,7 @@ class Ledger:
         self._where = f"topic {topic!r}, producer {name!r}, progress in {PROGRESS_TOPIC}"
         self._stopped = threading.Event()
         self._producer: KafkaProducer | None = None
+        self._admin = admin_client(options)
 
     def read(self) -> Progress | None:
         """The newest progress of the name, whoever wrote it."""
@@ -115,6 +125,35 @@ class Ledger:
                 self._say(str(away))
             except KafkaException as failure:
                 self._recover(failure.args[0])
+
+    def confirm_topic(self, topic_id: str) -> None:
+        """Find the topic to be the one with this id still, however long Kafka is away; or until `stop`.
+
+        An id never comes back. So what was acknowledged before this was asked is in the topic with this id.
+
+        Raises:
+            TopicReplaced: it was deleted and created again.
+            TopicMissing: it was deleted.
+            TopicError: Kafka refuses the question.
+        """
+        while not self._stopped.is_set():
+            try:
+                # That Kafka is away is said by those who wait for it.
+                shape = describe_topic(self._admin, self.topic, timeout_s=ATTEMPT_S, say=lambda sentence: None)
+            except BrokerUnavailable:
+                continue
+            if shape is None:
+                raise TopicMissing(
+                    f"topic {self.topic!r} was deleted while producer {self.name!r} published to it: nothing that was "
+                    "sent to it is there any more. Create it, and publish again"
+                )
+            if shape.id != topic_id:
+                raise TopicReplaced(
+                    f"topic {self.topic!r} was deleted and created again while producer {self.name!r} published to it "
+                    f"(its id was {topic_id}, and is {shape.id}): what was sent before is not in it. Start the "
+                    "producer again; it says what can be done"
+                )
+            return
 
     def stop(self) -> None:
         """End attempts that wait for Kafka. What is not committed then is as if it had not been written."""
@@ -273,7 +312,9 @@ class Keeper:
         try:
             while (asked := self._next_turn()) is not None:
                 began = time.monotonic()
-                self._ledger.store(self._progress())
+                progress = self._progress()
+                self._ledger.confirm_topic(progress.topic_id)
+                self._ledger.store(progress)
                 with self._turn:
                     if self._ended:
                         return  # it may have been given up

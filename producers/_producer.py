@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
+from typing import Literal, get_args
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from errors import SettingsError, SourceError, TopicMissing
+from errors import SettingsError, SourceError, TopicMissing, TopicReplaced
 from producers._headers import (
     NOTHING_YET,
     PRODUCER_HEADER,
@@ -31,6 +35,8 @@ from producers._source import Source
 from producers._topics import TopicShape, admin_client, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
+
+TopicDecision = Literal["resend", "keep"]
 
 LAG_S = 5.0
 """When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
@@ -76,6 +82,9 @@ class Producer:
             overridden.
         source: where the records come from, if it is one that can tell whether it has changed.
         from_start: send everything once more under the same name; the worker drops what it has seen.
+        topic_replaced: what to do where the topic was deleted and created again since the name last published.
+            "resend": begin anew, as if nothing had been published; "keep": go on after what the name had reached. It is
+            kept with the progress. None: refuse, with what both are.
         store_records: progress is stored when so many records were acknowledged, at most ten times a second ...
         store_s: ... or after so many seconds.
         timeout_s: how long to look for Kafka at the start, in seconds. Later there is no limit.
@@ -84,6 +93,7 @@ class Producer:
     Raises:
         SettingsError: a bad name, initial sequence or client option.
         TopicMissing: the topic does not exist.
+        TopicReplaced: it was deleted and created again, and nobody has decided.
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
         SourceError: the source is not the one that was published under this name.
     """
@@ -100,6 +110,7 @@ class Producer:
         options: Mapping[str, str | int | bool],
         source: Source | None = None,
         from_start: bool = False,
+        topic_replaced: TopicDecision | None = None,
         store_records: int = 1000,
         store_s: float = 1.0,
         timeout_s: float = 60.0,
@@ -110,7 +121,9 @@ class Producer:
         self._name = name_bytes(self.name)
         if not 0 <= initial_sequence <= SEQUENCE_MAX:
             raise SettingsError(f"initial_sequence {initial_sequence} is not within 0 and 2^63-1")
-        self._source = source
+        if topic_replaced not in (None, *get_args(TopicDecision)):
+            raise SettingsError(f"--topic-replaced {topic_replaced}: write resend or keep")
+        self._source, self._from_start, self._topic_replaced = source, from_start, topic_replaced
         self._store_records = store_records
         self._say = say or log.warning
 
@@ -276,24 +289,50 @@ class Producer:
         return shape
 
     def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
-        if stored is not None and stored.topic_id != shape.id:
-            log.warning(
-                "the topic was deleted and created again since this name last published; it starts from the beginning",
-                topic=self.topic,
-                producer=self.name,
-                last_sequence=stored.sequence,
-            )
-            stored = None
-        if stored is None:
+        decision = stored.decision if stored else None
+        if stored is not None and stored.topic_id != shape.id and stored.sequence != NOTHING_YET:
+            decided, decision = self._decided(stored, shape)
+            stored = replace(stored, topic_id=shape.id, partitions=shape.partitions) if decided == "keep" else None
+        if stored is None or stored.topic_id != shape.id:
             source = self._source.mark(NOTHING_YET) if self._source else None
-            return Progress(NOTHING_YET, 0, shape.partitions, shape.id, source, NOTHING_YET, self._ledger.session)
-        if self._source and stored.source is not None and self._source.mark(stored.sequence) != stored.source:
+            reached, session = NOTHING_YET, self._ledger.session
+            return Progress(reached, 0, shape.partitions, shape.id, source, reached, session, decision)
+        if self._source is not None:
+            self._check_source(self._source, stored)
+        return replace(stored, session=self._ledger.session, decision=decision)
+
+    def _decided(self, stored: Progress, shape: TopicShape) -> tuple[TopicDecision, str]:
+        """What is to be done about a topic that was created again, and the sentence that is kept of it.
+
+        Raises:
+            TopicReplaced: nobody has decided.
+        """
+        both = f"topic {self.topic!r} had the id {stored.topic_id}, and has {shape.id}"
+        decided = self._topic_replaced or ("resend" if self._from_start else None)
+        if decided is None:
+            raise TopicReplaced(
+                f"{both}: it was deleted and created again since producer {self.name!r} published "
+                f"{stored.records:,} records up to sequence {stored.sequence}, and these are not in it. To send them "
+                "again, publish with --topic-replaced resend (Producer: topic_replaced='resend'); to go on after them, "
+                "with --topic-replaced keep. What is chosen is kept with the producer's progress"
+            )
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return decided, f"{decided} by {_user()} at {when}: {both}; sequence {stored.sequence} was reached"
+
+    def _check_source(self, source: Source, stored: Progress) -> None:
+        if stored.source is None:
+            if stored.sequence != NOTHING_YET:
+                raise SourceError(
+                    f"producer {self.name!r} has published to {self.topic!r} up to sequence {stored.sequence} without "
+                    "a source that tells what that was: a program has numbered its records itself. Nobody can say "
+                    "whether it was this source. Publish it under another producer name"
+                )
+        elif source.mark(stored.sequence) != stored.source:
             raise SourceError(
                 f"the source has changed since producer {self.name!r} published it to {self.topic!r} up to sequence "
                 f"{stored.sequence}: what stands before that position is not the same. Publish it under another "
                 "producer name"
             )
-        return replace(stored, session=self._ledger.session)
 
     def _number(self, sequence: int | None) -> int:
         if self._numbered_by_us is not None and self._numbered_by_us != (sequence is None):
@@ -366,3 +405,11 @@ class Producer:
     def _stop(self) -> None:
         self._keeper.close()
         self._outbox.stop()
+
+
+def _user() -> str:
+    """Who runs this, for the record of a decision."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a user without a name, as in a container
+        return f"a user without a name@{socket.gethostname()}"

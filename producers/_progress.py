@@ -47,6 +47,8 @@ class Progress:
     """The highest sequence that Kafka has acknowledged, on whichever partition; `sequence` at least."""
     session: str
     """Of the producer that wrote this: any text that is its alone."""
+    decision: str | None = None
+    """What a person has decided about this progress last, who and when; None: nothing had to be decided."""
 
     def encode(self) -> bytes:
         """The value in the compacted topic."""
@@ -61,14 +63,15 @@ class Progress:
         """
         try:
             fields = json.loads(value)
-            progress = cls(**{name: fields[name] for name in cls.__slots__})
+            # Progress of an earlier version has no decision.
+            progress = cls(**{name: fields[name] for name in cls.__slots__ if name != "decision" or name in fields})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise SourceError(
                 f"{where}: not the progress of a producer ({error!r}). Another program writes to {PROGRESS_TOPIC}; "
                 "delete that record, or publish under another name"
             ) from error
         numbers = (progress.sequence, progress.records, progress.partitions, progress.highest)
-        texts = (progress.topic_id, progress.session, progress.source or "")
+        texts = (progress.topic_id, progress.session, progress.source or "", progress.decision or "")
         if (
             any(type(number) is not int for number in numbers)
             or any(type(text) is not str for text in texts)

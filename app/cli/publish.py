@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -17,7 +17,7 @@ from app.cli._options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from app.settings import Settings
-    from producers import FileSet, FileSource, StreamSource
+    from producers import FileSet, FileSource, StreamSource, TopicDecision
 
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal for a bar, progress is a line of text this often."""
@@ -54,6 +54,14 @@ def publish(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
     ] = False,
+    topic_replaced: Annotated[
+        str | None,
+        typer.Option(
+            "--topic-replaced",
+            help="Where the topic was deleted and created again: send everything again, or go on after what was sent.",
+            metavar="resend|keep",
+        ),
+    ] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records per second.")] = None,
     partitions: Annotated[
         int | None,
@@ -69,6 +77,7 @@ def publish(
     from producers import Producer
     from producers import publish as publish_source
 
+    decided = _topic_decision(topic_replaced)
     settings = load(config)
     topic = topic or settings.stream(stream)[1].input
     source = _source(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
@@ -83,6 +92,7 @@ def publish(
                 options=options,
                 source=source,
                 from_start=from_start,
+                topic_replaced=decided,
                 timeout_s=settings.kafka_timeout_s,
                 say=say,
             ) as sender,
@@ -107,6 +117,14 @@ def publish(
     else:
         why = "it has no records" if done.last_sequence < 0 else "all of it was published before"
         print(f"{source.label}: nothing to publish, {why}", flush=True)
+
+
+def _topic_decision(text: str | None) -> TopicDecision | None:
+    from errors import SettingsError
+
+    if text not in (None, "resend", "keep"):
+        raise SettingsError(f"--topic-replaced {text}: write resend or keep")
+    return cast("TopicDecision | None", text)
 
 
 def _source(

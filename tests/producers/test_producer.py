@@ -1,4 +1,5 @@
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from errors import (
     SettingsError,
     SourceError,
     TopicMissing,
+    TopicReplaced,
     TransportError,
 )
 from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, _ledger, _producer, create_topic, publish
@@ -171,20 +173,66 @@ def test_a_name_keeps_its_partition_count(broker: str, new_topic: NewTopic, name
     assert all(sequences(broker, topic, partition) == [] for partition in range(2, 6))
 
 
-def test_a_topic_created_again_is_another_topic(broker: str, new_topic: NewTopic, name: str) -> None:
-    topic, options = new_topic(1), {"bootstrap.servers": broker}
-    with Producer(topic, name, options=options) as producer:
-        producer.send(b"v", sequence=10)
-    admin = AdminClient(options)
+def created_again(broker: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker})
     admin.delete_topics([topic])[topic].result(60)
     deadline = time.monotonic() + 120
     while topic in admin.list_topics(timeout=60).topics:
         assert time.monotonic() < deadline
     create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
-    with Producer(topic, name, options=options) as producer:
+
+
+def test_a_topic_created_again_is_another_topic_until_somebody_decides(
+    broker: str, new_topic: NewTopic, name: str
+) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    names = {decided: f"{name}-{decided}" for decided in ("resend", "keep", "start")}
+    for each in names.values():
+        with Producer(topic, each, options=options) as producer:
+            producer.send(b"v", sequence=10)
+    was = str(progress(broker, topic, names["keep"])[-1]["topic_id"])
+    created_again(broker, topic)
+    for each in names.values():
+        with pytest.raises(TopicReplaced, match=rf"had the id {was}.* 1 records up to sequence 10, .*--topic-replaced"):
+            Producer(topic, each, options=options)
+    with Producer(topic, names["resend"], options=options, topic_replaced="resend") as producer:
         assert producer.resume_from() == -1
         producer.send(b"v", sequence=1)
-    assert sequences(broker, topic, 0) == [1]
+    with Producer(topic, names["keep"], options=options, topic_replaced="keep") as producer:
+        assert (producer.resume_from(), producer.last_sequence_id()) == (10, 10)
+        producer.send(b"v", sequence=11)
+    with Producer(topic, names["start"], options=options, from_start=True) as producer:
+        producer.send(b"v", sequence=2)
+    with Producer(topic, names["resend"], options=options) as producer:  # it was decided once
+        assert producer.resume_from() == 1
+    assert sequences(broker, topic, 0) == [1, 11, 2]
+    for decided in ("resend", "keep"):
+        newest = progress(broker, topic, names[decided])[-1]
+        assert re.fullmatch(rf"{decided} by .+@.+ at 2.*: topic .*{was}.*; sequence 10 was reached", newest["decision"])
+    with pytest.raises(SettingsError, match="write resend or keep"):
+        Producer(topic, name, options=options, topic_replaced="maybe")
+
+
+def test_a_topic_created_again_under_a_live_producer(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    producer = Producer(topic, name, options=options, store_s=3600)
+    producer.send(b"v", sequence=1)
+    producer.flush()
+    created_again(broker, topic)
+    producer.send(b"v", sequence=2)
+    with pytest.raises(TopicReplaced, match=r"created again while producer"):
+        producer.flush()
+    with pytest.raises(TopicReplaced):
+        producer.close()
+    assert progress(broker, topic, name)[-1]["sequence"] == 1  # of the topic that had its record
+
+
+def test_a_name_that_numbered_its_records_itself_takes_no_source(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        producer.send(b"v", sequence=5)
+    with pytest.raises(SourceError, match="without a source that tells what that was"):
+        Producer(topic, name, options=options, source=Numbers(10, "mine"))
 
 
 def test_progress_is_stored_every_n_records(broker: str, new_topic: NewTopic, name: str) -> None:
