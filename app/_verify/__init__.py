@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app._policy import policy_topic
 from app._results import result_stream
 from app._topics import changelog_name
 from app._verify._compare import ExpectedPartition, compare_dead_letters
 from app._verify._halted import halted_partitions
 from app._verify._identities import Emitted
+from app._verify._policies import StretchCheck, check_stretches
 from app._verify._reading import Bounds, Reader
 from app._verify._report import ExitCode, Finding, Halted, Kind, NeverJudged, Report
 from app._verify._rule import RecordView, Rule
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
-from tables import SequenceSource
+from tables import SequenceSource, Stretch
 
 if TYPE_CHECKING:
     from app._verify._results import ResultTable, Session
@@ -27,6 +29,7 @@ __all__ = [
     "NeverJudged",
     "RecordView",
     "Report",
+    "StretchCheck",
     "halted_partitions",
     "verify",
     "verify_results",
@@ -37,7 +40,8 @@ def verify(settings: Settings, stream: str | None = None) -> Report:
     """Compare a stream's output and dead letters with what its input demands.
 
     It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
-    Records that went by while deduplication was switched off, as the changelog has it, must all be in the output.
+    Records that went by while deduplication was switched off, as the changelog has it, must all be in the output; and
+    that it was off is looked up in the policy topic.
     In memory it holds some 200 bytes per fresh record of one partition at a time, and per invalid record of all.
 
     Args:
@@ -95,8 +99,7 @@ def _verify(settings: Settings, name: str, chosen: StreamSettings, bootstrap: st
     bounds = reader.bounds()
     report = Report(name)
     invalid: dict[int, dict[int, bytes]] = {}
-    unjudged = reader.unjudged(changelog_name(settings.app, name))
-    report.stretches += [(partition, each.start, each.end) for partition, found in unjudged.items() for each in found]
+    unjudged = _check_stretches(settings, name, reader, report)
     for partition in range(reader.partitions):
         expected = ExpectedPartition(rule, partition, unjudged.get(partition, ()))
         for offset, record in reader.records(chosen.input, partition, bounds.settled[partition]):
@@ -113,6 +116,24 @@ def _verify(settings: Settings, name: str, chosen: StreamSettings, bootstrap: st
     if table is not None:
         report.results = table.finish()
     return report
+
+
+def _check_stretches(settings: Settings, name: str, reader: Reader, report: Report) -> dict[int, list[Stretch]]:
+    """Those that were not judged, by partition. What the policy topic says of each goes into the report."""
+    stretches = reader.stretches(changelog_name(settings.app, name))
+    if not stretches:
+        return {}
+    topic = reader.policies(policy_topic(settings.app))
+    for partition, found in sorted(stretches.items()):
+        report.policies += check_stretches(topic, settings, name, partition, found, 0)
+    for check in report.policies:
+        if check.verdict == "contradicted":
+            at = check.policy - 1 if check.policy else None
+            where = (check.partition, check.start, 0 if check.policy else None, at)
+            report.add(Finding("contradicted", topic.name, *where, None, None, str(check)))
+    unjudged = {number: [each for each in found if not each.deduplicate] for number, found in stretches.items()}
+    report.stretches += [(number, each.start, each.end) for number, found in unjudged.items() for each in found]
+    return unjudged
 
 
 def _note_what_waits(report: Report, bounds: Bounds, partition: int) -> None:

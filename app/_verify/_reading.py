@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from app._verify._policies import PolicyTopic
 from app._verify._rule import RecordView
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, PositionLost, TopicError, TopicMissing, TransportError
@@ -88,20 +89,20 @@ class Reader:
             uncommitted.close()
         return Bounds(judged, settled, never, input_ends, ends[stream.output], ends[stream.dead_letters])
 
-    def records(self, topic: str, partition: int, end: int) -> Iterator[tuple[int, RecordView]]:
-        """The committed records before this offset, with their offsets.
+    def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
+        """The committed records from `begin` to before `end`, with their offsets.
 
         Raises:
             BrokerUnavailable: nothing came for `kafka_timeout_s`.
             TransportError: Kafka refuses to give them.
         """
-        if end <= 0:
+        if end <= begin:
             return
         consumer = self._consumer("ratchet-verify", "read_committed")
         try:
             # By number, as `_ends` has seen that it begins there: a client that is new would ask where the beginning is
             # before it has met a broker, and once more half a second later.
-            consumer.assign([TopicPartition(topic, partition, 0)])
+            consumer.assign([TopicPartition(topic, partition, begin)])
             heard_at = time.monotonic()
             while True:
                 message = consumer.poll(1.0)
@@ -136,28 +137,33 @@ class Reader:
             ):
                 yield partition, offset, record
 
-    def unjudged(self, changelog: str) -> dict[int, list[Stretch]]:
-        """The stretches of each input partition that the changelog says were not judged. Read it after the bounds."""
+    def stretches(self, changelog: str) -> dict[int, list[Stretch]]:
+        """What the changelog says of each input partition, by number. Read it after the bounds."""
+        found: dict[int, dict[bytes, Stretch]] = {}
+        for partition, (begin, end) in self._span(changelog).items():
+            for _, record in self.records(changelog, partition, end, begin):
+                if record.key is not None and record.key.startswith(STRETCH):
+                    entry = Stretch.unpack(record.key, record.value or b"")
+                    found.setdefault(partition, {})[record.key] = entry
+        return {partition: sorted(entries.values()) for partition, entries in found.items()}
+
+    def policies(self, name: str) -> PolicyTopic:
+        """The policy topic, as far as it is still there."""
+        begin, end = self._span(name).get(0, (0, 0))
+        records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
+        return PolicyTopic.of(name, begin, end, records)
+
+    def _span(self, topic: str) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition; empty where there is no such topic."""
         try:
-            count = self._partition_counts([changelog])[changelog]
+            count = self._partition_counts([topic])[topic]
         except TopicMissing:
             return {}
         consumer = self._consumer("ratchet-verify", "read_committed")
         try:
-            ends = self._ends(consumer, changelog, count)
+            return {partition: self._bounds_of(consumer, topic, partition) for partition in range(count)}
         finally:
             consumer.close()
-        found: dict[int, list[Stretch]] = {}
-        for partition, end in ends.items():
-            stretches = {
-                record.key: Stretch.unpack(record.key, record.value or b"")
-                for _, record in self.records(changelog, partition, end)
-                if record.key is not None and record.key.startswith(STRETCH)
-            }
-            unjudged = [stretch for stretch in stretches.values() if not stretch.deduplicate]
-            if unjudged:
-                found[partition] = sorted(unjudged)
-        return found
 
     def _consumer(self, group: str, isolation: str) -> Consumer:
         return Consumer(
@@ -209,12 +215,7 @@ class Reader:
     def _ends(self, consumer: Consumer, topic: str, count: int) -> dict[int, int]:
         ends = {}
         for partition in range(count):
-            try:
-                first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
-            except KafkaException as failure:
-                raise BrokerUnavailable(
-                    f"{topic} partition {partition}: its end cannot be read: {explained(failure.args[0])}"
-                ) from failure
+            first, end = self._bounds_of(consumer, topic, partition)
             if first > 0:
                 raise PositionLost(
                     f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without "
@@ -222,6 +223,15 @@ class Reader:
                 )
             ends[partition] = end
         return ends
+
+    def _bounds_of(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
+        except KafkaException as failure:
+            raise BrokerUnavailable(
+                f"{topic} partition {partition}: its end cannot be read: {explained(failure.args[0])}"
+            ) from failure
+        return int(first), int(end)
 
     def _when_ended(self, consumer: Consumer, topic: str, written: dict[int, int]) -> dict[int, int]:
         limit_s = self._settings.transaction_timeout_ms / 1000 + 15  # the broker looks for dead ones every 10 s

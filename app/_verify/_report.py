@@ -8,9 +8,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from app._verify._policies import StretchCheck
     from app._verify._results import ResultsReport
 
-Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected"]
+Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
 
 
 class ExitCode(IntEnum):
@@ -95,6 +96,8 @@ class Report:
     """Records of the input that went by while deduplication was off: each of them must be in the output."""
     stretches: list[tuple[int, int, int]] = field(default_factory=list)
     """Input partition, first offset and offset behind the last, of each stretch that was not judged."""
+    policies: list[StretchCheck] = field(default_factory=list)
+    """Each stretch of the changelog, judged or not, next to the policy topic; empty where nothing was ever switched."""
     delivered: int = 0
     """Records in the output."""
     dead_letters: int = 0
@@ -136,6 +139,11 @@ class Report:
         return self.counts["unexpected"]
 
     @property
+    def contradicted(self) -> int:
+        """Stretches of which the policy topic says the opposite."""
+        return self.counts["contradicted"]
+
+    @property
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.counts and (self.results is None or self.results.ok)
@@ -148,6 +156,8 @@ class Report:
     @property
     def is_compared(self) -> bool:
         """Whether all that workers have committed could be compared."""
+        if any(check.verdict == "unproven" for check in self.policies):
+            return False
         return self.results is None or self.results.proven_by is not None
 
     @property
@@ -179,11 +189,13 @@ class Report:
             "reordered": self.reordered,
             "altered": self.altered,
             "unexpected": self.unexpected,
+            "contradicted": self.contradicted,
             "fresh": self.fresh,
             "duplicate": self.duplicate,
             "invalid": self.invalid,
             "unjudged": self.unjudged,
             "unjudged_stretches": [list(stretch) for stretch in self.stretches],
+            "policies": [asdict(check) for check in self.policies],
             "delivered": self.delivered,
             "dead_letters": self.dead_letters,
             "pending": self.pending,

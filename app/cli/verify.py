@@ -83,8 +83,9 @@ def _show(console: Console, report: Report) -> None:
         f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
         f"{report.pending:,} pending"
     )
-    for partition, start, end in report.stretches:
-        console.print(f"  deduplication was off in partition {partition} for offsets {start:,} to {end - 1:,}")
+    for check in report.policies:
+        if check.verdict != "confirmed" or not check.deduplicate:
+            console.print(f"  {check}", style="bold yellow" if check.verdict == "unproven" else None)
     if report.stretches:
         console.print(f"  {report.unjudged:,} records forwarded unjudged there")
     for halted in report.halted:
@@ -95,7 +96,8 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  {finding}")
     console.print(
         f"lost {report.lost:,}, doubled {report.doubled:,}, reordered {report.reordered:,}, "
-        f"altered {report.altered:,}, unexpected {report.unexpected:,}",
+        f"altered {report.altered:,}, unexpected {report.unexpected:,}"
+        + (f", contradicted {report.contradicted:,}" if report.contradicted else ""),
         style="bold red" if report.counts else "bold yellow" if report.is_waiting else "bold green",
     )
     if report.is_waiting and not report.counts:
