@@ -6,13 +6,15 @@
     ├── BrokerUnavailable           Kafka did not answer within the limit
     ├── TopicError                  a topic is missing or has the wrong shape
     │   ├── TopicMissing
-    │   ├── TopicReplaced           the topic is another one than the one that progress was made on
-    │   └── PartitionsDiffer        partition counts that must be equal are not
+    │   ├── TopicReplaced           behind a topic's name is another topic than progress was made on, or none
+    │   ├── PartitionsDiffer        partition counts that must be equal are not
+    │   └── TopicTaken              another application or stream writes to a topic that must have one writer
     ├── SourceError                 a file to publish cannot be read as asked
     ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
     ├── TransportError              a partition cannot go on as it is
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── PositionLost            the committed offset is outside what the topic still holds
+    │   ├── LogTruncated            the log lost its end after it was read; others may stand at its offsets
     │   ├── RecordTooLarge          a record does not fit the topic it has to go to
     │   ├── RecordRefused           Kafka does not take a record into the topic it has to go to
     │   ├── ProducerFenced          a newer producer has taken over this one's name
@@ -24,6 +26,7 @@
         ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
         ├── StateAhead              the local store is ahead of the changelog it stems from
         ├── ChangelogLost           the changelog does not hold what was counted
+        ├── OwnerDiffers            the changelog is another application's, stream's or rule's, or of a newer format
         └── PolicyLost              the policy topic ends before what a partition was judged by
 
 spark_sink/ ships alone to Spark clusters and imports nothing of the other rooms, so its errors
@@ -65,6 +68,10 @@ class PartitionsDiffer(TopicError):
     """Topics that must have equal partition counts do not."""
 
 
+class TopicTaken(TopicError):
+    """Another application or stream writes to a topic that must have one writer."""
+
+
 class SourceError(RatchetError):
     """A source to publish cannot be read as asked."""
 
@@ -87,6 +94,10 @@ class CorruptBatch(TransportError):
 
 class PositionLost(TransportError):
     """The committed offset is outside what the topic still holds."""
+
+
+class LogTruncated(TransportError):
+    """A log lost its end after it was read; other records may stand at its offsets (KIP-320, KIP-595)."""
 
 
 class RecordTooLarge(TransportError):
@@ -131,6 +142,10 @@ class StateAhead(StateError):
 
 class ChangelogLost(StateError):
     """The changelog does not hold what was committed together with the input position: duplicates would pass."""
+
+
+class OwnerDiffers(StateError):
+    """The changelog was written by another application or stream, under another rule, or in a newer format."""
 
 
 class PolicyLost(StateError):

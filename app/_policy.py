@@ -137,6 +137,17 @@ class Policies:
             now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
             log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
 
+    @property
+    def owner(self) -> None:
+        """A policy topic has no such entry: each lane's changelog names it."""
+
+    @property
+    def sighting(self) -> None:
+        """It is read from its beginning at every start."""
+
+    def discard(self) -> None:
+        """There is no store."""
+
     def restoring(self) -> None:
         """A replay to the end begins: nothing to note."""
 

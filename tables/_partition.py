@@ -19,12 +19,13 @@ from tables import _kernels as kernels
 from tables._eviction import NULLS_LAST_S, Bounds, Eviction
 from tables._jumps import JumpReport
 from tables._map import COLUMN, LastSequence, LastSequences
+from tables._ownership import Ownership
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
 from tables._store import EVICTED, PROGRESS, Evicted, Progress, Store
 from tables._stretches import Stretches
 from tables._tally import MOST_MOVED, Tally
-from transport import EncodedBatch, RecordBatch, crash_point, pack_entries
+from transport import NO_EPOCH, EncodedBatch, Owner, RecordBatch, Sighting, crash_point, pack_entries
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +97,7 @@ class SequencePartition:
         self.evicted = Evicted()
         self.stretches = Stretches()
         self.jumps = JumpReport()
+        self.ownership = Ownership()
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
         self._eviction = Eviction(bounds, changelog=changelog, partition=partition) if bounds else None
@@ -119,10 +121,29 @@ class SequencePartition:
         return self.progress.next if self.progress else None
 
     @property
+    def progress_epoch(self) -> int:
+        """Leader epoch of the input batch that ends before `input_position`; NO_EPOCH where it is not known."""
+        return self.progress.epoch if self.progress else NO_EPOCH
+
+    @property
     def policy_position(self) -> int:
         """Next offset of the policy topic as of `position`."""
         last = self.stretches.last
         return last.policy if last else 0
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose changelog it is, as of `position`; None where no entry has said so yet."""
+        return self.ownership.owner
+
+    @property
+    def sighting(self) -> Sighting | None:
+        """The last place in the changelog whose leader epoch is known."""
+        return self.ownership.sighting
+
+    def sighted(self, sighting: Sighting) -> None:
+        """The leader epoch behind the last commit was looked at; the next snapshot keeps it."""
+        self.ownership.sighting = sighting
 
     @property
     def is_open(self) -> bool:
@@ -165,6 +186,7 @@ class SequencePartition:
             found = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         store, self._map, self._beyond, position, self.progress, self.evicted, self.stretches, self._time = found
+        self.ownership = Ownership(store.owner, store.sighting)
         self.position, self._store = position, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
         self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
@@ -177,6 +199,7 @@ class SequencePartition:
             position, identities, as_of = store.stands_for
             if self.is_bounded and position and as_of is None:
                 raise _WithoutTimes
+            _ = store.owner, store.sighting  # what cannot be read is found out here
             known = position, store.progress, store.evicted, Stretches(store.stretches()), as_of or 0
             if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
                 return store, self._empty_map(), identities, *known
@@ -248,15 +271,24 @@ class SequencePartition:
         found.update(name for name in recent or () if name not in gone and (after is None or name > after))
         return sorted(found)[:limit], recent is not None
 
-    def changes(self, next_offset: int) -> list[EncodedBatch]:
-        """The open transaction's changelog entries: progress and every identity it has moved."""
+    def changes(self, next_offset: int, epoch: int = NO_EPOCH) -> list[EncodedBatch]:
+        """The open transaction's changelog entries: progress and every identity it has moved.
+
+        Args:
+            next_offset: of the input, to read next
+            epoch: leader epoch of the input batch that ends before it
+        """
         fresh, duplicate, invalid = (int(n) for n in self._judged)
         before = self.progress or Progress(0, 0, 0, 0)
         self._pending = Progress(
-            next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid
+            next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid, epoch
         )
         self._pending_evicted = self.evicted
-        return [*self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit), *self.stretches.encode()]
+        return [
+            *self.ownership.encode(),
+            *self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit),
+            *self.stretches.encode(),
+        ]
 
     def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
         """More changelog entries of the open transaction: who goes with it, and who stays for a duplicate's sake.
@@ -299,6 +331,7 @@ class SequencePartition:
         self._map.settle(self._time)
         self.stretches.settle()
         self.jumps.settle()
+        self.ownership.settle()
         self.position, self.progress, self.evicted = changelog_next, self._pending, self._pending_evicted
         if self._eviction is not None:
             self._eviction.committed()
@@ -335,6 +368,15 @@ class SequencePartition:
         self._release()
         Store.remove(self.path)
 
+    def discard(self) -> None:
+        """Remove the store, which is of a previous life, and begin anew.
+
+        Raises:
+            StateError: it cannot be removed, or not be made again.
+        """
+        self._discard()
+        self.open()
+
     def _save_in_time(self) -> None:
         outgrown = self._map.outgrows(self.room())
         if outgrown or time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S * self._later:
@@ -350,7 +392,8 @@ class SequencePartition:
         if self.position > self._stored:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
-            stands_for = self.position, len(self), self._time if self.is_bounded else None
+            totals += self.ownership.unsaved_entries()
+            stands_for = self.position, len(self), self._time if self.is_bounded else None, self.sighting
             try:
                 entries = chain(self._map.unsaved_entries(), self.stretches.unsaved_entries(), totals)
                 self._opened().write(entries, *stands_for)
@@ -359,6 +402,7 @@ class SequencePartition:
                 raise
             self._map.saved()
             self.stretches.saved()
+            self.ownership.saved()
             self._stored = self.position
             crash_point("saved")
             if self._map.is_wasteful and self._rest is None:  # `_rest` would bring back whom it has not heard is gone
@@ -384,7 +428,7 @@ class SequencePartition:
             StateError: an entry that Ratchet did not write.
         """
         self._opened()
-        batch = self.stretches.apply(batch)
+        batch = self.stretches.apply(self.ownership.apply(batch))
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
         damaged, progress, evicted = self._map.load(batch, saved=False, since=self._time)
@@ -423,8 +467,7 @@ class SequencePartition:
             "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",
             behind_s=self._time - self._restoring_from,
         )
-        self._discard()
-        self.open()
+        self.discard()
         self._restoring_from = 0
         return False
 

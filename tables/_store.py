@@ -6,11 +6,13 @@ Keys and values are those of the changelog, byte for byte:
     b"p"              progress: see `Progress`
     b"s" + number     see `Stretch`
     b"e"              how many were evicted: see `Evicted`
+    b"o"              whose changelog it is: see `transport.Owner`
 
-and one key of the store's own:
+and two keys of the store's own:
 
     b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
                       identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
+    b"l"              see `transport.Sighting`: two 8-byte big-endian integers
 
 Where the stream has bounds, an identity's value has 4 bytes more: when it was last active, in seconds. In the changelog
 that is the entry's timestamp.
@@ -29,18 +31,23 @@ from typing import Final, NamedTuple
 import structlog
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
-from errors import StateError, StateFolderInUse, StoreDamaged
+from errors import OwnerDiffers, StateError, StateFolderInUse, StoreDamaged
 from tables._stretches import STRETCH, Stretch
+from transport import NO_EPOCH, OWNER, Owner, Sighting
 
 log = structlog.get_logger(__name__)
 
 PROGRESS: Final = b"p"
 EVICTED: Final = b"e"
 _CHANGELOG: Final = b"c"
+_SIGHTING: Final = b"l"
+_SIGHTED: Final = struct.Struct(">qq")
 _STANDS_FOR: Final = struct.Struct(">qq")
 _STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
 _EVICTED: Final = struct.Struct(">Bqq")
-_PROGRESS: Final = struct.Struct(">Bqqqq")
+_PROGRESS: Final = {1: struct.Struct(">Bqqqq"), 2: struct.Struct(">Bqqqqq")}
+"""By version; 1 was without the leader epoch."""
+_PROGRESS_VERSION: Final = 2
 _VERSION: Final = 1
 
 BLOOM_BITS: Final = 10
@@ -78,17 +85,19 @@ Whatever else keeps RocksDB from reading counts as damage: to rebuild from the c
 class Progress(NamedTuple):
     """What a partition has come to, committed with everything else: the totals are exact whatever crashes.
 
-    next: input offset to read next; fresh, duplicate, invalid: records judged so since the beginning
+    next: input offset to read next; fresh, duplicate, invalid: records judged so since the beginning;
+    epoch: leader epoch of the input batch that ends before `next`; -1 where it is not known
     """
 
     next: int
     fresh: int
     duplicate: int
     invalid: int
+    epoch: int = NO_EPOCH
 
     def pack(self) -> bytes:
-        """Version byte and four big-endian integers."""
-        return _PROGRESS.pack(_VERSION, *self)
+        """Version byte and five big-endian integers."""
+        return _PROGRESS[_PROGRESS_VERSION].pack(_PROGRESS_VERSION, *self)
 
     @classmethod
     def unpack(cls, value: bytes) -> Progress:
@@ -97,11 +106,13 @@ class Progress(NamedTuple):
         Raises:
             StateError: not a progress entry of this version.
         """
-        if len(value) != _PROGRESS.size or value[0] != _VERSION:
+        form = _PROGRESS.get(value[0]) if value else None
+        if form is None or len(value) != form.size:
             raise StateError(
-                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
+                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads versions up to "
+                f"{_PROGRESS_VERSION}"
             )
-        return cls(*_PROGRESS.unpack(value)[1:])
+        return cls(*form.unpack(value)[1:])
 
 
 class Evicted(NamedTuple):
@@ -226,6 +237,33 @@ class Store:
         except StateError as error:
             raise StateError(f"{self.path}: {error}") from None
 
+    @property
+    def owner(self) -> Owner | None:
+        """Whose changelog it is; None where no entry has said so yet.
+
+        Raises:
+            OwnerDiffers: a newer Ratchet wrote it.
+        """
+        value = self._get(OWNER)
+        try:
+            return Owner.unpack(value) if value is not None else None
+        except OwnerDiffers as error:
+            raise OwnerDiffers(f"{self.path}: {error}") from None
+
+    @property
+    def sighting(self) -> Sighting | None:
+        """The last changelog offset whose leader epoch was known.
+
+        Raises:
+            StoreDamaged: that entry is not one of ours.
+        """
+        value = self._get(_SIGHTING)
+        if value is None:
+            return None
+        if len(value) != _SIGHTED.size:
+            raise StoreDamaged(f"{self.path}: the leader epoch of its changelog has {len(value)} bytes")
+        return Sighting(*_SIGHTED.unpack(value))
+
     def entries(self, begin: bytes = b"i") -> Generator[tuple[bytes, bytes], None, None]:
         """The identities' entries from a key on, in the order of keys.
 
@@ -280,6 +318,7 @@ class Store:
         position: int,
         identities: int,
         time: int | None = None,
+        sighting: Sighting | None = None,
     ) -> None:
         """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
 
@@ -297,6 +336,8 @@ class Store:
             batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         else:
             batch.put(_CHANGELOG, _STANDS_FOR_TIMED.pack(position, identities, time))
+        if sighting is not None:
+            batch.put(_SIGHTING, _SIGHTED.pack(*sighting))
         try:
             self._db.write(batch)
         except Exception as error:

@@ -150,8 +150,7 @@ class Stretches:
             except StateError as error:
                 offset = int(batch.offsets[index])
                 raise StateError(f"{batch.topic}, partition {batch.partition}, offset {offset}: {error}") from None
-        rest = np.ascontiguousarray(batch.columns[:, ~mine])
-        return RecordBatch(batch.topic, batch.partition, batch.start, batch.next, batch.data, rest, batch.codec)
+        return batch.only(~mine)
 
     def _persist(self, stretch: Stretch) -> None:
         before = self._persisted.get(stretch.number)

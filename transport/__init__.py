@@ -5,14 +5,20 @@ transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encodi
 (requests).
 """
 
-from transport._changelog import Changelog, ChangelogReader
+from transport._by_id import NO_EPOCH, TopicState, id_text
+from transport._changelog import Changelog, ChangelogReader, Sighting
 from transport._cluster import EARLIEST, LATEST, Cluster
 from transport._crash import POINTS as CRASH_POINTS
 from transport._crash import SETTLEMENT_POINTS, crash_point
 from transport._crash import VARIABLE as CRASH_AT
+from transport._delivery import Delivery
 from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
-from transport._lane import Delivery, Lane, LaneSpec, LaneState, LaneStatus
+from transport._lane import Lane
+from transport._lane_spec import LaneSpec, LaneState, LaneStatus
+from transport._owner import KEY as OWNER
+from transport._owner import Decision, Owner
+from transport._owner import Topic as OwnedTopic
 from transport._partition_state import PartitionState
 from transport._policy import AlwaysOn, Policy, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
@@ -25,11 +31,14 @@ __all__ = [
     "CRASH_POINTS",
     "EARLIEST",
     "LATEST",
+    "NO_EPOCH",
+    "OWNER",
     "SETTLEMENT_POINTS",
     "AlwaysOn",
     "Changelog",
     "ChangelogReader",
     "Cluster",
+    "Decision",
     "Delivery",
     "EncodedBatch",
     "Header",
@@ -40,16 +49,21 @@ __all__ = [
     "LaneStatus",
     "LaneTableManager",
     "Lanes",
+    "OwnedTopic",
+    "Owner",
     "PartitionState",
     "Policy",
     "RecordBatch",
+    "Sighting",
     "Standby",
     "Switch",
+    "TopicState",
     "client_options",
     "crash_point",
     "done_before",
     "entry_batch",
     "forward",
+    "id_text",
     "pack_entries",
     "read_chunk",
 ]

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import structlog
 
 from errors import PositionLost, StateAhead
-from transport._cluster import EARLIEST, LATEST, Cluster
+from transport import _owner as owners
+from transport._by_id import NO_EPOCH, id_text
+from transport._cluster import EARLIEST, LATEST, Cluster, replaced
+from transport._owner import Owner
 from transport._record_batch import RecordBatch, read_chunk
+
+log = structlog.get_logger(__name__)
 
 FETCH_BYTES: Final = 2 << 20
 """A fetch's size. Smaller costs a round trip more often; larger keeps the other lanes of the worker waiting longer."""
 FETCH_WAIT_MS: Final = 250
 """How long the broker may hold back an empty answer; also how late a stop can be noticed by the broker."""
+
+
+class Sighting(NamedTuple):
+    """The batch that ends before `position` was written in leader epoch `epoch`."""
+
+    position: int
+    epoch: int
 
 
 class ChangelogReader(Protocol):
@@ -21,6 +35,17 @@ class ChangelogReader(Protocol):
     changelog: str
     position: int
     """Next changelog offset to apply: everything below is in the local store."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose changelog it is, as of `position`; None where no entry has said so yet."""
+
+    @property
+    def sighting(self) -> Sighting | None:
+        """The last changelog offset below `position` whose leader epoch is known; None where none is."""
+
+    def discard(self) -> None:
+        """Throw the local store away and begin anew at position 0."""
 
     def apply(self, batch: RecordBatch) -> None:
         """Take over committed changelog entries."""
@@ -37,6 +62,10 @@ class Changelog:
 
     def __init__(self, cluster: Cluster, state: ChangelogReader, partition: int, connection: Hashable) -> None:
         self.cluster, self.state, self.partition, self._connection = cluster, state, partition, connection
+        self.topic_id = b""
+        """16 bytes, as of the last `restore`."""
+        self._seen = Sighting(0, NO_EPOCH)
+        self._sighted = 0
 
     async def restore(self) -> int:
         """Replay everything from the state's position to the end, as it is now.
@@ -47,15 +76,18 @@ class Changelog:
         Raises:
             StateAhead: the state stands for more than there is.
             PositionLost: entries were deleted that the state has not seen.
+            TopicReplaced: the state was made from another topic of this name, and nobody has decided to go on.
+            LogTruncated: the changelog lost entries that the state has.
         """
         state, topic, partition = self.state, self.state.changelog, self.partition
+        self.topic_id = (await self.cluster.found([topic]))[topic].id
+        await self._compare()
         first = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
         end = await self.cluster.offset(topic, partition, LATEST, self._connection)
         if state.position > end:
             raise StateAhead(
                 f"{topic}, partition {partition}: the local store stands for everything below offset "
-                f"{state.position}, but the changelog ends at {end}. It was deleted and created again, or lost its "
-                "end; see docs/reference/halted.md"
+                f"{state.position}, but the changelog ends at {end}: it lost its end; see docs/reference/halted.md"
             )
         if state.position < first:
             raise PositionLost(
@@ -69,6 +101,55 @@ class Changelog:
             restored += await self.follow()
         return restored
 
+    async def _compare(self) -> None:
+        """Whether the state was made from this topic, and from this log."""
+        state, topic, owner = self.state, self.state.changelog, self.state.owner
+        before = owner.topics.get(owners.CHANGELOG) if owner else None
+        if before is not None and before.id != id_text(self.topic_id):
+            newest = await self._owner_in_log()
+            if newest is None or not newest.decisions or newest.decisions[-1] in (owner.decisions if owner else ()):
+                raise replaced(topic, before.id, id_text(self.topic_id))
+            log.warning(
+                "the local store is of a topic that is gone, and a person has decided to go on with the new one; it is "
+                "rebuilt from the changelog",
+                changelog=topic,
+                partition=self.partition,
+                decided=newest.decisions[-1].reason,
+            )
+            state.discard()
+        if (seen := state.sighting) is not None:
+            # Only for what the broker says of it: whatever it brings comes again.
+            await self._fetch(seen.position, seen.epoch, max_bytes=1, max_wait_ms=0)
+
+    async def _owner_in_log(self) -> Owner | None:
+        """The newest entry of the whole log, whatever the state stands for."""
+        topic, partition, newest = self.state.changelog, self.partition, None
+        position = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
+        end = await self.cluster.offset(topic, partition, LATEST, self._connection)
+        while position < end:
+            batch = await self._fetch(position, NO_EPOCH, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
+            for index in owners.indices(batch).tolist():
+                newest = owners.read(batch, index)
+            position = batch.next
+        return newest
+
+    async def sight(self) -> Sighting | None:
+        """The leader epoch behind the state's position; None where nothing new is to be seen.
+
+        What stands there is the end marker of the last transaction: a few bytes, whatever that one brought.
+
+        Raises:
+            TopicReplaced: behind its name is another topic now.
+        """
+        position = self.state.position
+        if position <= self._sighted:
+            return None
+        batch = await self._fetch(position, NO_EPOCH, max_bytes=1, max_wait_ms=0)
+        if batch.epoch < 0:
+            return None  # the marker is still being written
+        self._sighted = position
+        return Sighting(batch.next, batch.epoch)
+
     async def follow(self) -> int:
         """Apply what one fetch brings, which may be nothing; waits for it up to FETCH_WAIT_MS.
 
@@ -77,12 +158,27 @@ class Changelog:
 
         Raises:
             PositionLost: the changelog does not hold the state's position (any more).
+            TopicReplaced: behind its name is another topic now.
+            LogTruncated: it lost entries that were applied.
         """
-        state, topic, partition = self.state, self.state.changelog, self.partition
-        fetched = await self.cluster.fetch(
-            topic, partition, state.position, self._connection, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS
-        )
-        batch = read_chunk(topic, partition, state.position, fetched.data, fetched.aborted)
+        state = self.state
+        epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
+        batch = await self._fetch(state.position, epoch, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
         if batch.next > state.position:
             state.apply(batch)
+            self._seen = Sighting(batch.next, batch.epoch)
         return batch.count
+
+    async def _fetch(self, position: int, epoch: int, *, max_bytes: int, max_wait_ms: int) -> RecordBatch:
+        topic, partition = self.state.changelog, self.partition
+        fetched = await self.cluster.fetch(
+            topic,
+            partition,
+            position,
+            self._connection,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            topic_id=self.topic_id,
+            last_epoch=epoch,
+        )
+        return read_chunk(topic, partition, position, fetched.data, fetched.aborted)

@@ -16,16 +16,26 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka import errors as kafka
 from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from errors import BrokerUnavailable, PositionLost
+from errors import BrokerUnavailable, LogTruncated, PositionLost, TopicReplaced, TransportError
 from transport import _connection  # noqa: F401 - mends aiokafka
+from transport._by_id import (
+    NO_EPOCH,
+    NOT_THIS_TOPIC,
+    READ_COMMITTED,
+    FetchByIdRequest,
+    TopicsRequest,
+    TopicState,
+    diverging,
+    id_text,
+    topics_of,
+)
 
 log = structlog.get_logger(__name__)
 
-READ_COMMITTED: Final = 1
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -39,6 +49,10 @@ ANSWER_LEAST_MS: Final = 100
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 2.0
+GONE_AFTER_S: Final = 10.0
+"""How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
+returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
+TOPIC_RESOURCE: Final = 2
 SAY_AFTER_S: Final = 5.0
 """A leader change takes well under this; what takes longer is worth a line in the log, and one more every so often."""
 
@@ -250,29 +264,117 @@ class Cluster:
             except kafka.KafkaError as error:
                 await retry.wait(error)
 
+    async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
+        """The topics of these names as they are now; one that does not exist is left out. Tries until Kafka answers.
+
+        Raises:
+            TransportError: Kafka is older than 3.1 and knows no topic ids.
+        """
+        request = TopicsRequest(sorted(set(names)))
+        retry = Retry("describe topics", topics=sorted(set(names)))
+        while True:
+            try:
+                return topics_of(await self.send(self.client.get_random_node(), request, "topics"))
+            except (kafka.IncompatibleBrokerVersion, NotImplementedError) as error:
+                raise TransportError(f"Kafka 3.1 or newer is needed, which gives topics an id: {error}") from None
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
+    async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
+        """`topics`, all of them.
+
+        Raises:
+            TopicReplaced: one does not exist, and did not for GONE_AFTER_S.
+        """
+        wanted = set(names)
+        retry = Retry("find topics", topics=sorted(wanted))
+        while True:
+            there = await self.topics(wanted)
+            if missing := sorted(wanted - there.keys()):
+                if time.monotonic() - retry.began > GONE_AFTER_S:
+                    raise TopicReplaced(
+                        f"{missing[0]}: there is no such topic any more. Bring it back, or see "
+                        "docs/reference/halted.md for the ways on"
+                    )
+                await retry.wait(f"no topic {missing[0]}")
+                continue
+            return there
+
+    async def message_limits(self, topics: Iterable[str], connection: Hashable) -> dict[str, int]:
+        """bytes, max.message.bytes of each topic, as it is now. Tries until Kafka answers.
+
+        Raises:
+            TransportError: this user may not ask.
+        """
+        wanted = sorted(set(topics))
+        request = DescribeConfigsRequest([(TOPIC_RESOURCE, topic, ["max.message.bytes"]) for topic in wanted])
+        retry = Retry("ask for max.message.bytes", topics=wanted)
+        while True:
+            try:
+                response = await self.send(self.client.get_random_node(), request, connection)
+                limits = {}
+                for code, _, _, topic, entries in response.resources:
+                    raise_for(code, topic)
+                    limits[topic] = next(int(value) for name, value, *_ in entries if name == "max.message.bytes")
+                return limits
+            except kafka.TopicAuthorizationFailedError as error:
+                raise TransportError(explained(error)) from None
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
     async def fetch(
-        self, topic: str, partition: int, position: int, connection: Hashable, *, max_bytes: int, max_wait_ms: int
+        self,
+        topic: str,
+        partition: int,
+        position: int,
+        connection: Hashable,
+        *,
+        max_bytes: int,
+        max_wait_ms: int,
+        topic_id: bytes,
+        last_epoch: int = NO_EPOCH,
     ) -> Fetched:
         """Record batches from position on, committed ones only. Tries until it has an answer, which may be empty.
 
+        Args:
+            topic: name, for the leader and for what is said
+            partition: number
+            position: offset
+            connection: on which to ask
+            max_bytes: of the answer
+            max_wait_ms: how long the broker may hold back an empty answer
+            topic_id: 16 bytes, of the topic that the position is in
+            last_epoch: leader epoch of the last batch before position, as it was read; NO_EPOCH where nothing was
+
         Raises:
             PositionLost: the topic does not hold that position (any more).
+            TopicReplaced: the topic of that id is gone, and behind its name is another one or none.
+            LogTruncated: the log lost its end after it was read up to position.
         """
-        request = FetchRequest(max_wait_ms, 1, max_bytes, READ_COMMITTED, [(topic, [(partition, position, max_bytes)])])
+        request = FetchByIdRequest(topic_id, partition, position, last_epoch, max_bytes, max_wait_ms)
         retry = Retry("fetch", topic=topic, partition=partition, position=position)
         while True:
             try:
                 response = await self.send(await self.leader(topic, partition), request, connection)
-                raise_for(getattr(response, "error_code", 0))
-                _, code, _, stable_end, *more = response.topics[0][1][0]
+                raise_for(response.error_code)
+                _, code, _, stable_end, _, aborted, _, records, tags = response.topics[0][1][0]
+                if code in NOT_THIS_TOPIC:
+                    await self._still(topic, topic_id)
                 raise_for(code)
-                # From version 11 on, the preferred read replica stands between the two.
-                aborted = more[-3 if response.API_VERSION >= 11 else -2]
-                return Fetched(more[-1] or b"", aborted or [], stable_end)
+                if (parting := diverging(tags)) is not None:
+                    raise _truncated(
+                        topic, partition, position, last_epoch, f"epoch {parting.epoch} ends at {parting.end}"
+                    )
+                return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end)
             except kafka.OffsetOutOfRangeError:
                 first = await self.offset(topic, partition, EARLIEST, connection)
                 end = await self.offset(topic, partition, LATEST, connection)
                 if first <= position <= end:
+                    if last_epoch != NO_EPOCH and time.monotonic() - retry.began > GONE_AFTER_S:
+                        raise _truncated(topic, partition, position, last_epoch, "no such epoch is known") from None
+                    self.refresh()
                     await retry.wait("offset out of range")
                     continue
                 raise PositionLost(
@@ -287,7 +389,36 @@ class Cluster:
                 ) from None
             except kafka.KafkaError as error:
                 self.refresh()
+                if time.monotonic() - retry.began > GONE_AFTER_S:
+                    await self._still(topic, topic_id)  # a topic that was deleted never has a leader again
                 await retry.wait(error)
+
+    async def _still(self, topic: str, topic_id: bytes) -> None:
+        """Return if the topic of that name has that id.
+
+        Raises:
+            TopicReplaced: it has not.
+        """
+        now = (await self.found([topic]))[topic].id
+        if now != topic_id:
+            raise replaced(topic, id_text(topic_id), id_text(now))
+
+
+def replaced(topic: str, before: str, now: str) -> TopicReplaced:
+    """The error for a topic that is another one. before, now: ids as text."""
+    return TopicReplaced(
+        f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
+        "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
+        "records. `ratchet resume` goes on with the new one; see docs/reference/halted.md"
+    )
+
+
+def _truncated(topic: str, partition: int, position: int, last_epoch: int, instead: str) -> LogTruncated:
+    return LogTruncated(
+        f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
+        f"log as it is now {instead}: it lost its end (unclean leader election?). What was read may be gone, and other "
+        "records may stand at its offsets. `ratchet resume` says how to go on; see docs/reference/halted.md"
+    )
 
 
 def raise_for(code: int, where: str = "") -> None:

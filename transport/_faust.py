@@ -20,7 +20,8 @@ from faust.tables.recovery import RebalanceAgain, Recovery, ServiceStopped
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 from errors import Aborted
-from transport._lane import Delivery, Lane
+from transport._delivery import Delivery
+from transport._lane import Lane
 from transport._standby import Standby
 
 log = structlog.get_logger(__name__)

@@ -19,26 +19,30 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
+import msgspec
 import structlog
-from numpy.typing import NDArray
 
-from errors import Aborted, ChangelogLost, Fenced, RatchetError
+from errors import Aborted, ChangelogLost, Fenced, OwnerDiffers, RatchetError, RecordTooLarge
+from transport import _owner as owners
+from transport._by_id import NO_EPOCH, TopicState, id_text
 from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
-from transport._cluster import EARLIEST, Cluster, Committed
+from transport._cluster import EARLIEST, Cluster, Committed, replaced
 from transport._crash import crash_point
-from transport._encoding import EncodedBatch, forward, with_headers
+from transport._delivery import Delivery
+from transport._encoding import EncodedBatch
+from transport._lane_spec import LaneSpec, LaneState, LaneStatus
+from transport._owner import Owner
 from transport._partition_state import PartitionState
 from transport._policy import AlwaysOn, Switch
-from transport._record_batch import Header, RecordBatch, read_chunk
+from transport._record_batch import RecordBatch, read_chunk
+from transport._settlement import is_known
 from transport._transaction import State, TransactionalProducer
-from transport._transaction_requests import OFFSET_METADATA, Appended
+from transport._transaction_requests import OURS, Appended, offset_metadata
 from transport._until_stopped import done_before
 
 log = structlog.get_logger(__name__)
@@ -50,105 +54,10 @@ AGENT_SLOW_S: Final = 30.0
 WORTH_A_COMMIT: Final = 10_000
 """Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
 commits before its time, so that whoever catches up has its results at once."""
+SIGHT_EVERY_S: Final = 1.0
+"""How often the changelog's leader epoch is looked at: as often as the local store is written."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
-
-
-class LaneState(StrEnum):
-    """What a lane is doing, as people see it."""
-
-    STARTING = "starting"
-    RESTORING = "restoring"
-    RUNNING = "running"
-    RETRYING = "retrying"
-    HALTED = "halted"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class LaneSpec:
-    """What a lane is told: topics, names, sizes."""
-
-    topic: str
-    partition: int
-    output: str
-    dead_letters: str
-    group: str
-    transactional_id: str
-    first_header: bytes = b""
-    second_header: bytes = b""
-    compression: str = "input"
-    commit_interval_ms: int = 100
-    records_per_transaction: int = 500_000
-    transaction_timeout_ms: int = 60_000
-    output_limit: int = 1_048_588
-    """bytes, max.message.bytes of the output topic; Kafka's default"""
-    dead_letters_limit: int = 1_048_588
-
-
-class Delivery:
-    """A batch on its way through the agent.
-
-    Leave it through `async with`: an error gives it back to the lane, which retries.
-    """
-
-    def __init__(self, lane: Lane, batch: RecordBatch) -> None:
-        self.batch = batch
-        self.spec = lane.spec
-        self.policy = lane.switch.policy
-        self.outputs: list[tuple[str, EncodedBatch]] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def forward(self, keep: NDArray[np.bool_]) -> None:
-        """Send these records to the output topic as they are. keep: bool[batch.count]."""
-        compression = self.batch.codec if self.spec.compression == "input" else self.spec.compression
-        for encoded in forward(self.batch, keep, self.spec.output_limit, compression):
-            self.outputs.append((self.spec.output, encoded))
-
-    def dead_letter(self, index: int, reason: str) -> None:
-        """Send one record to the dead-letter topic as it is, with headers that say why and where it was."""
-        headers = [
-            Header("ratchet-reason", reason.encode()),
-            Header("ratchet-topic", self.batch.topic.encode()),
-            Header("ratchet-partition", str(self.batch.partition).encode()),
-            Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),
-        ]
-        self.outputs.append(
-            (self.spec.dead_letters, with_headers(self.batch, index, headers, self.spec.dead_letters_limit))
-        )
-
-    async def __aenter__(self) -> RecordBatch:
-        return self.batch
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(None)
-            elif isinstance(error, Exception):
-                self.done.set_exception(error)
-            else:
-                # The agent itself is being stopped; the lane is not.
-                self.done.set_exception(
-                    Aborted(
-                        f"{self.batch.topic}, partition {self.batch.partition}: the agent was stopped while it held "
-                        f"offset {self.batch.start}"
-                    )
-                )
-        # The lane has the error and tries again; the agent goes on with the other partitions.
-        return isinstance(error, Exception)
-
-
-@dataclass(slots=True)
-class LaneStatus:
-    """For people: what the lane is doing, how far it is, and what went wrong last."""
-
-    state: LaneState = LaneState.STARTING
-    position: int | None = None
-    end: int | None = None
-    commits: int = 0
-    records: int = 0
-    restored: int = 0
-    error: str | None = None
 
 
 class Lane:
@@ -176,7 +85,12 @@ class Lane:
         )
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
         self._changelog = Changelog(cluster, state, spec.partition, self._fetching)
-        self._position = 0
+        self._position, self._epoch = 0, NO_EPOCH
+        self._topics: dict[str, bytes] = {}
+        """Ids of the topics by which this lane took over."""
+        self._replaced: RatchetError | None = None
+        """What was noticed beside the lane's own work, and halts it."""
+        self._limits_known = True
         self._deadline = 0.0
         self._fetched_at = 0.0
         self._records = 0
@@ -212,6 +126,8 @@ class Lane:
                     self._note(LaneState.RETRYING, error)
                     pause_s = max(pause_s, random.uniform(1.0, 3.0))  # noqa: S311
                 except RatchetError as error:
+                    # The topic that a record was too large for may be changed while this waits.
+                    self._limits_known = self._limits_known and not isinstance(error, RecordTooLarge)
                     self._note(LaneState.HALTED, error)
                     pause_s = max(pause_s, 1.0)
                 except Exception as error:
@@ -248,6 +164,10 @@ class Lane:
         """
         spec, state = self.spec, self.state
         self.status.state = LaneState.STARTING
+        self._replaced = None
+        if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._fetching):
+            # A worker of an earlier version may be at work, or have left a transaction open.
+            await self._producer.of(spec.earlier_id).initialise()
         await self._producer.initialise()
         crash_point("fenced")
         self.status.state = LaneState.RESTORING
@@ -259,15 +179,64 @@ class Lane:
             await opening  # a thread cannot be stopped, and what it opens has to be closed
             raise
         self.status.restored += await self._changelog.restore()
+        await self._compare()
         await self.switch.known_to(state.policy_position)
+        if not self._limits_known:
+            await self._ask_for_limits()
         crash_point("restored")
         position = self._agreed(committed)
+        is_new = position is None
         if position is None:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)
         self._position = self.status.position = position
+        self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = 0
         self.status.state, self.status.error = LaneState.RUNNING, None
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
+        if state.ownership.is_claimed and not is_new:
+            # State of an earlier version, or of before a person's decision: from now on it says what it belongs to.
+            self._producer.begin([(state.changelog, spec.partition)])
+            await self._commit()
+
+    async def _compare(self) -> None:
+        """Whether what is gone on from belongs to what is there now.
+
+        Raises:
+            TopicReplaced: a topic does not exist.
+            OwnerDiffers: it belongs to something else.
+        """
+        spec, state = self.spec, self.state
+        names = {owners.INPUT: spec.topic, owners.OUTPUT: spec.output, owners.CHANGELOG: state.changelog}
+        if spec.policy_topic:
+            names[owners.POLICY] = spec.policy_topic
+        found = await self.cluster.found(names.values())
+        self._topics = {name: found[name].id for name in names.values()}
+        topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
+        now = Owner(spec.app, spec.stream, dict(spec.rule), topics)
+        if (before := state.owner) is not None:
+            now = msgspec.structs.replace(now, decisions=before.decisions)
+            if differences := before.differences(now):
+                raise OwnerDiffers(
+                    f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
+                    "sequences mean nothing there: going on by them would lose or double records. Put back what was "
+                    f"changed, or decide with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; "
+                    "see docs/reference/halted.md"
+                )
+        state.ownership.claim(now)
+
+    def look_at(self, topics: Mapping[str, TopicState]) -> None:
+        """Take note of the topics as they are now: the lane halts where one is another than it took over by."""
+        for name, before in self._topics.items():
+            if name in topics and topics[name].id != before:
+                self._replaced = replaced(name, id_text(before), id_text(topics[name].id))
+
+    async def _ask_for_limits(self) -> None:
+        """A record was too large: somebody may have raised max.message.bytes since."""
+        spec, changelog = self.spec, self.state.changelog
+        limits = await self.cluster.message_limits([spec.output, spec.dead_letters, changelog], self._fetching)
+        self.spec = replace(spec, output_limit=limits[spec.output], dead_letters_limit=limits[spec.dead_letters])
+        self.state.limit = limits[changelog]
+        self._limits_known = True
 
     def _agreed(self, committed: Committed | None) -> int | None:
         """Where to go on, after the group and the changelog; None where neither has ever heard of this partition."""
@@ -277,8 +246,11 @@ class Lane:
                 # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
                 self.log.warning("no committed offset; going on from the changelog's", offset=known)
             return known
-        if committed.metadata != OFFSET_METADATA:
+        if (found := OURS.fullmatch(committed.metadata)) is None:
             return committed.offset  # set by a person, who is right
+        here = id_text(self._topics[spec.topic])
+        if found["topic"] is not None and found["topic"] != here:
+            raise replaced(spec.topic, found["topic"], here)
         # Otherwise both were committed in one transaction, and if they differ one of them is not what it was.
         if known is None or known < committed.offset:
             raise ChangelogLost(
@@ -294,10 +266,18 @@ class Lane:
             self.log.warning("committed offset is older than the changelog", offset=committed.offset, changelog=known)
         return known
 
-    async def _fetch(self, position: int) -> RecordBatch:
+    async def _fetch(self, position: int, epoch: int) -> RecordBatch:
+        """epoch: of the batch before position."""
         spec = self.spec
         fetched = await self.cluster.fetch(
-            spec.topic, spec.partition, position, self._fetching, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS
+            spec.topic,
+            spec.partition,
+            position,
+            self._fetching,
+            max_bytes=FETCH_BYTES,
+            max_wait_ms=FETCH_WAIT_MS,
+            topic_id=self._topics[spec.topic],
+            last_epoch=epoch,
         )
         self.status.end = fetched.stable_end
         self._fetched_at = asyncio.get_running_loop().time()
@@ -307,7 +287,8 @@ class Lane:
     async def _consume(self) -> None:
         clock = asyncio.get_running_loop().time
         stop = asyncio.create_task(self._stopping.wait())
-        fetch = asyncio.create_task(self._fetch(self._position))
+        fetch = asyncio.create_task(self._fetch(self._position, self._epoch))
+        sight = asyncio.create_task(self._sight())
         pending: set[asyncio.Task[Any]] = {fetch, stop}
         try:
             while True:
@@ -317,7 +298,10 @@ class Lane:
                 if fetch.done():
                     batch = fetch.result()
                     crash_point("fetched")
-                    fetch = asyncio.create_task(self._fetch(batch.next))
+                    if self._replaced is not None:
+                        raise self._replaced
+                    epoch = batch.epoch if batch.epoch >= 0 else self._epoch
+                    fetch = asyncio.create_task(self._fetch(batch.next, epoch))
                     pending = {fetch, stop}
                     if batch.next > self._position:
                         await self._work(batch, stop)
@@ -328,9 +312,19 @@ class Lane:
                 if stop.done():
                     return
         finally:
-            for task in (fetch, stop):
+            for task in (fetch, stop, sight):
                 task.cancel()
-            await asyncio.gather(fetch, stop, return_exceptions=True)
+            await asyncio.gather(fetch, stop, sight, return_exceptions=True)
+
+    async def _sight(self) -> None:
+        """Look at the changelog's leader epoch behind what was committed, for the local store to keep."""
+        try:
+            while True:
+                await asyncio.sleep(SIGHT_EVERY_S)
+                if (sighting := await self._changelog.sight()) is not None:
+                    self.state.sighted(sighting)
+        except RatchetError as error:
+            self._replaced = error
 
     @property
     def _is_enough(self) -> bool:
@@ -372,17 +366,19 @@ class Lane:
                 await producer.produce(topic, spec.partition, encoded)
             crash_point("produced")
         self._position = batch.next
+        self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
         self._records += batch.count
 
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
-        logged = await self._log(state.changes(self._position))
+        logged = await self._log(state.changes(self._position, self._epoch))
         if state.is_bounded:
             await producer.delivered()
             evictions = state.evictions(logged[-1][0].result().at_ms, caught_up=self._has_caught_up)
             logged += await self._log(evictions)
-        await producer.commit(spec.topic, spec.partition, self._position)
+        metadata = offset_metadata(id_text(self._topics[spec.topic]), self._epoch)
+        await producer.commit(spec.topic, spec.partition, self._position, metadata)
         crash_point("committed")
         sent, count = logged[-1]  # progress at least
         state.committed(sent.result().offset + count)

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from transport._changelog import ChangelogReader
+from transport._changelog import ChangelogReader, Sighting
 from transport._encoding import EncodedBatch
+from transport._owner import Owner
+
+
+class Claim(Protocol):
+    """What the changelog is to say of its owner."""
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the next commit writes another owner than the one that is persisted."""
+
+    def claim(self, owner: Owner) -> None:
+        """Say so from the next commit on."""
 
 
 class PartitionState(ChangelogReader, Protocol):
@@ -22,8 +34,27 @@ class PartitionState(ChangelogReader, Protocol):
     def open(self) -> None:
         """Load the local store; nothing to do when it is open."""
 
-    def changes(self, next_offset: int) -> list[EncodedBatch]:
-        """Changelog entries of the open transaction, which ends before this input offset."""
+    limit: int
+    """bytes, max.message.bytes of the changelog"""
+
+    @property
+    def progress_epoch(self) -> int:
+        """Leader epoch of the input batch that ends before `input_position`; NO_EPOCH where it is not known."""
+
+    @property
+    def ownership(self) -> Claim:
+        """Whose changelog it is, and is to be."""
+
+    def sighted(self, sighting: Sighting) -> None:
+        """The leader epoch behind the last commit was looked at."""
+
+    def changes(self, next_offset: int, epoch: int) -> list[EncodedBatch]:
+        """Changelog entries of the open transaction.
+
+        Args:
+            next_offset: of the input, before which it ends
+            epoch: leader epoch of the input batch that ends before it
+        """
 
     @property
     def is_bounded(self) -> bool:

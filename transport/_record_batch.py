@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,6 +61,7 @@ class RecordBatch:
         data: uint8[bytes], what the spans of the columns point into
         columns: int64[COLUMNS, count], see `transport._kernels`
         codec: name of the compression of the last data batch ("none", "gzip", "snappy", "lz4", "zstd")
+        epoch: leader epoch of the last batch before `next`, control batches included; -1 where there is none
     """
 
     topic: str
@@ -70,6 +71,7 @@ class RecordBatch:
     data: Bytes
     columns: NDArray[np.int64]
     codec: str = "none"
+    epoch: int = -1
 
     @property
     def count(self) -> int:
@@ -91,6 +93,10 @@ class RecordBatch:
     def span(self, start: int, length: int) -> bytes | None:
         """A copy of data[start:start+length]; None for a negative length, which stands for null."""
         return self.data[start : start + length].tobytes() if length >= 0 else None
+
+    def only(self, keep: NDArray[np.bool_]) -> RecordBatch:
+        """The same batch with these records alone. keep: bool[count]."""
+        return replace(self, columns=np.ascontiguousarray(self.columns[:, keep]))
 
     def key(self, index: int) -> bytes | None:
         """Key of a record, None where it is null."""
@@ -169,7 +175,7 @@ def read_chunk(
         raise CorruptBatch(
             f"{_where(topic, partition, int(h[damaged, 2]))}: its records do not fit the batch they are in"
         )
-    return RecordBatch(topic, partition, start, heads.next, buffer, columns[:, :count], heads.codec)
+    return RecordBatch(topic, partition, start, heads.next, buffer, columns[:, :count], heads.codec, heads.epoch)
 
 
 class _Heads:
@@ -184,13 +190,14 @@ class _Heads:
         self.rows: list[tuple[int, int, int, int, int, int, int]] = []
         self.next = start
         self.codec = "none"
+        self.epoch = -1
         self._decompressed = 0
         self._open_aborted: set[int] = set()
         self._aborted = sorted(aborted, key=lambda entry: entry[1], reverse=True)
         at = 0
         behind = -1
         while at + kernels.HEADER_SIZE <= len(data) and self._decompressed < CHUNK_DECOMPRESSED:
-            base, length, _, magic, crc, attributes, last, base_time, top_time, producer, _, _, count = (
+            base, length, epoch, magic, crc, attributes, last, base_time, top_time, producer, _, _, count = (
                 HEAD.unpack_from(data, at)
             )
             if length < kernels.HEADER_SIZE - LENGTH_FROM:
@@ -209,6 +216,7 @@ class _Heads:
                     append_time = top_time if attributes & LOG_APPEND_TIME else kernels.NO_APPEND_TIME
                     self._add(at, end, attributes & CODEC, (base, last, base_time, append_time, count))
                 self.next = base + last + 1
+                self.epoch = epoch
             at = end
         if data and not at:
             raise CorruptBatch(f"{self._at(start)}: the fetch returned {len(data)} bytes but no whole record batch")

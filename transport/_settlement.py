@@ -305,3 +305,19 @@ def describe(unsettled: Unsettled) -> dict[str, Any]:
     """For a line in the log."""
     places = [f"{topic}-{partition}" for topic, partition in unsettled.open]
     return {"producer_id": unsettled.producer_id, "ended": ENDS[unsettled.committed], "open": places}
+
+
+async def is_known(cluster: Cluster, transactional_id: str, connection: Hashable) -> bool:
+    """Whether the coordinator has ever heard of an id. Tries until it answers.
+
+    Raises:
+        TransactionError: Kafka is too old to be asked.
+    """
+    retry = Retry("ask for a transactional id", id=transactional_id)
+    while True:
+        try:
+            return await _last_transaction(cluster, transactional_id, connection) is not None
+        except (kafka.ConcurrentTransactions, kafka.TransactionalIdAuthorizationFailed):
+            return True
+        except kafka.KafkaError as error:
+            await retry.wait(error)

@@ -226,8 +226,19 @@ class TransactionalProducer:
             await self._guard(asyncio.shield(self._sent[0]))
             del self._sent[0]
 
-    async def commit(self, topic: str, partition: int, offset: int) -> None:
+    def of(self, transactional_id: str) -> TransactionalProducer:
+        """Another one over the same partitions, under an id that an earlier version had: to be initialised only."""
+        group = self._requests.group
+        return TransactionalProducer(self.cluster, transactional_id, group, self.timeout_ms, self.partitions)
+
+    async def commit(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
         """Commit everything produced together with the consumed offset (the next one to read).
+
+        Args:
+            topic: the input.
+            partition: its number.
+            offset: in it.
+            metadata: left with the offset.
 
         Raises:
             Aborted: nothing became visible, or the outcome is unknown; `initialise` settles it.
@@ -237,7 +248,7 @@ class TransactionalProducer:
         await self._joined()
         # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is
         # left running.
-        steps = self.delivered(), self._guard(self._requests.send_offset(topic, partition, offset))
+        steps = self.delivered(), self._guard(self._requests.send_offset(topic, partition, offset, metadata))
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

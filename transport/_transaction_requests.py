@@ -6,6 +6,7 @@ aiokafka has no types.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Hashable
 from typing import Any, Final, NamedTuple
 
@@ -29,9 +30,17 @@ FENCED: Final = (
 )
 END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
-OFFSET_METADATA: Final = "ratchet 1"
-"""Left with every offset that is committed together with changelog entries. A person who moves the group's offset with
-Kafka's tools leaves none: so a position that the changelog must know of differs from one that was set on purpose."""
+OFFSET_METADATA: Final = "ratchet 2 {topic} {epoch}"
+"""Left with every offset that is committed together with changelog entries: the id of the topic that the offset is in,
+and the leader epoch of the batch before it. A person who moves the group's offset with Kafka's tools leaves none: so a
+position that the changelog must know of differs from one that was set on purpose."""
+OURS: Final = re.compile(r"ratchet (?:1|2 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+))")
+"""1 was without the two."""
+
+
+def offset_metadata(topic_id: str, epoch: int) -> str:
+    """What is left with an offset. topic_id: as text; epoch: of the batch before it."""
+    return OFFSET_METADATA.format(topic=topic_id, epoch=epoch)
 
 
 class Appended(NamedTuple):
@@ -116,14 +125,14 @@ class TransactionRequests:
         raise_for(code, f"{topic}, partition {partition}")
         return Appended(offset, at_ms)
 
-    async def send_offset(self, topic: str, partition: int, offset: int) -> None:
-        """Let the transaction commit the offset to read next of an input partition."""
+    async def send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
+        """Let the transaction commit the offset to read next of an input partition. metadata: see `offset_metadata`."""
         request = TxnOffsetCommitRequest(
             self.transactional_id,
             self.group,
             self.producer_id,
             self.epoch,
-            [(topic, [(partition, offset, OFFSET_METADATA)])],
+            [(topic, [(partition, offset, metadata)])],
         )
         async with self.cluster.asking_coordinator(GROUP, self.group) as node:
             response = await self.cluster.send(node, request, self.connection)

@@ -43,12 +43,19 @@ async def lane(cluster: Cluster, task: Task, partition: int) -> None:
     places = [(task.output, partition)]
     producer = TransactionalProducer(cluster, f"{task.group}-{partition}", task.group, 60_000, places)
     await producer.initialise()
+    topic_id = (await cluster.found([task.input]))[task.input].id
     position, is_open, deadline = 0, False, 0.0
 
     def fetch(offset: int) -> asyncio.Task[bytes]:
         async def data() -> bytes:
             fetched = await cluster.fetch(
-                task.input, partition, offset, fetching, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS
+                task.input,
+                partition,
+                offset,
+                fetching,
+                max_bytes=FETCH_BYTES,
+                max_wait_ms=FETCH_WAIT_MS,
+                topic_id=topic_id,
             )
             return fetched.data
 

@@ -323,8 +323,8 @@ NUMBER = (7).to_bytes(8, "big")
         pytest.param(b"ia", NUMBER + bytes(4), "not an entry that Ratchet wrote", id="the store's form"),
         pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions of 16 bytes", id="short count of evictions"),
         pytest.param(b"e", None, "count of evictions of 0 bytes", id="no count of evictions"),
-        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 32 bytes", id="short progress"),
-        pytest.param(b"p", b"\2" + Progress(1, 2, 3, 4).pack()[1:], "version 02; this Ratchet", id="newer progress"),
+        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 40 bytes", id="short progress"),
+        pytest.param(b"p", b"\3" + Progress(1, 2, 3, 4).pack()[1:], "version 03; this Ratchet", id="newer progress"),
         pytest.param(b"p", None, "progress entry of 0 bytes", id="progress tombstone"),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
 from known_batches import HEAD, marker, stamped
 
+from transport._by_id import TopicState
 from transport._cluster import EARLIEST, Committed, Fetched
 from transport._describe import DescribeTransactionsRequest
 
@@ -317,8 +318,21 @@ class Link:
         await self._alive()
         return self.kafka.offsets.get((group, topic, partition))
 
+    async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
+        await self._alive()
+        return {name: TopicState(name.encode().ljust(16, b"."), 1, {0: 0}) for name in names}
+
     async def fetch(
-        self, topic: str, partition: int, position: int, connection: Hashable, *, max_bytes: int, max_wait_ms: int
+        self,
+        topic: str,
+        partition: int,
+        position: int,
+        connection: Hashable,
+        *,
+        max_bytes: int,
+        max_wait_ms: int,
+        topic_id: bytes,
+        last_epoch: int = -1,
     ) -> Fetched:
         await self._led(topic, partition)
         fetched = self.kafka.logs[topic, partition].fetch(position)

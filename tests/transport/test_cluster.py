@@ -1,6 +1,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiokafka import errors as kafka
@@ -11,7 +12,7 @@ from kafka_side import delete_before, read_topic
 
 from errors import BrokerUnavailable, PositionLost
 from transport import Cluster, client_options, read_chunk
-from transport._cluster import EARLIEST, LATEST, TRANSACTION, explained, raise_for
+from transport._cluster import EARLIEST, LATEST, TRANSACTION, Fetched, explained, raise_for
 from transport._transaction import TransactionalProducer
 
 NewTopic = Callable[..., str]
@@ -22,6 +23,12 @@ def publish(broker: str, topic: str, count: int, partition: int = 0) -> None:
     for i in range(count):
         producer.produce(topic, b"%d" % i, partition=partition)
     assert producer.flush(30) == 0
+
+
+async def fetch(cluster: Cluster, topic: str, *arguments: Any, **options: Any) -> Fetched:
+    """By the id that the topic has now."""
+    topic_id = (await cluster.found([topic]))[topic].id
+    return await cluster.fetch(topic, *arguments, topic_id=topic_id, **options)
 
 
 async def test_partitions_are_counted_anew(cluster: Cluster, new_topic: NewTopic) -> None:
@@ -57,14 +64,14 @@ async def test_offsets_and_what_is_fetched_from_them(cluster: Cluster, broker: s
     assert await cluster.offset(topic, 1, EARLIEST, "here") == 0
     assert await cluster.offset(topic, 1, LATEST, "here") == 10
     assert await cluster.offset(topic, 0, LATEST, "here") == 0
-    fetched = await cluster.fetch(topic, 1, 4, "here", max_bytes=1 << 20, max_wait_ms=100)
+    fetched = await fetch(cluster, topic, 1, 4, "here", max_bytes=1 << 20, max_wait_ms=100)
     batch = read_chunk(topic, 1, 4, fetched.data, fetched.aborted)
     assert [batch.value(i) for i in range(batch.count)] == [b"%d" % i for i in range(4, 10)]
     assert (fetched.aborted, fetched.stable_end) == ([], 10)
 
 
 async def test_a_fetch_at_the_end_is_empty(cluster: Cluster, new_topic: NewTopic) -> None:
-    fetched = await cluster.fetch(new_topic(1), 0, 0, "here", max_bytes=1 << 20, max_wait_ms=10)
+    fetched = await fetch(cluster, new_topic(1), 0, 0, "here", max_bytes=1 << 20, max_wait_ms=10)
     assert fetched == (b"", [], 0)
 
 
@@ -73,7 +80,7 @@ async def test_one_batch_beyond_max_bytes_comes_whole(cluster: Cluster, broker: 
     producer = Producer({"bootstrap.servers": broker})
     producer.produce(topic, b"x" * 100_000)
     producer.flush(30)
-    fetched = await cluster.fetch(topic, 0, 0, "here", max_bytes=1_000, max_wait_ms=100)
+    fetched = await fetch(cluster, topic, 0, 0, "here", max_bytes=1_000, max_wait_ms=100)
     assert read_chunk(topic, 0, 0, fetched.data, []).value(0) == b"x" * 100_000
 
 
@@ -82,12 +89,12 @@ async def test_a_position_that_retention_has_deleted(cluster: Cluster, broker: s
     publish(broker, topic, 10)
     delete_before(broker, topic, 6)
     with pytest.raises(PositionLost, match=rf"{topic}, partition 0: offset 3 .* holds 6 to 10\. Retention has deleted"):
-        await cluster.fetch(topic, 0, 3, "here", max_bytes=1 << 20, max_wait_ms=10)
+        await fetch(cluster, topic, 0, 3, "here", max_bytes=1 << 20, max_wait_ms=10)
 
 
 async def test_a_position_beyond_the_end(cluster: Cluster, new_topic: NewTopic) -> None:
     with pytest.raises(PositionLost, match=r"offset 3 .* holds 0 to 0\. The topic was deleted and created again"):
-        await cluster.fetch(new_topic(1), 0, 3, "here", max_bytes=1 << 20, max_wait_ms=10)
+        await fetch(cluster, new_topic(1), 0, 3, "here", max_bytes=1 << 20, max_wait_ms=10)
 
 
 async def test_no_committed_offset_is_none(cluster: Cluster, new_topic: NewTopic) -> None:
@@ -107,7 +114,7 @@ async def test_the_coordinator_is_remembered_until_it_is_forgotten(cluster: Clus
 async def test_connections_that_are_cut_are_made_again(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     assert await cluster.offset(topic, 0, LATEST, "here") == 0
-    waiting = asyncio.create_task(cluster.fetch(topic, 0, 0, "there", max_bytes=1 << 20, max_wait_ms=20_000))
+    waiting = asyncio.create_task(fetch(cluster, topic, 0, 0, "there", max_bytes=1 << 20, max_wait_ms=20_000))
     await asyncio.sleep(0.1)
     for connection in cluster.client._conns.values():
         connection._writer.transport.abort()

@@ -20,9 +20,9 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer import AIOKafkaConsumer
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import (
@@ -45,13 +45,15 @@ from mode import Service
 from mode.threads import ServiceThread
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
+from transport._by_id import FetchByIdRequest, TopicsRequest
+
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction_requests.py"
 PRODUCER = "transport/_transaction.py"
 LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_decompression.py"
 DESCRIBE, CONNECTION = "transport/_describe.py", "transport/_connection.py"
-SETTLEMENT = "transport/_settlement.py"
+SETTLEMENT, BY_ID = "transport/_settlement.py", "transport/_by_id.py"
 APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
@@ -138,7 +140,9 @@ REQUESTS: list[tuple[str, Any, tuple[Any, ...], int]] = [
     (CLUSTER, OffsetFetchRequest, ("g", [("t", [0])]), 3),
     (SETTLEMENT, OffsetCommitRequest, ("g", -1, "", -1, [("t", [(0, 5, "")])]), 3),
     (CLUSTER, OffsetRequest, (-1, 1, [("t", [(0, -1)])]), 3),
-    (CLUSTER, FetchRequest, (250, 1, 1 << 20, 1, [("t", [(0, 0, 1 << 20)])]), 11),
+    (CLUSTER, DescribeConfigsRequest, ([(2, "t", ["max.message.bytes"])],), 2),
+    (BY_ID, TopicsRequest, (["t"],), 12),
+    (BY_ID, FetchByIdRequest, (bytes(16), 0, 0, -1, 1 << 20, 250), 13),
     (TRANSACTION, ProduceRequest, ("id", -1, 30_000, [("t", [(0, b"")])]), 7),
     (TRANSACTION, InitProducerIdRequest, ("id", 60_000), 0),
     (TRANSACTION, AddPartitionsToTxnRequest, ("id", 1, 0, [("t", [0])]), 0),
@@ -161,7 +165,6 @@ def test_requests_and_their_versions(ours: str, request_class: Any, arguments: t
 
 
 RESPONSES: list[tuple[str, str, Any, list[str]]] = [
-    (CLUSTER, "fetch: what stands before the offsets", FetchRequest, ["partition", "error_code", "highwater_offset"]),
     (CLUSTER, "offset", OffsetRequest, ["partition", "error_code", "timestamp", "offset"]),
     (CLUSTER, "committed", OffsetFetchRequest, ["partition", "offset", "metadata", "error_code"]),
     (SETTLEMENT, "leave_note", OffsetCommitRequest, ["partition", "error_code"]),
@@ -180,19 +183,6 @@ def test_where_the_answers_keep_what_is_read(ours: str, where: str, request_clas
         assert list(partitions.names[: len(names)]) == names, (
             f"aiokafka's answer to {cls.__name__} has other fields; {ours} ({where}) unpacks them by place"
         )
-
-
-def test_where_the_answer_to_a_fetch_keeps_aborted_transactions() -> None:
-    for cls in FetchRequest._CLASSES:
-        if cls.API_VERSION < 4:
-            continue  # no transactions before
-        topics = cls.RESPONSE_TYPE.SCHEMA
-        partitions = topics.fields[topics.names.index("topics")].array_of.fields[1].array_of
-        sentence = f"aiokafka's answer to {cls.__name__} has other fields; {CLUSTER} (fetch) unpacks them by place"
-        assert partitions.names[3] == "last_stable_offset", sentence
-        assert partitions.names[-1] == "message_set", sentence
-        place = -3 if cls.API_VERSION >= 11 else -2
-        assert partitions.names[place] == "aborted_transactions", sentence
 
 
 ERRORS: list[tuple[str, str, int]] = [

@@ -16,7 +16,6 @@ from transport import Cluster, EncodedBatch, client_options, forward, read_chunk
 from transport._cluster import LATEST
 from transport._settlement import last_end
 from transport._transaction import IN_FLIGHT, State, TransactionalProducer
-from transport._transaction_requests import OFFSET_METADATA
 
 NewTopic = Callable[..., str]
 MakeTopic = Callable[..., Awaitable[str]]
@@ -73,7 +72,7 @@ async def test_what_is_committed_is_visible_and_the_offset_with_it(
     await commit(producer, source, 17)
     assert values(read_topic(broker, topic)) == [b"a", b"b"]
     assert values(read_topic(broker, other)) == [b"c"]
-    assert await cluster.committed(group, source, 0, "here") == (17, OFFSET_METADATA)
+    assert await cluster.committed(group, source, 0, "here") == (17, "")
     assert producer.state is State.READY
 
 
@@ -90,7 +89,7 @@ async def test_one_transaction_after_the_other(
     await last_end(cluster, producer.transactional_id, [], "here")
     assert values(read_topic(broker, topic)) == [b"0", b"1", b"3", b"4"]
     assert (await sent).offset > 4  # markers take offsets
-    assert await cluster.committed(group, topic, 0, "here") == (5, OFFSET_METADATA)
+    assert await cluster.committed(group, topic, 0, "here") == (5, "")
 
 
 async def test_more_batches_than_are_under_way_at_once_stay_in_order(
@@ -173,7 +172,7 @@ async def test_a_second_owner_fences_the_first_at_every_step(
     await second.produce(topic, 0, batch_of(b"owner"))
     await commit(second, topic, 7)
     assert values(read_topic(broker, topic)) == [b"owner"]
-    assert await cluster.committed(group, topic, 0, "here") == (7, OFFSET_METADATA)
+    assert await cluster.committed(group, topic, 0, "here") == (7, "")
 
 
 async def test_a_batch_that_the_topic_refuses_takes_everything_with_it(
@@ -270,7 +269,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_by_the_coordinator(
     await producer.produce(topic, 0, batch_of(b"in time"))
     await commit(producer, topic, 1)
     assert values(read_topic(own_broker.bootstrap, topic)) == [b"in time"]
-    assert await cluster.committed(group, topic, 0, "here") == (1, OFFSET_METADATA)
+    assert await cluster.committed(group, topic, 0, "here") == (1, "")
     await cluster.close()
 
 

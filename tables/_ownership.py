@@ -1,0 +1,69 @@
+"""Whose changelog a partition's state was made from: its owner entry, and where its log was last looked at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from transport import EncodedBatch, Owner, RecordBatch, Sighting, entry_batch
+from transport import _kernels as records
+from transport import _owner as entries
+
+_OVERHEAD = 40
+"""Most bytes a changelog record takes besides its key and value."""
+
+
+class Ownership:
+    """The owner entry of one partition, with the same two views as its sequences: pushed and persisted."""
+
+    def __init__(self, owner: Owner | None = None, sighting: Sighting | None = None) -> None:
+        """As the store has them."""
+        self.owner, self.sighting = owner, sighting
+        self._claim: Owner | None = None
+        self._unsaved = False
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the next commit writes another owner than the one that is persisted."""
+        return self._claim is not None
+
+    def claim(self, owner: Owner) -> None:
+        """Say so from the next commit on."""
+        self._claim = owner if owner != self.owner else None
+
+    def encode(self) -> list[EncodedBatch]:
+        """Changelog entries of the open transaction."""
+        if self._claim is None:
+            return []
+        pair = self._claim.pack()
+        out = np.empty(records.HEADER_SIZE + sum(map(len, pair)) + _OVERHEAD, np.uint8)
+        at, count = entry_batch(out, [pair])
+        return [EncodedBatch.finish(out[:at], count)]
+
+    def settle(self) -> None:
+        """Pushed becomes persisted."""
+        if self._claim is not None:
+            self.owner, self._claim, self._unsaved = self._claim, None, True
+
+    def apply(self, batch: RecordBatch) -> RecordBatch:
+        """Take over what a batch of the changelog says of its owner; returns the batch without it.
+
+        Raises:
+            OwnerDiffers: an entry of a newer format, or none of ours.
+        """
+        if batch.epoch >= 0:
+            self.sighting = Sighting(batch.next, batch.epoch)
+        mine = entries.indices(batch)
+        if not len(mine):
+            return batch
+        self.owner, self._unsaved = entries.read(batch, int(mine[-1])), True
+        keep = np.ones(batch.count, np.bool_)
+        keep[mine] = False
+        return batch.only(keep)
+
+    def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
+        """Key and value of the entry, where it was persisted since `saved`."""
+        return [self.owner.pack()] if self.owner is not None and self._unsaved else []
+
+    def saved(self) -> None:
+        """The store on disk has everything."""
+        self._unsaved = False

@@ -1,0 +1,283 @@
+"""Requests that know a topic by its id and a log by its leader epochs (KIP-516, KIP-320, KIP-595).
+
+A topic that is deleted and created again has another id under the old name. A log that lost its end and has grown since
+has another leader epoch at the old offset. So a fetch that names the topic id, and the leader epoch of the last batch
+that was read, is refused by the broker itself where what is asked for is not what was read before.
+
+aiokafka 0.14 lacks these versions, and has no types.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final, NamedTuple
+
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    AbstractType,
+    Boolean,
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+
+TEXT: Final = CompactString("utf-8")
+TAGS: Final = ("tags", TaggedFields)
+
+UNKNOWN_TOPIC: Final = 3
+UNKNOWN_TOPIC_ID: Final = 100
+INCONSISTENT_TOPIC_ID: Final = 103
+NOT_THIS_TOPIC: Final = {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID}
+"""A broker that has not yet heard of a new topic answers so too: only metadata tells whether the topic is another."""
+
+NO_EPOCH: Final = -1
+"""Nothing was read yet whose leader epoch could be compared."""
+
+DIVERGING_EPOCH: Final = 0
+"""Tag of a fetched partition: the log as the leader has it parts from what the reader has seen."""
+
+
+class Uuid(AbstractType):  # type: ignore[misc]
+    """16 bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: Any) -> bytes:
+        found: bytes = data.read(16)
+        return found
+
+
+NO_TOPIC: Final = bytes(16)
+
+
+def id_text(topic_id: bytes) -> str:
+    """As Kafka's tools print it: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+class TopicState(NamedTuple):
+    """A topic as it is now.
+
+    id: 16 bytes; partitions: how many; leader_epochs: by partition, of its present leader
+    """
+
+    id: bytes
+    partitions: int
+    leader_epochs: dict[int, int]
+
+
+class MetadataResponse_v12(Response):  # type: ignore[misc]
+    API_KEY = 3
+    API_VERSION = 12
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", CompactArray(("node", Int32), ("host", TEXT), ("port", Int32), ("rack", TEXT), TAGS)),
+        ("cluster_id", TEXT),
+        ("controller", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", TEXT),
+                ("id", Uuid),
+                ("internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline", CompactArray(Int32)),
+                        TAGS,
+                    ),
+                ),
+                ("operations", Int32),
+                TAGS,
+            ),
+        ),
+        TAGS,
+    )
+
+
+class MetadataRequest_v12(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 3
+    API_VERSION = 12
+    RESPONSE_TYPE = MetadataResponse_v12
+    SCHEMA = Schema(
+        ("topics", CompactArray(("id", Uuid), ("name", TEXT), TAGS)),
+        ("create", Boolean),
+        ("operations", Boolean),
+        TAGS,
+    )
+
+
+class TopicsRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
+    """What is behind these names; creates none of them. Kafka 3.1 or newer."""
+
+    API_KEY = 3
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def build(self, request_struct_class: type[MetadataRequest_v12]) -> MetadataRequest_v12:
+        return request_struct_class([(NO_TOPIC, name, {}) for name in self._names], False, False, {})
+
+
+def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
+    """Those that exist; a topic with an error is left out."""
+    return {
+        name: TopicState(topic_id, len(partitions), {number: epoch for _, number, _, epoch, *_ in partitions})
+        for code, name, topic_id, _, partitions, *_ in response.topics
+        if not code and partitions
+    }
+
+
+class FetchResponse_v13(Response):  # type: ignore[misc]
+    API_KEY = 1
+    API_VERSION = 13
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("session_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("id", Uuid),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("high_watermark", Int64),
+                        ("stable_end", Int64),
+                        ("log_start", Int64),
+                        ("aborted", CompactArray(("producer_id", Int64), ("first_offset", Int64), TAGS)),
+                        ("preferred_read_replica", Int32),
+                        ("records", CompactBytes),
+                        TAGS,
+                    ),
+                ),
+                TAGS,
+            ),
+        ),
+        TAGS,
+    )
+
+
+class FetchRequest_v13(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 1
+    API_VERSION = 13
+    RESPONSE_TYPE = FetchResponse_v13
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("max_wait_ms", Int32),
+        ("min_bytes", Int32),
+        ("max_bytes", Int32),
+        ("isolation_level", Int8),
+        ("session_id", Int32),
+        ("session_epoch", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("id", Uuid),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("leader_epoch", Int32),
+                        ("position", Int64),
+                        ("last_epoch", Int32),
+                        ("log_start", Int64),
+                        ("max_bytes", Int32),
+                        TAGS,
+                    ),
+                ),
+                TAGS,
+            ),
+        ),
+        ("forgotten", CompactArray(("id", Uuid), ("partitions", CompactArray(Int32)), TAGS)),
+        ("rack", TEXT),
+        TAGS,
+    )
+
+
+READ_COMMITTED: Final = 1
+_CONSUMER, _NO_SESSION, _SESSIONLESS = -1, 0, -1
+_NO_LOG_START: Final = -1
+
+
+class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
+    """Committed record batches of one partition, which the broker checks to be the log that was read before.
+
+    Kafka 3.1 or newer.
+    """
+
+    API_KEY = 1
+
+    def __init__(
+        self, topic_id: bytes, partition: int, position: int, last_epoch: int, max_bytes: int, max_wait_ms: int
+    ) -> None:
+        """What is asked for.
+
+        Args:
+            topic_id: 16 bytes
+            partition: number
+            position: the first offset to read
+            last_epoch: leader epoch of the last batch read before it, or NO_EPOCH
+            max_bytes: of the answer; one batch comes whole all the same
+            max_wait_ms: how long the broker may hold back an empty answer
+        """
+        self._topic_id, self._partition, self._position, self._last_epoch = topic_id, partition, position, last_epoch
+        self._max_bytes, self._max_wait_ms = max_bytes, max_wait_ms
+
+    def build(self, request_struct_class: type[FetchRequest_v13]) -> FetchRequest_v13:
+        partition: tuple[Any, ...] = (
+            self._partition,
+            NO_EPOCH,  # whichever leader answers
+            self._position,
+            self._last_epoch,
+            _NO_LOG_START,
+            self._max_bytes,
+            {},
+        )
+        return request_struct_class(
+            _CONSUMER,
+            self._max_wait_ms,
+            1,
+            self._max_bytes,
+            READ_COMMITTED,
+            _NO_SESSION,
+            _SESSIONLESS,
+            [(self._topic_id, [partition], {})],
+            [],
+            "",
+            {},
+        )
+
+
+class Diverging(NamedTuple):
+    """Where the log parts from what was read: its largest epoch up to the one asked for, and that epoch's end."""
+
+    epoch: int
+    end: int
+
+
+def diverging(tags: dict[int, bytes]) -> Diverging | None:
+    """What a fetched partition's tags say of it."""
+    if (found := tags.get(DIVERGING_EPOCH)) is None:
+        return None
+    return Diverging(int.from_bytes(found[:4], "big", signed=True), int.from_bytes(found[4:12], "big", signed=True))
