@@ -47,7 +47,8 @@ class LastSequence(NamedTuple):
 class Jumps(NamedTuple):
     """Sequences of a batch that jumped by more than `tables._kernels.JUMP`.
 
-    record is the index of the last of them, or -1; before is its identity's last sequence, -1 where that was its first record.
+    record is the index of the last of them, or -1; before is its identity's last sequence, -1 where that was its first
+    record.
     """
 
     number: int
