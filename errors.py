@@ -132,6 +132,10 @@ class StateFolderInUse(StateError):
     """Another worker holds the state folder."""
 
 
+class StateFileRefused(StateError):
+    """The file of `ratchet verify --state` is damaged, of another proof, or cannot be written."""
+
+
 class StoreDamaged(StateError):
     """The local store's files are not what was written to them. The changelog has everything: it is rebuilt."""
 

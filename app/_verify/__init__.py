@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app._policy import policy_topic
 from app._results import result_stream
 from app._topics import changelog_name
-from app._verify._compare import ExpectedPartition, compare_dead_letters
+from app._verify._compare import ExpectedPartition
 from app._verify._halted import halted_partitions
 from app._verify._identities import Emitted
-from app._verify._policies import StretchCheck, check_stretches
-from app._verify._reading import Bounds, Reader
-from app._verify._report import ExitCode, Finding, Halted, Kind, NeverJudged, Report
+from app._verify._policies import StretchCheck
+from app._verify._reading import Reader
+from app._verify._report import Begin, ExitCode, Finding, Halted, Kind, NeverJudged, Report
 from app._verify._rule import RecordView, Rule
+from app._verify._run import Run, without_beginning
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
-from tables import SequenceSource, Stretch
+from tables import SequenceSource
 
 if TYPE_CHECKING:
     from app._verify._results import ResultTable, Session
 
 __all__ = [
+    "Begin",
     "ExitCode",
     "Finding",
     "Halted",
@@ -36,28 +38,32 @@ __all__ = [
 ]
 
 
-def verify(settings: Settings, stream: str | None = None) -> Report:
+def verify(settings: Settings, stream: str | None = None, *, state: Path | None = None) -> Report:
     """Compare a stream's output and dead letters with what its input demands.
 
     It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
     Records that went by while deduplication was switched off, as the changelog has it, must all be in the output; and
     that it was off is looked up in the policy topic.
-    In memory it holds some 200 bytes per fresh record of one partition at a time, and per invalid record of all.
+    A topic that retention has taken the beginning of is proven from there on, and the report says from where. In memory
+    it holds some 200 bytes per fresh record and 400 per identity of one partition at a time, and 300 per dead letter.
 
     Args:
         settings: with `bootstrap` set.
         stream: the stream's name; None where there is only one.
+        state: a file that says where the last run ended, and is replaced by where this one did if nothing is wrong.
+            There need be none yet.
 
     Raises:
         SettingsError: no such stream, no bootstrap, or an extractor that cannot be imported.
+        StateFileRefused: the state is damaged, or of another stream, application, topic or rule.
         TopicMissing: one of the three topics does not exist.
         PartitionsDiffer: input and output have different partition counts.
-        PositionLost: a topic no longer holds its beginning.
+        PositionLost: a topic ends before what was committed, or where the last run had come to.
         BrokerUnavailable: Kafka does not answer.
         TransportError: a partition cannot be read.
     """
     name, chosen = settings.stream(stream)
-    return _verify(settings, name, chosen, _bootstrap(settings), None)
+    return _verify(settings, name, chosen, _bootstrap(settings), None, state)
 
 
 def verify_results(settings: Settings, stream: str | None, session: Session) -> Report:
@@ -74,6 +80,7 @@ def verify_results(settings: Settings, stream: str | None, session: Session) -> 
 
     Raises:
         SetupError: the table cannot be read.
+        PositionLost: input or output no longer hold their beginning.
         RatchetError: see `verify`; SettingsError also where the results are of another stream.
     """
     from app._verify._results import ResultTable
@@ -82,7 +89,7 @@ def verify_results(settings: Settings, stream: str | None, session: Session) -> 
     if settings.sink.stream not in {None, name}:
         raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
     table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
-    return _verify(settings, name, chosen, _bootstrap(settings), table)
+    return _verify(settings, name, chosen, _bootstrap(settings), table, None)
 
 
 def _bootstrap(settings: Settings) -> str:
@@ -91,53 +98,42 @@ def _bootstrap(settings: Settings) -> str:
     return settings.bootstrap
 
 
-def _verify(settings: Settings, name: str, chosen: StreamSettings, bootstrap: str, table: ResultTable | None) -> Report:
+def _verify(
+    settings: Settings,
+    name: str,
+    chosen: StreamSettings,
+    bootstrap: str,
+    table: ResultTable | None,
+    state: Path | None,
+) -> Report:
     rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
     reader = Reader(settings, chosen, bootstrap)
     if table is not None:
         table.read()
     bounds = reader.bounds()
     report = Report(name)
-    invalid: dict[int, dict[int, bytes]] = {}
-    unjudged = _check_stretches(settings, name, reader, report)
-    for partition in range(reader.partitions):
-        expected = ExpectedPartition(rule, partition, unjudged.get(partition, ()))
-        for offset, record in reader.records(chosen.input, partition, bounds.settled[partition]):
-            expected.judge(offset, record, report)
-        output = reader.records(chosen.output, partition, bounds.output_ends[partition])
-        emitted = None if table is None else Emitted()
-        expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
-        if table is not None and emitted is not None:
-            table.compare(expected, emitted, bounds.judged[partition])
-        invalid[partition] = expected.invalid
-        _note_what_waits(report, bounds, partition)
-    letters = reader.dead_letters(bounds)
-    compare_dead_letters(chosen.input, chosen.dead_letters, invalid, letters, bounds.judged, report)
+    run = Run(settings, name, reader, bounds, report)
+    with run.continued(state):
+        letters = run.letters()
+        stretches = reader.stretches(changelog_name(settings.app, name))
+        for partition in range(reader.partitions):
+            baseline = run.begin(partition)
+            if table is not None and (baseline.input_from or baseline.output_from):
+                raise without_beginning(chosen, partition, baseline)
+            unjudged = run.check_stretches(partition, stretches.get(partition, []), baseline.input_from)
+            expected = ExpectedPartition(rule, partition, unjudged, baseline)
+            for offset, record in reader.records(
+                chosen.input, partition, bounds.settled[partition], baseline.input_from
+            ):
+                expected.judge(offset, record, report)
+            output = reader.records(chosen.output, partition, bounds.output_ends[partition], baseline.output_from)
+            emitted = None if table is None else Emitted()
+            expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
+            if table is not None and emitted is not None:
+                table.compare(expected, emitted, bounds.judged[partition])
+            found = letters.compare(partition, expected.invalid, bounds.judged[partition], baseline)
+            run.end(partition, expected, *found)
+        letters.finish()
     if table is not None:
         report.results = table.finish()
     return report
-
-
-def _check_stretches(settings: Settings, name: str, reader: Reader, report: Report) -> dict[int, list[Stretch]]:
-    """Those that were not judged, by partition. What the policy topic says of each goes into the report."""
-    stretches = reader.stretches(changelog_name(settings.app, name))
-    if not stretches:
-        return {}
-    topic = reader.policies(policy_topic(settings.app))
-    for partition, found in sorted(stretches.items()):
-        report.policies += check_stretches(topic, settings, name, partition, found, 0)
-    for check in report.policies:
-        if check.verdict == "contradicted":
-            at = check.policy - 1 if check.policy else None
-            where = (check.partition, check.start, 0 if check.policy else None, at)
-            report.add(Finding("contradicted", topic.name, *where, None, None, str(check)))
-    unjudged = {number: [each for each in found if not each.deduplicate] for number, found in stretches.items()}
-    report.stretches += [(number, each.start, each.end) for number, found in unjudged.items() for each in found]
-    return unjudged
-
-
-def _note_what_waits(report: Report, bounds: Bounds, partition: int) -> None:
-    settled, end = bounds.settled[partition], bounds.input_ends[partition]
-    report.pending += max(0, end - settled)
-    if partition in bounds.uncommitted and end > 0:
-        report.never_judged.append(NeverJudged(partition, 0, end, deleted=False))

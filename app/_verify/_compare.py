@@ -1,22 +1,21 @@
-"""What one partition's output and the dead letters must be, and how what is there differs."""
+"""What one partition's output must be, and how what is there differs."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from app._verify._baseline import Baseline, Known
 from app._verify._identities import STRANGER, Emitted, Flags, Numbers, numbers
 from app._verify._report import Finding, Kind, Report
-from app._verify._rule import Headers, RecordView, Rule
+from app._verify._rule import RecordView, Rule
 from tables import Stretch
-
-DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
-"""Appended to a dead letter's own headers, in any order."""
 
 _length = struct.Struct(">q").pack
 
@@ -38,28 +37,58 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
 NO_SEQUENCE = -1
 """Of a record that was forwarded although it has none."""
 
+UNSEEN, SEEN, DISMISSED = 0, 1, 2
+"""What became of an expected record. Dismissed: the output itself shows that it is a repeat of what is deleted."""
+
+
+class Front:
+    """What stands in the output before the first record that stems from input that is still there."""
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, int] = {}
+        """The highest sequence of each identity."""
+
+    def take(self, found: tuple[bytes, int] | None) -> None:
+        """The next record's identity and sequence; None where it has none."""
+        if found is not None:
+            self.last[found[0]] = max(found[1], self.last.get(found[0], NO_SEQUENCE))
+
 
 class ExpectedPartition:
     """What one partition's output must be, in order: its input's fresh records, and all of stretches not judged."""
 
-    def __init__(self, rule: Rule, partition: int, unjudged: Sequence[Stretch] = ()) -> None:
+    def __init__(
+        self, rule: Rule, partition: int, unjudged: Sequence[Stretch] = (), baseline: Baseline | None = None
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             rule: of the stream.
             partition: number.
             unjudged: stretches of its input that went by while deduplication was off.
+            baseline: where it begins; None: at the beginning of its topics.
         """
         self.partition = partition
-        self._unjudged = [range(stretch.start, stretch.end) for stretch in unjudged]
+        self.baseline = baseline or Baseline()
+        begin = self.baseline.input_from
+        self._unjudged = [range(stretch.start, stretch.end) for stretch in unjudged if stretch.end > begin]
+        # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
+        self._front_speaks = all(stretch.start >= begin for stretch in unjudged)
         self._rule = rule
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
+        # By number of the identity: whether what is known of it now cannot be more than its last sequence was.
+        self._exact = bytearray()
+        for number, (identity, known) in enumerate(self.baseline.last.items()):
+            self._last[identity] = (number, known.sequence)
+            self._identities.append(identity)
+            self._exact.append(known.exact)
         # Per record to be forwarded, in order.
         self._offsets = array("q")
         self._sequences = array("q")
         self._owners = array("q")
         self._contents = bytearray()
+        self._judged = bytearray()
         # A sequence rises within its identity, so the two name one fresh record ...
         self._places: dict[bytes, int] = {}
         # ... and, where records were not judged, several of the output: all that are not yet seen.
@@ -73,7 +102,7 @@ class ExpectedPartition:
         found = self._rule.judge(record)
         if any(offset in stretch for stretch in self._unjudged):
             report.unjudged += 1
-            self._expect(offset, record, found)
+            self._expect(offset, record, found, judged=False)
             return
         if found is None:
             report.invalid += 1
@@ -84,15 +113,16 @@ class ExpectedPartition:
             report.duplicate += 1
             return
         report.fresh += 1
-        self._expect(offset, record, found)
+        self._expect(offset, record, found, judged=True)
         self._last[identity] = (self._owners[-1], sequence)
 
-    def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None) -> None:
+    def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, *, judged: bool) -> None:
         """The next record of the output. found: its identity and sequence; None where it has none."""
         identity, sequence = found or (b"", NO_SEQUENCE)
         owner, _ = self._last.setdefault(identity, (len(self._identities), -1))
         if owner == len(self._identities):
             self._identities.append(identity)
+            self._exact.append(self.baseline.complete)
         digest, place = content(record), len(self._offsets)
         key = _place_key(identity, sequence) if found else digest
         if (first := self._places.setdefault(key, place)) != place:
@@ -101,6 +131,7 @@ class ExpectedPartition:
         self._sequences.append(sequence)
         self._owners.append(owner)
         self._contents += digest
+        self._judged.append(judged)
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
         """Which expected record this one of the output is: of several that it may be, the first not yet seen."""
@@ -138,10 +169,18 @@ class ExpectedPartition:
         strangers_here = 0
         # Records without a counterpart: (offset, the place they stand at, which of the output's records it is).
         strangers: list[tuple[int, int, int]] = []
+        front = None if self.baseline.aligned else Front()
         for number, (offset, record) in enumerate(output):
-            report.delivered += 1
             digest = content(record)
             place = self._place(record, digest, seen)
+            if front is not None:
+                if not self._begins_here(front, place, digest):
+                    front.take(self._rule.judge(record))
+                    report.before += 1
+                    continue
+                self._dismiss(front, report)
+                front = None
+            report.delivered += 1
             if emitted is not None:
                 emitted.add(offset, STRANGER if place is None else place)
             if place is None:
@@ -151,31 +190,106 @@ class ExpectedPartition:
             if seen[place]:
                 report.add(self._finding("doubled", topic, place, offset))
                 continue
-            seen[place] = 1
+            seen[place] = SEEN
             if digest != self._content(place):
                 report.add(self._finding("altered", topic, place, offset, "key, value, headers or timestamp differ"))
             if place < furthest:
                 report.add(self._finding("reordered", topic, place, offset))
             else:
                 furthest, strangers_here = place, 0
+        if front is not None:
+            self._dismiss(front, report)
         for offset, place, number in strangers:
             # Where a record is missing and a stranger stands in its place, it is that record, altered so much that
             # its identity or sequence cannot be read any more.
             if place < len(seen) and not seen[place]:
-                seen[place] = 1
+                seen[place] = SEEN
                 if emitted is not None:
                     emitted.recognise(number, place)
                 report.add(self._finding("altered", topic, place, offset, "identity or sequence differ"))
             else:
                 detail = "no record of the input that had to be forwarded has its identity and sequence"
                 report.add(Finding("unexpected", topic, None, None, self.partition, offset, None, None, detail))
-        for place, there in enumerate(seen):
+        self._account_for_unseen(topic, judged_to, report)
+
+    def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
+        """Whether this record of the output is the first that stems from input that is still there.
+
+        It must be that record byte for byte, and of a higher sequence than those that came before it, or it is the
+        original of something that was sent again.
+        """
+        if place is None or digest != self._content(place):
+            return False
+        identity = self._identities[self._owners[place]]
+        return not self._judged[place] or self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
+
+    def _dismiss(self, front: Front, report: Report) -> None:
+        """What the output has from before the beginning says what the last sequences were: all up to them repeats."""
+        if not self._front_speaks:
+            return
+        for identity, sequence in front.last.items():
+            known = self.baseline.last.get(identity)
+            if known is None or sequence >= known.sequence:
+                self.baseline.last[identity] = Known(sequence, exact=True)
+            if (number := self._last.get(identity)) is not None:
+                self._exact[number[0]] = True
+        for place, owner in enumerate(self._owners):
+            last = front.last.get(self._identities[owner], NO_SEQUENCE)
+            if self._judged[place] and self._sequences[place] <= last:
+                self._seen[place] = DISMISSED
+                report.fresh -= 1
+                report.duplicate += 1
+
+    def _account_for_unseen(self, topic: str, judged_to: int, report: Report) -> None:
+        """Each expected record that the output does not have is lost, pending, or cannot be told."""
+        self._pending_from: int | None = None
+        is_whole = self.baseline.output_whole
+        for place, there in enumerate(self._seen):
             if there:
-                continue
-            if self._offsets[place] < judged_to:
-                report.add(self._finding("lost", topic, place, None))
-            else:
+                # From here on nothing of this identity can be a repeat of what is deleted.
+                self._exact[self._owners[place]] |= there == SEEN
+                is_whole |= there == SEEN
+            elif self._offsets[place] >= judged_to:
                 report.pending += 1
+                if self._pending_from is None:
+                    self._pending_from = self._offsets[place]
+            elif not is_whole or (self._judged[place] and not self._exact[self._owners[place]]):
+                report.undecided += 1
+            else:
+                report.add(self._finding("lost", topic, place, None))
+
+    def settled_at(self, judged_to: int, settled: int, letters_pending_from: int | None) -> int:
+        """The input offset before which nothing is pending: from there the next run goes on.
+
+        Args:
+            judged_to: see `compare`.
+            settled: the last input offset that was read, and one.
+            letters_pending_from: the first invalid record that waits for its dead letter; None: none does.
+        """
+        waiting = (self._pending_from, letters_pending_from)
+        return max(self.baseline.input_from, min([settled, *(each for each in waiting if each is not None)]))
+
+    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
+        """Last sequences as of an input offset, of all identities that were ever met."""
+        last = np.full(len(self._identities), NO_SEQUENCE, np.int64)
+        exact = np.full(len(self._identities), self.baseline.complete, np.bool_)
+        start = self.baseline.last
+        for number, identity in enumerate(self._identities):
+            if (known := start.get(identity)) is not None:
+                last[number], exact[number] = known
+        count = bisect_left(self._offsets, end)
+        moved = np.frombuffer(self._judged, np.bool_)[:count] & (
+            np.frombuffer(self._seen, np.uint8)[:count] != DISMISSED
+        )
+        owners, sequences = self.owners[:count][moved], numbers(self._sequences)[:count][moved]
+        np.maximum.at(last, owners, sequences)
+        exact[owners[self.seen[:count][moved]]] = True
+        for number, identity in enumerate(self._identities):
+            if last[number] >= 0:
+                yield identity, Known(int(last[number]), bool(exact[number]))
+        for identity, known in start.items():
+            if identity not in self._last:
+                yield identity, known
 
     # What was expected, as columns, and where `compare` has found it.
 
@@ -197,7 +311,7 @@ class ExpectedPartition:
     @property
     def seen(self) -> Flags:
         """Whether the output has it."""
-        return np.frombuffer(self._seen, np.bool_)
+        return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
         """Identity and sequence of an expected record; None for a stranger."""
@@ -217,64 +331,6 @@ class ExpectedPartition:
             self._sequences[place],
             detail,
         )
-
-
-def compare_dead_letters(
-    input_topic: str,
-    topic: str,
-    invalid: dict[int, dict[int, bytes]],
-    letters: Iterator[tuple[int, int, RecordView]],
-    judged_to: dict[int, int],
-    report: Report,
-) -> None:
-    """Every invalid record must have exactly one dead letter that says where it came from.
-
-    Args:
-        input_topic: the name that must stand in the letters.
-        topic: the dead-letter topic.
-        invalid: input partition -> offset -> digest of the record's content.
-        letters: partition, offset and record of each dead letter.
-        judged_to: per input partition; invalid records before this offset must be there, later ones may be.
-        report: gets the counts and findings.
-    """
-    seen: set[tuple[int, int]] = set()
-    for at_partition, at_offset, letter in letters:
-        report.dead_letters += 1
-        origin = _origin(letter.headers, input_topic)
-        if origin is None or origin[1] not in invalid.get(origin[0], {}):
-            detail = f"stems from {'/'.join(map(str, origin)) if origin else 'nowhere: bad or missing headers'}"
-            report.add(Finding("unexpected", topic, None, None, at_partition, at_offset, None, None, detail))
-            continue
-        partition, offset = origin
-        if origin in seen:
-            report.add(Finding("doubled", topic, partition, offset, at_partition, at_offset, None, None))
-            continue
-        seen.add(origin)
-        own = RecordView(letter.key, letter.value, letter.headers[: -len(DEAD_LETTER_HEADERS)], 0)
-        if content(own, with_timestamp=False) != invalid[partition][offset]:
-            detail = "key, value or headers differ"
-            report.add(Finding("altered", topic, partition, offset, at_partition, at_offset, None, None, detail))
-    for partition, offsets in invalid.items():
-        for offset in offsets:
-            if (partition, offset) in seen:
-                continue
-            if offset < judged_to[partition]:
-                report.add(Finding("lost", topic, partition, offset, None, None, None, None, "has no dead letter"))
-            else:
-                report.pending += 1
-
-
-def _origin(headers: Headers, input_topic: str) -> tuple[int, int] | None:
-    """Partition and offset that the appended headers name; None where they are not as they must be."""
-    appended = headers[-len(DEAD_LETTER_HEADERS) :]
-    said = dict(appended)
-    if len(appended) != len(DEAD_LETTER_HEADERS) or set(said) != set(DEAD_LETTER_HEADERS):
-        return None
-    partition, offset = said["ratchet-partition"] or b"", said["ratchet-offset"] or b""
-    numbers = all(number.isdigit() and len(number) <= 19 for number in (partition, offset))
-    if not said["ratchet-reason"] or said["ratchet-topic"] != input_topic.encode() or not numbers:
-        return None
-    return int(partition), int(offset)
 
 
 def _place_key(identity: bytes, sequence: int) -> bytes:

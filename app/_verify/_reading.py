@@ -40,6 +40,10 @@ class Bounds:
     input_ends: dict[int, int]
     output_ends: dict[int, int]
     dead_letter_ends: dict[int, int]
+    input_begins: dict[int, int]
+    """First offsets that Kafka still has."""
+    output_begins: dict[int, int]
+    dead_letter_begins: dict[int, int]
 
 
 class Reader:
@@ -55,6 +59,8 @@ class Reader:
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._timeout_s = settings.kafka_timeout_s
+        self.topic_ids: dict[str, str] = {}
+        """Of each topic that was asked about: a topic that is created again has another."""
         counts = self._partition_counts([stream.input, stream.output, stream.dead_letters])
         self.partitions = counts[stream.input]
         self._dead_letter_partitions = counts[stream.dead_letters]
@@ -68,7 +74,7 @@ class Reader:
         """How far to compare. Waits for transactions that are open on the output, as long as they can live.
 
         Raises:
-            PositionLost: a topic no longer holds its beginning, so the verdicts cannot be recomputed.
+            PositionLost: the input ends before the committed offset.
             TransportError: a transaction stays open.
             BrokerUnavailable: Kafka does not answer.
         """
@@ -78,16 +84,25 @@ class Reader:
         try:
             judged, _ = self._committed(committed)
             ends: dict[str, dict[int, int]] = {}
+            begins: dict[str, dict[int, int]] = {}
             for topic, count in ((stream.output, self.partitions), (stream.dead_letters, self._dead_letter_partitions)):
                 # The commit's markers reach the topics one after the other: what was written by now must have ended.
-                written = self._ends(uncommitted, topic, count)
+                begins[topic], written = self._ends(uncommitted, topic, count)
                 ends[topic] = self._when_ended(committed, topic, written)
             settled, never = self._committed(committed)
-            input_ends = self._ends(committed, stream.input, self.partitions)
+            begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, self.partitions)
         finally:
             committed.close()
             uncommitted.close()
-        return Bounds(judged, settled, never, input_ends, ends[stream.output], ends[stream.dead_letters])
+        for partition, end in ends[stream.input].items():
+            if settled[partition] > end:
+                raise PositionLost(
+                    f"{stream.input} partition {partition} ends at offset {end}, and group {self._settings.app!r} has "
+                    f"committed {settled[partition]}: it was deleted and created again, or has lost its end. What it "
+                    "holds now is not what was judged; see docs/reference/halted.md"
+                )
+        spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
+        return Bounds(judged, settled, never, *next(spans), *next(spans))
 
     def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
         """The committed records from `begin` to before `end`, with their offsets.
@@ -129,12 +144,10 @@ class Reader:
         finally:
             consumer.close()
 
-    def dead_letters(self, bounds: Bounds) -> Iterator[tuple[int, int, RecordView]]:
-        """Partition, offset and record of every dead letter."""
-        for partition in range(self._dead_letter_partitions):
-            for offset, record in self.records(
-                self._stream.dead_letters, partition, bounds.dead_letter_ends[partition]
-            ):
+    def dead_letters(self, begins: dict[int, int], ends: dict[int, int]) -> Iterator[tuple[int, int, RecordView]]:
+        """Partition, offset and record of every dead letter from these offsets to those."""
+        for partition, end in ends.items():
+            for offset, record in self.records(self._stream.dead_letters, partition, end, begins[partition]):
                 yield partition, offset, record
 
     def stretches(self, changelog: str) -> dict[int, list[Stretch]]:
@@ -185,7 +198,9 @@ class Reader:
         counts = {}
         for topic, answer in admin.describe_topics(TopicCollection(topics), request_timeout=self._timeout_s).items():
             try:
-                counts[topic] = len(answer.result().partitions)
+                described = answer.result()
+                counts[topic] = len(described.partitions)
+                self.topic_ids[topic] = str(described.topic_id)
             except KafkaException as failure:
                 error = failure.args[0]
                 if error.code() == error.UNKNOWN_TOPIC_OR_PART:
@@ -212,17 +227,10 @@ class Reader:
         offsets = {found.partition: max(0, found.offset) for found in answered}
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
-    def _ends(self, consumer: Consumer, topic: str, count: int) -> dict[int, int]:
-        ends = {}
-        for partition in range(count):
-            first, end = self._bounds_of(consumer, topic, partition)
-            if first > 0:
-                raise PositionLost(
-                    f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without "
-                    "it the verdicts cannot be recomputed. Raise the topic's retention before the next run"
-                )
-            ends[partition] = end
-        return ends
+    def _ends(self, consumer: Consumer, topic: str, count: int) -> tuple[dict[int, int], dict[int, int]]:
+        """The first offset of each partition, and its end."""
+        spans = [self._bounds_of(consumer, topic, partition) for partition in range(count)]
+        return {n: first for n, (first, _) in enumerate(spans)}, {n: end for n, (_, end) in enumerate(spans)}
 
     def _bounds_of(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
         try:
@@ -237,7 +245,7 @@ class Reader:
         limit_s = self._settings.transaction_timeout_ms / 1000 + 15  # the broker looks for dead ones every 10 s
         began = said_at = time.monotonic()
         while True:
-            ends = self._ends(consumer, topic, len(written))
+            _, ends = self._ends(consumer, topic, len(written))
             still_open = [partition for partition, end in written.items() if ends[partition] < end]
             if not still_open:
                 return ends

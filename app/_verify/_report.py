@@ -83,6 +83,27 @@ class NeverJudged:
         return f"never judged: input partition {self.partition} offsets {self.start:,} to {self.end - 1:,}, {what}"
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where the proof of a partition begins, where that is not the beginning of its topics."""
+
+    partition: int
+    input: int
+    output: int
+    continued: bool
+    """Whether the last run had come up to there, as the state file says."""
+    gap_from: int | None = None
+    """Input from this offset to `input` was deleted after the last run and before this one: nobody has looked at it."""
+
+    def __str__(self) -> str:
+        where = (
+            f"partition {self.partition}: proven from input offset {self.input:,} and output offset {self.output:,} on"
+        )
+        if self.gap_from is not None:
+            return f"{where}; offsets {self.gap_from:,} to {self.input - 1:,} were deleted before verify came to them"
+        return f"{where}, where the last run ended" if self.continued else f"{where}; what came before is deleted"
+
+
 @dataclass
 class Report:
     """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
@@ -104,6 +125,15 @@ class Report:
     """Records in the dead-letter topic."""
     pending: int = 0
     """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
+    undecided: int = 0
+    """Records of which nothing came, and which may be repeats of what retention has deleted; and those of which came
+    what is deleted."""
+    before: int = 0
+    """Records in the output before the first that stems from input that is still there."""
+    begins: list[Begin] = field(default_factory=list)
+    """Partitions of which the proof does not begin at offset 0."""
+    state_written: bool | None = None
+    """Whether the next run goes on where this one ended; None: nobody asked for it."""
     halted: list[Halted] = field(default_factory=list)
     """As workers say it; where none can be asked, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
@@ -156,7 +186,9 @@ class Report:
     @property
     def is_compared(self) -> bool:
         """Whether all that workers have committed could be compared."""
-        if any(check.verdict == "unproven" for check in self.policies):
+        if self.undecided or any(check.verdict == "unproven" for check in self.policies):
+            return False
+        if any(begin.gap_from is not None for begin in self.begins):
             return False
         return self.results is None or self.results.proven_by is not None
 
@@ -199,6 +231,10 @@ class Report:
             "delivered": self.delivered,
             "dead_letters": self.dead_letters,
             "pending": self.pending,
+            "undecided": self.undecided,
+            "before": self.before,
+            "begins": [asdict(each) for each in self.begins],
+            "state_written": self.state_written,
             "halted": [asdict(each) for each in self.halted],
             "never_judged": [asdict(each) for each in self.never_judged],
             "proven": self.is_proven,

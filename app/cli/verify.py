@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,10 @@ def verify(
     results: Annotated[
         bool, typer.Option("--results", help="Go on into the result table of the settings' sink.")
     ] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="Go on where the last run with this file ended; for topics with a retention."),
+    ] = None,
     pending_ok: Annotated[
         bool,
         typer.Option("--pending-ok", help="For a look in between: input that waits for a worker is no exit code 3."),
@@ -51,13 +56,18 @@ def verify(
     from app._verify import halted_partitions, verify_results
     from app._verify import verify as verify_stream
     from app.settings import load
+    from errors import SettingsError
 
+    if state is not None and results:
+        raise SettingsError(
+            "--state, --results: the table can only be compared with the whole output; give one of them"
+        )
     settings = load(config)
     # A wrong name is said before Kafka is looked for.
     name, _ = result_stream(settings, stream) if results else settings.stream(stream)
     with choose_broker(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
-        report = verify_results(named, name, _spark) if results else verify_stream(named, name)
+        report = verify_results(named, name, _spark) if results else verify_stream(named, name, state=state)
         report.halted = halted_partitions(named, name)
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
@@ -88,6 +98,16 @@ def _show(console: Console, report: Report) -> None:
             console.print(f"  {check}", style="bold yellow" if check.verdict == "unproven" else None)
     if report.stretches:
         console.print(f"  {report.unjudged:,} records forwarded unjudged there")
+    for begin in report.begins:
+        console.print(f"  {begin}", style=None if begin.gap_from is None else "bold yellow")
+    if report.before:
+        console.print(f"  {report.before:,} records of the output stem from input that is deleted")
+    if report.undecided:
+        console.print(
+            f"  {report.undecided:,} records cannot be told: nothing came of them, and they may be repeats of what is "
+            "deleted, or what came of them is deleted",
+            style="bold yellow",
+        )
     for halted in report.halted:
         console.print(f"  halted: input partition {halted.partition}: {halted.error}", style="bold yellow")
     for never in report.never_judged:
@@ -102,6 +122,8 @@ def _show(console: Console, report: Report) -> None:
     )
     if report.is_waiting and not report.counts:
         console.print(f"not all proven: {report.pending:,} pending; see above", style="bold yellow")
+    if report.state_written is False:
+        console.print("the state stays as it was, because something is wrong; the next run will find it again")
 
 
 def _show_results(console: Console, found: ResultsReport) -> None:

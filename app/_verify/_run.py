@@ -1,0 +1,178 @@
+"""One run over a stream: where each partition begins, what its changelog says, and where the next run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app._policy import policy_topic
+from app._verify._baseline import Baseline
+from app._verify._compare import ExpectedPartition
+from app._verify._letters import Letters
+from app._verify._policies import PolicyTopic, check_stretches
+from app._verify._reading import Bounds, Reader
+from app._verify._report import Begin, Finding, NeverJudged, Report
+from app._verify._state import SavedState, StateWriter, Subject
+from app.settings import Settings, StreamSettings
+from errors import PositionLost
+from tables import Stretch
+
+
+def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
+    """Why the results of a stream cannot be proven."""
+    lost = baseline.input_from > 0
+    topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
+    return PositionLost(
+        f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without it rows of "
+        "the table cannot be told apart from invented ones. Without --results the topics are proven from there on"
+    )
+
+
+class Run:
+    """What a run over one stream keeps beside the comparison itself."""
+
+    def __init__(self, settings: Settings, name: str, reader: Reader, bounds: Bounds, report: Report) -> None:
+        self._settings, self._name, self._reader = settings, name, reader
+        self._bounds, self._report = bounds, report
+        self._stream = settings.streams[name]
+        self._policies: PolicyTopic | None = None
+        self._saved: SavedState | None = None
+        self._writer: StateWriter | None = None
+        self._baselines: dict[int, Baseline] = {}
+
+    @contextmanager
+    def continued(self, path: Path | None) -> Iterator[None]:
+        """Go on from a file, and put the next state in its place at the end, if nothing is wrong.
+
+        A state that moved on past a loss would hide it from the next run.
+
+        Raises:
+            StateFileRefused: it is damaged, of another proof, or cannot be written.
+        """
+        if path is None:
+            yield
+            return
+        subject = self._subject()
+        self._saved = SavedState.open(path, subject)
+        try:
+            self._writer = StateWriter(path, subject, self._bounds.dead_letter_ends)
+            try:
+                yield
+                if self._saved is not None:
+                    self._saved.refuse_more(self._reader.partitions)
+                self._report.state_written = not self._report.counts
+                if self._report.state_written:
+                    self._writer.finish()
+            finally:
+                self._writer.discard()
+        finally:
+            if self._saved is not None:
+                self._saved.close()
+
+    def letters(self) -> Letters:
+        """The dead letters that the last run has not seen."""
+        bounds = self._bounds
+        begins = dict(bounds.dead_letter_begins)
+        last = dict.fromkeys(begins, 0)
+        if self._saved is not None:
+            last.update(zip(begins, self._saved.dead_letters_from, strict=False))
+        for partition, ended in last.items():
+            self._refuse_shorter(self._stream.dead_letters, partition, ended, bounds.dead_letter_ends[partition])
+        whole = all(begins[partition] <= last[partition] for partition in begins)
+        starts = {partition: max(begins[partition], last[partition]) for partition in begins}
+        letters = Letters(self._stream.input, self._stream.dead_letters, whole=whole, report=self._report)
+        letters.read(self._reader.dead_letters(starts, bounds.dead_letter_ends))
+        return letters
+
+    def begin(self, partition: int) -> Baseline:
+        """Where a partition begins; to be asked in rising order."""
+        bounds, report = self._bounds, self._report
+        input_begin, output_begin = bounds.input_begins[partition], bounds.output_begins[partition]
+        saved = self._saved.partition(partition) if self._saved is not None else None
+        gap_from = None
+        if saved is None:
+            baseline = Baseline.after_retention(input_begin, output_begin)
+        else:
+            self._refuse_shorter(self._stream.input, partition, saved.input_from, bounds.input_ends[partition])
+            self._refuse_shorter(self._stream.output, partition, saved.output_from, bounds.output_ends[partition])
+            gap_from = saved.input_from if input_begin > saved.input_from else None
+            baseline = saved.moved_to(input_begin, output_begin)
+        if baseline.input_from or baseline.output_from:
+            where = (partition, baseline.input_from, baseline.output_from)
+            report.begins.append(Begin(*where, saved is not None, gap_from))
+        self._note_what_waits(partition)
+        return baseline
+
+    def check_stretches(self, partition: int, stretches: list[Stretch], begin: int) -> list[Stretch]:
+        """Look up in the policy topic what the changelog says of input from an offset on.
+
+        Returns:
+            those that were not judged, older ones as well
+        """
+        unjudged = [stretch for stretch in stretches if not stretch.deduplicate]
+        if not stretches:
+            return unjudged
+        if self._policies is None:
+            self._policies = self._reader.policies(policy_topic(self._settings.app))
+        checks = check_stretches(self._policies, self._settings, self._name, partition, stretches, begin)
+        for check in checks:
+            self._report.policies.append(check)
+            if check.verdict == "contradicted":
+                at = check.policy - 1 if check.policy else None
+                decided = None if at is None else 0
+                topic, start = self._policies.name, check.start
+                finding = Finding("contradicted", topic, partition, start, decided, at, None, None, str(check))
+                self._report.add(finding)
+        self._report.stretches += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
+        return unjudged
+
+    def end(
+        self, partition: int, expected: ExpectedPartition, letters_pending_from: int | None, lettered: list[int]
+    ) -> None:
+        """After a partition was compared: write down where the next run goes on in it."""
+        if self._writer is None:
+            return
+        bounds = self._bounds
+        ended = expected.settled_at(bounds.judged[partition], bounds.settled[partition], letters_pending_from)
+        self._writer.add(
+            partition,
+            input_from=ended,
+            output_from=max(expected.baseline.output_from, bounds.output_ends[partition]),
+            complete=expected.baseline.complete,
+            letters=[offset for offset in lettered if offset >= ended],
+            known=expected.known_at(ended),
+        )
+
+    def _note_what_waits(self, partition: int) -> None:
+        bounds, report = self._bounds, self._report
+        begin, settled, end = bounds.input_begins[partition], bounds.settled[partition], bounds.input_ends[partition]
+        report.pending += max(0, end - max(begin, settled))
+        if partition in bounds.uncommitted:
+            if end > begin:
+                report.never_judged.append(NeverJudged(partition, begin, end, deleted=False))
+        elif settled < begin:
+            report.never_judged.append(NeverJudged(partition, settled, begin, deleted=True))
+
+    def _refuse_shorter(self, topic: str, partition: int, ended: int, end: int) -> None:
+        if end < ended:
+            raise PositionLost(
+                f"{topic} partition {partition} ends at offset {end}, and the last run had come to {ended}: it has "
+                "lost its end. Look into it; to prove what is there now, delete the file of --state"
+            )
+
+    def _subject(self) -> Subject:
+        stream, ids = self._stream, self._reader.topic_ids
+        return Subject(
+            self._settings.app,
+            self._name,
+            str(stream.identity),
+            stream.sequence,
+            str(stream.sequence_form),
+            stream.input,
+            ids[stream.input],
+            stream.output,
+            ids[stream.output],
+            stream.dead_letters,
+            ids[stream.dead_letters],
+        )
