@@ -13,10 +13,11 @@ from pathlib import Path
 
 from app._embedded import EmbeddedBroker, free_port, node_settings
 from app._jars import KAFKA_VERSION
-from app._reach import wait_until_reachable
+from app._reach import require_answer, wait_until_reachable
 from app.settings import Settings
+from errors import SettingsError
 
-__all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "open_broker", "wait_until_reachable"]
+__all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "looked_at", "open_broker", "wait_until_reachable"]
 
 KAFKA_IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 
@@ -41,6 +42,20 @@ def choose_broker(settings: Settings | None = None) -> Iterator[str]:
     """The bootstrap of the Kafka to use; what was started for it ends with the context. See `open_broker`."""
     with open_broker(settings) as chosen:
         yield chosen.bootstrap
+
+
+@contextmanager
+def looked_at(settings: Settings) -> Iterator[str]:
+    """The bootstrap of the named Kafka, for a command that only looks: nothing is started and nothing waited for.
+
+    Raises:
+        SettingsError: none is named.
+        BrokerUnavailable: it does not answer within a few seconds.
+    """
+    if settings.bootstrap is None:
+        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    require_answer(settings.bootstrap, settings.kafka)
+    yield settings.bootstrap
 
 
 @contextmanager

@@ -17,6 +17,12 @@ ASK_FOR_S = 1.0
 """One question waits this long; the client goes on connecting in between."""
 
 
+REFUSED_FOR_S = 2.0
+SILENT_FOR_S = 6.0
+"""How long whoever only looks waits: a person does, so a broker that is just starting is not waited for. One that has
+much to do may be slow to answer, and is not said to be away."""
+
+
 class Reachability:
     """Asks one Kafka, as often as one likes, whether it answers.
 
@@ -55,6 +61,19 @@ class Reachability:
         self.cluster_id = answer.cluster_id
         return None if answer.brokers else "it knows of no broker yet"
 
+    def look(self) -> str | None:
+        """None when Kafka answered, else why not.
+
+        It is given up after `REFUSED_FOR_S` where it cannot be connected to, after `SILENT_FOR_S` where it is silent.
+        """
+        began = time.monotonic()
+        while (reason := self.ask()) is not None:
+            waited_s = time.monotonic() - began
+            if waited_s > (SILENT_FOR_S if self._reason is None else REFUSED_FOR_S):
+                return reason
+            time.sleep(0.05)  # an answer that lists no broker comes at once
+        return None
+
     def _note(self, error: KafkaError) -> None:
         # "All brokers are down" only says that the reasons before it hold for all of them.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - librdkafka's own codes are named so
@@ -91,6 +110,26 @@ def wait_until_reachable(
                 "or correct bootstrap (RATCHET_BOOTSTRAP) and the kafka options; kafka_timeout_s sets how long to wait"
             )
         time.sleep(0.05)  # an answer that lists no broker comes at once
+
+
+def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
+    """Return when Kafka has answered: the one check of all commands that only look.
+
+    Raises:
+        BrokerUnavailable: it did not within a few seconds; the sentence names the address.
+        SettingsError: the client refuses the options.
+    """
+    reason = Reachability(bootstrap, options).look()
+    if reason is not None:
+        raise BrokerUnavailable(no_answer(bootstrap, reason))
+
+
+def no_answer(bootstrap: str, reason: str) -> str:
+    """The sentence for whoever only looks."""
+    return (
+        f"Kafka at {bootstrap} does not answer ({reason}). Start it ('ratchet broker'), or correct bootstrap "
+        "(RATCHET_BOOTSTRAP) and the kafka options"
+    )
 
 
 def _text(error: BaseException) -> str:

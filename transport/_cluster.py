@@ -54,7 +54,9 @@ GONE_AFTER_S: Final = 10.0
 returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
 TOPIC_RESOURCE: Final = 2
 SAY_AFTER_S: Final = 5.0
-"""A leader change takes well under this; what takes longer is worth a line in the log, and one more every so often."""
+"""A leader change takes well under this; what takes longer is worth a line in the log, ..."""
+SAY_LEAST_OFTEN_S: Final = 60.0
+"""... and more of them with doubled pauses, up to this one: every lane has lines of its own."""
 
 
 class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
@@ -103,13 +105,15 @@ class Retry:
     def __init__(self, what: str, **facts: object) -> None:
         self.what, self.facts = what, facts
         self.pause_s = RETRY_FIRST_S
+        self.say_after_s = SAY_AFTER_S
         self.began = self.said = time.monotonic()
 
     async def wait(self, reason: object) -> None:
         """Sleep a little longer than the last time."""
         now = time.monotonic()
-        if now - self.said > SAY_AFTER_S:
+        if now - self.said > self.say_after_s:
             self.said = now
+            self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)
             log.warning(
                 "still trying", what=self.what, reason=explained(reason), seconds=round(now - self.began), **self.facts
             )

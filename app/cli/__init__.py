@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -43,8 +44,16 @@ def main() -> None:
     from app._logging import configure
 
     configure("warning")  # commands that run as services set the level of their settings
+    sys.exit(run())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. arguments: without the program's name; None: the process's own."""
     try:
-        cli()
+        cli(arguments)
     except RatchetError as error:
         print(f"ratchet: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 2
+    return 0

@@ -30,11 +30,14 @@ class Switch(StrEnum):
 @policy.command()
 def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
     """Show what holds for each stream, and who decided it."""
+    from app._broker import looked_at
     from app._policy_topic import read_policies
+    from app.settings import load
 
-    settings, bootstrap = _settings(config)
+    settings = load(config)
     _one(settings, stream, globally, needed=False)
-    _show(read_policies(settings, bootstrap), stream, globally, json)
+    with looked_at(settings) as bootstrap:
+        _show(read_policies(settings, bootstrap), stream, globally, json)
 
 
 @policy.command("set")
@@ -56,22 +59,15 @@ def unset(stream: OneStream = None, globally: All = False, config: Config = None
 
 
 def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
+    from app._broker import looked_at
     from app._policy_topic import read_policies, write_policy
-
-    settings, bootstrap = _settings(config)
-    _one(settings, stream, globally, needed=True)
-    offset = write_policy(settings, bootstrap, stream, deduplicate)
-    _show(read_policies(settings, bootstrap), stream, globally, json, offset)
-
-
-def _settings(config: Any) -> tuple[Settings, str]:
     from app.settings import load
-    from errors import SettingsError
 
     settings = load(config)
-    if settings.bootstrap is None:
-        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
-    return settings, settings.bootstrap
+    _one(settings, stream, globally, needed=True)
+    with looked_at(settings) as bootstrap:
+        offset = write_policy(settings, bootstrap, stream, deduplicate)
+        _show(read_policies(settings, bootstrap), stream, globally, json, offset)
 
 
 def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:

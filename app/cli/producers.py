@@ -35,17 +35,17 @@ def producers(
     import msgspec
     from rich.console import Console
 
+    from app._broker import looked_at
     from app._lookup import parse_identity, parse_limit
     from app.settings import load
-    from errors import SettingsError
 
     settings = load(config)
-    if settings.bootstrap is None:
-        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
     if stream is not None:
         settings.stream(stream)
     behind = parse_identity(None, after) if after else None
-    pages = asyncio.run(_pages(settings, settings.bootstrap, stream, behind, parse_limit(limit)))
+    most = parse_limit(limit)
+    with looked_at(settings) as bootstrap:
+        pages = asyncio.run(_pages(settings, bootstrap, stream, behind, most))
     if json:
         typer.echo(msgspec.json.encode({"topics": pages}).decode())
         return

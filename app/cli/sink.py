@@ -104,14 +104,14 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     from rich.table import Table
 
     from app import settings as settings_of_file
-    from app._broker import choose_broker
+    from app._broker import looked_at
     from app._results import planner_of, result_stream, said_as_ours, store_of
     from spark_sink import standing
 
     settings = settings_of_file.load(config)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
-    with choose_broker(settings) as bootstrap, said_as_ours():
+    with looked_at(settings) as bootstrap, said_as_ours():
         planner = planner_of(bootstrap, settings, chosen.output)
         found = standing(store_of(kept, chosen.output, planner.identity()), planner)
     if as_json:

@@ -35,17 +35,16 @@ def status(
 
     import msgspec
 
+    from app._broker import looked_at
     from app._lookup import parse_identity, parse_partition, parse_sequence
     from app.settings import load
-    from errors import SettingsError
 
     settings = load(config)
-    if settings.bootstrap is None:
-        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
     name, spec = settings.stream(stream)
     text = _identity(name, spec, producer, key, identity_hex)
     wanted = parse_identity(text, identity_hex), parse_sequence(sequence), parse_partition(partition)
-    found = asyncio.run(_ask(settings, name, *wanted))
+    with looked_at(settings) as bootstrap:
+        found = asyncio.run(_ask(bootstrap, settings, name, *wanted))
     if json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
@@ -71,10 +70,12 @@ def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | 
     return text or ""
 
 
-async def _ask(settings: Settings, stream: str, identity: bytes, sequence: int | None, partition: int | None) -> Lookup:
+async def _ask(
+    bootstrap: str, settings: Settings, stream: str, identity: bytes, sequence: int | None, partition: int | None
+) -> Lookup:
     from app.web import Inquiry
 
-    async with Inquiry(settings.bootstrap or "", settings) as inquiry:
+    async with Inquiry(bootstrap, settings) as inquiry:
         return await inquiry.lookup(stream, identity, sequence, partition)
 
 

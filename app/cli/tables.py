@@ -55,21 +55,21 @@ def tables(
     from rich.console import Console
 
     from app import settings as all_settings
+    from app._broker import looked_at
     from app._lookup import parse_identity, parse_sequence
-    from errors import SettingsError
 
     settings = all_settings.load(config)
-    if settings.bootstrap is None:
-        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
     chosen = settings.stream(stream)[0] if stream is not None else None
     asks_identity = identity is not None or identity_hex is not None or sequence is not None
     console = Console()
     if asks_identity:
-        wanted = parse_identity(identity, identity_hex)
-        found = asyncio.run(_lookup(settings, chosen, wanted, parse_sequence(sequence)))
+        wanted, number = parse_identity(identity, identity_hex), parse_sequence(sequence)
+        with looked_at(settings) as bootstrap:
+            found = asyncio.run(_lookup(bootstrap, settings, chosen, wanted, number))
         body, shown = msgspec.json.encode(found), _render_lookup(found)
     else:
-        overview = asyncio.run(_overview(settings, chosen))
+        with looked_at(settings) as bootstrap:
+            overview = asyncio.run(_overview(bootstrap, settings, chosen))
         body, shown = msgspec.json.encode(overview), _render_overview(overview, console.width >= WIDE)
     if json:
         typer.echo(body.decode())
@@ -78,26 +78,24 @@ def tables(
             console.print(part)
 
 
-async def _overview(settings: Settings, stream: str | None) -> Overview:
+async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> Overview:
     import dataclasses
 
     from app.web import Inquiry
 
-    async with Inquiry(_bootstrap(settings), settings) as inquiry:
+    async with Inquiry(bootstrap, settings) as inquiry:
         overview = await inquiry.overview()
     shown = [view for view in overview.streams if stream in (None, view.stream)]
     return dataclasses.replace(overview, streams=shown)
 
 
-async def _lookup(settings: Settings, stream: str | None, identity: bytes, sequence: int | None) -> Lookup:
+async def _lookup(
+    bootstrap: str, settings: Settings, stream: str | None, identity: bytes, sequence: int | None
+) -> Lookup:
     from app.web import Inquiry
 
-    async with Inquiry(_bootstrap(settings), settings) as inquiry:
+    async with Inquiry(bootstrap, settings) as inquiry:
         return await inquiry.lookup(stream, identity, sequence)
-
-
-def _bootstrap(settings: Settings) -> str:
-    return settings.bootstrap or ""
 
 
 def _render_overview(overview: Overview, wide: bool) -> Iterator[RenderableType]:

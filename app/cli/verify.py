@@ -51,7 +51,7 @@ def verify(
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     from rich.console import Console
 
-    from app._broker import choose_broker
+    from app._broker import looked_at
     from app._results import result_stream
     from app._verify import halted_partitions, verify_results
     from app._verify import verify as verify_stream
@@ -65,7 +65,7 @@ def verify(
     settings = load(config)
     # A wrong name is said before Kafka is looked for.
     name, _ = result_stream(settings, stream) if results else settings.stream(stream)
-    with choose_broker(settings) as bootstrap:
+    with looked_at(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
         report = verify_results(named, name, _spark) if results else verify_stream(named, name, state=state)
         report.halted = halted_partitions(named, name)

@@ -17,10 +17,11 @@ from app._group import Group, describe_group
 from app._inputs import never_had_a_record
 from app._lookup import QueryError, answer_of
 from app._producers import ProducersPage, merge_pages
+from app._reach import Reachability, no_answer
 from app._status import IdentityAnswer, ProducersAnswer, WorkerStatus
 from app.settings import Settings
 from app.web._kafka import InputPartition, KafkaView
-from app.web._model import KnownIdentity, Lookup, Overview, Stream, Worker, changelog_topic, known, merge
+from app.web._model import KnownIdentity, Lookup, Overview, Stream, Worker, changelog_topic, known, merge, without_kafka
 from errors import BrokerUnavailable
 from transport import client_options
 
@@ -57,6 +58,8 @@ class Inquiry:
         self._settings = settings
         client_options(bootstrap, settings.kafka)
         self._kafka = KafkaView(bootstrap, settings)
+        self._reach = Reachability(bootstrap, settings.kafka)
+        self._away: list[str] = []  # the sentence, where Kafka did not answer when it was asked last
         self._last_known: list[str] = []
         self._changelogs = {name: changelog_topic(settings, name) for name in settings.streams}
         self._overview: Overview | None = None
@@ -122,8 +125,11 @@ class Inquiry:
             partitions=rows,
             asked=sorted(asked),
             not_asked=sorted(partitions - asked),
-            problems=[f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()]
-            + _about_input(view),
+            problems=[
+                *self._away,
+                *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()),
+                *_about_input(view),
+            ],
             partition=partition,
             answer=answer,
             deduplicate=told.deduplicate if told else None,
@@ -153,16 +159,20 @@ class Inquiry:
             answers.values(),
             limit,
             {row.partition for row in view.partitions},
-            [f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()],
+            [*self._away, *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items())],
         )
 
     async def _ask(self) -> Overview:
-        problems: list[str] = []
-        group, positions = await self._ask_kafka(problems)
+        reason = await asyncio.to_thread(self._reach.look)
+        self._away = [] if reason is None else [no_answer(self._bootstrap, reason)]
+        problems = [*self._away]
+        group, positions = (None, {}) if self._away else await self._ask_kafka(problems)
         urls = self._urls(group)
         answers, failures = await self._ask_all(urls, "/status", WorkerStatus)
         problems += self._about(group, urls) + self._learn(answers)
         streams = merge(self._settings, answers, group, positions, self._changelogs)
+        if self._away:
+            streams = [without_kafka(each) for each in streams]
         problems += [
             f"stream {each.stream}: its input {each.input!r} does not exist yet"
             for each in streams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app._group import Group
 from app._lookup import Answer, Verdict
@@ -14,6 +14,9 @@ from app.web._results import Results
 
 UNSERVED = "unserved"
 """State of a partition that no live worker reported."""
+
+NO_KAFKA = "no Kafka"
+"""State of a partition whose lane would run, if Kafka answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,12 @@ def merge(
         )
         for name, stream in settings.streams.items()
     ]
+
+
+def without_kafka(stream: Stream) -> Stream:
+    """The stream while Kafka does not answer: its lanes are not running, whatever they think of themselves."""
+    rows = [replace(row, state=NO_KAFKA) if row.state == "running" else row for row in stream.partitions]
+    return replace(stream, partitions=rows)
 
 
 def changelog_topic(settings: Settings, stream: str) -> str:

@@ -42,6 +42,7 @@ STATES = {
     "halted": ("bad", "■"),
     "stopped": ("idle", "□"),
     "unserved": ("idle", "○"),
+    "no Kafka": ("bad", "▲"),
 }
 """Tone and shape of a state: the shape says without colour what the colour says. Others are shown as idle."""
 

@@ -378,9 +378,9 @@ async def test_pages_have_nothing_inline_and_nothing_from_elsewhere(
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", html)
     assert body["group"] is None
     assert body["workers"] == []
-    assert len(body["problems"]) == 2
-    assert all(str(nowhere.bootstrap) in problem for problem in body["problems"])
-    assert first.count(f"Kafka at {nowhere.bootstrap} did not answer") >= 2
+    assert len(body["problems"]) == 1
+    assert f"Kafka at {nowhere.bootstrap} does not answer" in body["problems"][0]
+    assert f"Kafka at {nowhere.bootstrap} does not answer" in first
 
 
 async def test_a_port_in_use_is_a_sentence(nowhere: Settings) -> None:
