@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import structlog
 
+from spark_sink._secrets import HidingFormatter
+
 NOISY: Final = ("aiokafka", "faust", "mode", "kafka", "aiohttp.access")
 """Libraries whose info lines tell of every heartbeat; their warnings and errors are kept."""
 
@@ -70,12 +72,11 @@ def configure(level: str) -> None:
         colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
+    handler.setFormatter(HidingFormatter(formatter))
     if level != "debug":
         handler.addFilter(KafkaAway())
     root = logging.getLogger()

@@ -9,7 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from errors import BrokerUnavailable, SettingsError
+from errors import BrokerUnavailable
+from producers import options_refused
 
 MESSAGE_EVERY_S = 5.0
 
@@ -48,8 +49,8 @@ class Reachability:
         }
         try:
             self._client = AdminClient(config)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"kafka: the Kafka client refuses these options: {_text(error)}") from error
+        except (KafkaException, ValueError, TypeError, OverflowError) as error:
+            raise options_refused(error, options) from None
 
     def ask(self, timeout_s: float = ASK_FOR_S) -> str | None:
         """None when Kafka answered within that many seconds, else why not."""

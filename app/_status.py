@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from app._http import guard, json_refusal, reachable_host, url_of
 from app._lookup import QueryError, Verdict, parse_identity, parse_limit, parse_query, parse_sequence, verdict_of
+from errors import SetupError
 
 log = structlog.get_logger(__name__)
 
@@ -219,7 +220,7 @@ class StatusServer:
         """Bind a free port and serve. Returns the URL others reach it by.
 
         Raises:
-            OSError: the host cannot be bound.
+            SetupError: the host cannot be bound.
         """
         host = reachable_host(self._host)
         application = web.Application(middlewares=[guard({host, self._host}, json_refusal)])
@@ -231,9 +232,12 @@ class StatusServer:
         await runner.setup()
         try:
             await web.TCPSite(runner, self._host, 0).start()
-        except OSError:
+        except (OSError, ValueError) as error:  # ValueError: no host name can be that
             await runner.cleanup()
-            raise
+            raise SetupError(
+                f"the worker's status cannot be served on {self._host!r}: {getattr(error, 'strerror', None) or error}. "
+                "Choose another web.host; 127.0.0.1 is this machine alone"
+            ) from None
         self._runner = runner
         url = url_of(host, int(runner.addresses[0][1]))
         log.info("status_address", url=url)

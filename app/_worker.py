@@ -22,7 +22,7 @@ from app._reach import wait_until_reachable
 from app._status import StatusServer
 from app._topics import StreamTopics, prepare, prepare_policy
 from app.settings import Settings
-from errors import BrokerUnavailable, StateFolderInUse
+from errors import BrokerUnavailable, SettingsError, StateFolderInUse
 from transport import done_before
 
 log = structlog.get_logger(__name__)
@@ -107,10 +107,19 @@ def state_folder(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; the lock goes with the process, however it ends.
 
     Raises:
+        SettingsError: it is a file, or cannot be made or written.
         StateFolderInUse: another worker holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (folder / "worker.lock").open("a+") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (folder / "worker.lock").open("a+")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(
+            f"state_folder: {str(folder)!r} cannot be used: {why}. Name a folder that this user may make and write "
+            "(--state-folder or RATCHET_STATE_FOLDER)"
+        ) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,6 @@ is one), from `RATCHET_*` variables, which win over the file (`RATCHET_BOOTSTRAP
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -29,13 +28,27 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
+from app._mistakes import PREFIX, no_such_setting, sentences, unreadable
 from errors import SettingsError
+from spark_sink._secrets import keep
 from tables import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
-PREFIX = "RATCHET_"
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 """RATCHET_* variables that are not settings: the config file, and what the `ratchet` script itself reads."""
+
+NO_SECRETS = frozenset(
+    {
+        "client.id",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "security.protocol",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+"""Client options that are words of every text (PLAIN, ratchet), and are therefore not looked for in what is written.
+No message of ours quotes them either."""
 
 STREAM_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
@@ -201,19 +214,27 @@ class SinkSettings(_Section):
     name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
 
+    def __repr__(self) -> str:
+        """Without any value: queries and paths are nobody's business either."""
+        return "SinkSettings(...)"
+
+    __str__ = __repr__
+
 
 class Settings(BaseSettings):
     """The whole of it. Build with `load()`, which turns every mistake into a sentence."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
     app: str = Field(default="ratchet", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     """Name of the consumer group, prefix of transactional ids and of changelog topics."""
     bootstrap: str | None = None
     """host:port[,host:port]; None: testcontainers where Docker answers, else the embedded broker."""
-    kafka: ClientOptions = Field(default_factory=dict)
+    kafka: ClientOptions = Field(default_factory=dict, repr=False)
     """Client options in librdkafka's names (security.protocol, sasl.*, ssl.*), passed on untouched."""
-    kafka_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    kafka_timeout_s: float = Field(default=60.0, gt=0, le=1_000_000, allow_inf_nan=False)
     """How long a part keeps trying to reach Kafka at its start before it gives up with an error, in seconds."""
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
     deduplicate: bool | None = None
@@ -235,7 +256,7 @@ class Settings(BaseSettings):
     """Memory that a worker's last sequences may take, in MiB, shared by its streams and partitions. What does not fit
     is looked up in the local store: the same results, more slowly."""
     web: WebSettings = WebSettings()
-    sink: SinkSettings = SinkSettings()
+    sink: SinkSettings = Field(default=SinkSettings(), repr=False)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("bootstrap")
@@ -320,6 +341,9 @@ class Settings(BaseSettings):
         return self.create_topics if own is None else own
 
 
+SECTIONS: dict[str, type[BaseModel]] = {"streams": StreamSettings, "web": WebSettings, "sink": SinkSettings}
+
+
 def load(path: Path | None = None, **overrides: Any) -> Settings:
     """Read file and variables.
 
@@ -333,11 +357,24 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     values = _read(path)
     _refuse_unknown_variables(os.environ)
     try:
-        return Settings(**_merged(_merged(values, _Variables(Settings)()), overrides))
+        settings = Settings(**_merged(_merged(values, _Variables(Settings)()), overrides))
     except ValidationError as error:
-        raise SettingsError("\n".join(_sentences(error))) from None
+        raise SettingsError("\n".join(sentences(error, Settings, SECTIONS))) from None
     except UnreadableVariable as error:
-        raise SettingsError(_unreadable(error)) from None
+        raise SettingsError(unreadable(error)) from None
+    keep(_secrets(settings))
+    return settings
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    """Every value that must not be written, wherever a library quotes it."""
+    for name, value in settings.kafka.items():
+        if isinstance(value, str) and name not in NO_SECRETS:
+            yield value
+    kept = settings.sink
+    for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):
+        if secret is not None:
+            yield secret.get_secret_value()
 
 
 def _merged(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,7 +402,7 @@ def _read(path: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     for name in values:
         if name.startswith("_"):  # pydantic-settings would take such a name for an option of its own
-            raise SettingsError(f"{name}: {_no_such_setting(name, set(Settings.model_fields))}. Remove it from {path}")
+            raise SettingsError(f"{name}: {no_such_setting(name, set(Settings.model_fields))}. Remove it from {path}")
     # Joined here already, so that a variable and a table of the file that mean one option meet under one name.
     if "kafka" in values:
         try:
@@ -382,36 +419,4 @@ def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
             continue
         name = variable[len(PREFIX) :].split("__")[0].lower()
         if name not in fields:
-            raise SettingsError(f"{variable}: {_no_such_setting(name, fields)}. Unset the variable or correct its name")
-
-
-def _unreadable(error: UnreadableVariable) -> str:
-    named = re.search(r'field "(\w+)"', str(error))
-    variable = f"{PREFIX}{named[1].upper()}" if named else f"A {PREFIX}* variable"
-    return f"{variable}: not valid JSON. Write the section as a JSON object, or name a setting in it: {PREFIX}WEB__PORT"
-
-
-def _sentences(error: ValidationError) -> Iterator[str]:
-    for mistake in error.errors():
-        where = [str(part) for part in mistake["loc"]]
-        name = ".".join(where) or "settings"
-        if mistake["type"] == "extra_forbidden":
-            yield f"{name}: {_no_such_setting(where[-1], _siblings(where))}. Remove it or correct its name"
-        elif mistake["type"] == "missing":
-            yield f"{name}: is missing. Add it to the settings file or set {PREFIX}{'__'.join(where).upper()}"
-        else:
-            message = mistake["msg"].removeprefix("Value error, ")
-            given = "" if isinstance(mistake["input"], (dict, BaseModel)) else f" (given: {mistake['input']!r})"
-            yield f"{name}: {message}{given}"
-
-
-def _siblings(where: list[str]) -> set[str]:
-    sections: dict[str, type[BaseModel]] = {"streams": StreamSettings, "web": WebSettings, "sink": SinkSettings}
-    section = sections.get(where[0], Settings) if len(where) > 1 else Settings
-    return set(section.model_fields)
-
-
-def _no_such_setting(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known))}"
-    return f"there is no such setting ({hint})"
+            raise SettingsError(f"{variable}: {no_such_setting(name, fields)}. Unset the variable or correct its name")

@@ -6,7 +6,7 @@ room needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, 
 """
 
 from producers._async import AsyncProducer
-from producers._client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in
+from producers._client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in, options_refused
 from producers._file_set import FileSet, open_files, records_of
 from producers._files import FileSource
 from producers._formats import Format
@@ -43,6 +43,7 @@ __all__ = [
     "made_topic",
     "no_broker_is_let_in",
     "open_files",
+    "options_refused",
     "partition_of",
     "publish",
     "records_of",

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from confluent_kafka import KafkaError
 
-from errors import RatchetError, RecordTooLarge, TopicError, TopicMissing, TransportError
+from errors import RatchetError, RecordTooLarge, SettingsError, TopicError, TopicMissing, TransportError
 
 ATTEMPT_S = 2.0
 """A question to Kafka is asked again after this long without an answer, with a message, in seconds."""
@@ -95,3 +97,16 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
     if error.code() in NOT_ALLOWED:
         return TopicError(said)
     return TransportError(f"{said}. What was acknowledged stays published; start again to go on after it")
+
+
+def options_refused(error: BaseException, options: Mapping[str, object]) -> SettingsError:
+    """Names the option that librdkafka does not take, and not its value, which may be a secret."""
+    first = error.args[0] if error.args else error
+    text = first.str() if isinstance(first, KafkaError) else str(first)
+    named = [name for name in options if f'"{name}"' in text]
+    if not named:
+        return SettingsError(
+            f"kafka: the Kafka client refuses these options: {', '.join(sorted(map(str, options)))}. Correct them"
+        )
+    why = "there is no such option" if "No such configuration" in text else "its value is not one that it can have"
+    return SettingsError(f"kafka.{named[0]}: the Kafka client refuses it: {why}. Correct or remove it")

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from errors import BrokerUnavailable, SettingsError, TopicError, TopicMissing
-from producers._client import ATTEMPT_S, PASSING, explained, no_broker_is_let_in
+from errors import BrokerUnavailable, TopicError, TopicMissing
+from producers._client import ATTEMPT_S, PASSING, explained, no_broker_is_let_in, options_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def admin_client(options: Mapping[str, str | int | bool]) -> AdminClient:
     try:
         return AdminClient({"log_level": 0, **options})
     except (KafkaException, ValueError, TypeError) as error:
-        raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
+        raise options_refused(error, options) from None
 
 
 def describe_topic(

@@ -25,6 +25,7 @@ from spark_sink._open import STORE_KINDS, Place, make_store
 from spark_sink._plan import TopicPlanner
 from spark_sink._reading import MAX_RECORDS, Job
 from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
+from spark_sink._secrets import HidingFormatter, hidden, hide_in_tracebacks, keep
 from spark_sink._session import spark_session
 from spark_sink._shape import Kind, Shape
 from spark_sink._structured import run_structured
@@ -54,6 +55,9 @@ PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
 STORAGE_VARIABLE = "SPARK_SINK_STORAGE_OPTIONS"
 CATALOG_VARIABLE = "SPARK_SINK_CATALOG"
 
+WORDS = frozenset({"client.id", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "security.protocol"})
+"""Client options whose values are words of every text: not looked for in what is written."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; or, where the first word is `vacuum`, remove what killed ones have left.
@@ -69,22 +73,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.Namespace() if removing else _parser().parse_args(words)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    hide_in_tracebacks()
+    for handler in logging.getLogger().handlers:
+        if handler.formatter is not None and not isinstance(handler.formatter, HidingFormatter):
+            handler.setFormatter(HidingFormatter(handler.formatter))
     try:
         if removing:
             run_vacuum(words[1:], _place)
         else:
             _run(options)
     except Fenced as error:
-        print(f"fenced: {error}", file=sys.stderr)
+        print(hidden(f"fenced: {error}"), file=sys.stderr)
         return EXIT_FENCED
     except SinkError as error:
-        print(f"refused: {error}", file=sys.stderr)
+        print(hidden(f"refused: {error}"), file=sys.stderr)
         return EXIT_REFUSED
     return EXIT_OK
 
 
 def _run(options: argparse.Namespace) -> None:
     client = _options_of_variable(CLIENT_VARIABLE) | _pairs("--kafka-option", options.kafka_option)
+    keep(value for name, value in client.items() if name not in WORDS)
     reader = _options_of_variable(READER_VARIABLE) | _pairs("--spark-kafka-option", options.spark_kafka_option)
     recipe = Recipe(
         options.columns,
@@ -173,7 +182,7 @@ def _avro(options: argparse.Namespace) -> AvroValues | None:
 
 
 def _place(options: argparse.Namespace) -> Place:
-    return Place(
+    place = Place(
         options.store,
         options.path,
         options.table,
@@ -182,6 +191,8 @@ def _place(options: argparse.Namespace) -> Place:
         _options_of_variable(STORAGE_VARIABLE),
         _options_of_variable(CATALOG_VARIABLE),
     )
+    keep([place.url, place.password, *place.storage_options.values(), *place.catalog.values()])
+    return place
 
 
 def _transform(options: argparse.Namespace) -> Transform | None:

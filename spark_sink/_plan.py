@@ -57,7 +57,10 @@ class TopicPlanner:
                 {"bootstrap.servers": bootstrap, **options}, logger=logging.getLogger("spark_sink.kafka")
             )
         except KafkaException as error:
-            raise KafkaUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
+            text = error.args[0].str()
+            if not text.startswith("No such configuration property"):  # other texts quote the value
+                text = "the value of " + next((name for name in options if f'"{name}"' in text), "one of them")
+            raise KafkaUnavailable(f"the Kafka client refuses its options: {text}") from None
 
     def identity(self) -> int:
         """63 bits of the topic's id (KIP-516), which differs after the topic was deleted and created again.

@@ -27,6 +27,9 @@ _SSL = {
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 }
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+"""aiokafka has OAUTHBEARER too, but needs code of the user's own for it."""
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 """Options of these families decide who may read what: one that is not understood is refused, not ignored."""
 
@@ -52,6 +55,12 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
             raise SettingsError(
                 f"kafka.{name}: the worker has no counterpart for this option. It understands "
                 f"{', '.join(sorted({*_DIRECT, *_SSL}))}"
+            )
+    for name, words in (("security_protocol", PROTOCOLS), ("sasl_mechanism", MECHANISMS)):
+        if known.get(name, words[0]) not in words:
+            option = next(each for each in options if _DIRECT.get(each) == name)
+            raise SettingsError(
+                f"kafka.{option}: the worker cannot use the one that is given. Write one of {', '.join(words)}"
             )
     if known.get("security_protocol") in {"SSL", "SASL_SSL"}:
         known["ssl_context"] = _ssl_context(options)

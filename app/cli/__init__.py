@@ -42,7 +42,9 @@ cli.add_typer(sink, name="sink")
 def main() -> None:
     """Entry point of `ratchet`: an error of ours becomes its sentence on stderr and exit code 2."""
     from app._logging import configure
+    from spark_sink._secrets import hide_in_tracebacks
 
+    hide_in_tracebacks()
     configure("warning")  # commands that run as services set the level of their settings
     sys.exit(run())
 
@@ -52,7 +54,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         cli(arguments)
     except RatchetError as error:
-        print(f"ratchet: {error}", file=sys.stderr)
+        from spark_sink._secrets import hidden
+
+        print(hidden(f"ratchet: {error}"), file=sys.stderr)
         return 2
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 2

@@ -14,7 +14,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from app.settings import Settings
-from errors import BrokerUnavailable, SettingsError
+from errors import BrokerUnavailable
+from producers import options_refused
 
 TIMEOUT_S = 5.0
 """A page or a command that waits longer than this for Kafka should say so instead."""
@@ -47,10 +48,8 @@ class KafkaView:
         # log_level: librdkafka writes each failed connection to stderr; `read` raises it instead.
         try:
             self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka})
-        except KafkaException as error:
-            raise SettingsError(
-                f"kafka: the client refuses its options: {error.args[0].str()}. Correct them"
-            ) from error
+        except (KafkaException, ValueError, TypeError, OverflowError) as error:
+            raise options_refused(error, settings.kafka) from None
 
     def read(self, changelogs: dict[str, str]) -> dict[str, list[InputPartition]]:
         """Each stream's input partitions; an empty list where the input topic does not exist.

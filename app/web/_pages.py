@@ -75,12 +75,12 @@ class WebServer:
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no host name can be that
             await runner.cleanup()
             raise SetupError(
-                f"the page cannot be served on {host} port {port}: {error.strerror or error}. "
+                f"the page cannot be served on {host!r} port {port}: {getattr(error, 'strerror', None) or error}. "
                 "Choose others with web.host and web.port, or port 0 for a free one"
-            ) from error
+            ) from None
         self._runner = runner
         return url_of(shown, int(runner.addresses[0][1]))
 

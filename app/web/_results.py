@@ -14,6 +14,7 @@ from app._results import place_of, planner_of, result_stream, store_of
 from app.settings import Settings
 from errors import SettingsError
 from spark_sink import SinkError, Standing, TopicPlanner, standing
+from spark_sink._secrets import hidden
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +102,7 @@ class ResultsView:
                 self._planner = planner_of(self._bootstrap, self._settings, stream.output, KAFKA_TIMEOUT_S)
             found = standing(store_of(kept, stream.output, self._planner.identity()), self._planner)
         except (SinkError, SettingsError) as error:
-            return replace(self._last, error=str(error))
+            return replace(self._last, error=hidden(str(error)))
         except Exception:  # of a store's own library; its text may have anything in it
             log.exception("results_failed")
             return replace(self._last, error=f"store {kept.store} cannot be asked; the log of this page says why")

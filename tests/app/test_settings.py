@@ -256,7 +256,7 @@ def test_variables_of_the_script_are_no_mistake(monkeypatch: pytest.MonkeyPatch,
         ('[sink]\nname = "../results"', "sink.name: String should match"),
         (
             '[sink]\nstore = "shelf"',
-            "sink.store: Input should be 'delta', 'postgres', 'duckdb' or 'iceberg' (given: 'shelf')",
+            "sink.store: Input should be 'delta', 'postgres', 'duckdb' or 'iceberg'",
         ),
         (STREAM + 'identity = "user"', "streams.events.identity: Input should be 'partition', 'key' or 'producer'"),
         (STREAM + 'compression = "lz5"', "streams.events.compression: Input should be 'input', 'none', 'gzip'"),

@@ -1,0 +1,58 @@
+"""What a person can get wrong about folders and addresses ends in a sentence, not in a traceback."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from worker_process import Site
+
+from app._status import StatusServer
+from app._worker import state_folder
+from app.settings import Settings
+from app.web import WebServer
+from errors import SettingsError, SetupError
+from tests.app.known_worker import KnownWorker
+
+STREAM = """
+[web]
+host = "{host}"
+[streams.orders]
+input = "{app}.in"
+output = "{app}.out"
+dead_letters = "{app}.dead"
+partitions = 1
+"""
+NOT_OURS = "203.0.113.7"
+"""Of TEST-NET-3 (RFC 5737): no machine has it."""
+
+
+@pytest.mark.parametrize("name", ["a file", "a file/below", "a" * 300, "no\0name"])
+def test_a_state_folder_that_cannot_be_one_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(SettingsError, match=r"state_folder: .* cannot be used: .*--state-folder"):
+        with state_folder(tmp_path / name):
+            pass
+
+
+@pytest.mark.parametrize("host", [NOT_OURS, "no such host", "a..b", "x" * 70 + ".example", "ä" * 300, "1.2.3.4.5:6"])
+async def test_an_address_that_cannot_be_bound_is_named(host: str) -> None:
+    with pytest.raises(SetupError, match=r"cannot be served on .*web\.host"):
+        await StatusServer(KnownWorker(), host).start()
+    with pytest.raises(SetupError, match=r"cannot be served on .*web\.host"):
+        await WebServer("127.0.0.1:1", Settings(web={"host": host})).start()  # type: ignore[arg-type]
+
+
+def test_the_worker_says_both_and_ends(broker: str, tmp_path: Path) -> None:
+    app = f"sentences-{uuid.uuid4().hex[:8]}"
+    place = Site(tmp_path, broker, app, STREAM.format(app=app, host=NOT_OURS))
+    (tmp_path / "file").write_text("")
+    for arguments, sentence in (
+        (["--state-folder", str(tmp_path / "file")], f"state_folder: '{tmp_path / 'file'}' cannot be used"),
+        ([], f"the worker's status cannot be served on '{NOT_OURS}'"),
+    ):
+        refused = place.command("worker", *arguments)
+        assert refused.returncode == 2, refused.stderr
+        assert sentence in refused.stderr
+        assert "Traceback" not in refused.stderr
