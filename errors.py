@@ -13,6 +13,7 @@
     ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
     ├── TransportError              a partition cannot go on as it is
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
+    │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
     │   ├── PositionLost            the committed offset is outside what the topic still holds
     │   ├── LogTruncated            the log lost its end after it was read; others may stand at its offsets
     │   ├── RecordTooLarge          a record does not fit the topic it has to go to
@@ -90,6 +91,10 @@ class TransportError(RatchetError):
 
 class CorruptBatch(TransportError):
     """Fetched bytes are not a valid record batch; the partition halts, as Kafka's own consumers do."""
+
+
+class BatchTooLarge(TransportError):
+    """A batch unpacks to more than it may; its partition halts, the others go on."""
 
 
 class PositionLost(TransportError):

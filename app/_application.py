@@ -71,12 +71,13 @@ class Stream:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             output_limit=self.topics.output_limit,
             dead_letters_limit=self.topics.dead_letters_limit,
+            batch_most=settings.max_batch_mb << 20,
         )
         return Lane(cluster, spec, self.sequences.partition(number), deliver, switch)
 
-    def standby(self, cluster: Cluster, number: int) -> Standby:
+    def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """The standby of one partition."""
-        return Standby(cluster, self.sequences.partition(number), number)
+        return Standby(cluster, self.sequences.partition(number), number, settings.max_batch_mb << 20)
 
 
 class Application:
@@ -121,7 +122,7 @@ class Application:
                 changelog: partial(stream.lane, self.cluster, settings, StreamSwitch(self.policies, stream.name))
                 for changelog, stream in by_changelog.items()
             },
-            {changelog: partial(stream.standby, self.cluster) for changelog, stream in by_changelog.items()},
+            {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
         )
         for stream in self.streams.values():
             self.app.tables.add(

@@ -255,6 +255,9 @@ class Settings(BaseSettings):
     state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
     """Memory that a worker's last sequences may take, in MiB, shared by its streams and partitions. What does not fit
     is looked up in the local store: the same results, more slowly."""
+    max_batch_mb: int = Field(default=64, ge=1, le=1_024)
+    """What one record batch may unpack to, in MiB; a partition with a larger one halts. Forwarding one takes at most
+    three times as much."""
     web: WebSettings = WebSettings()
     sink: SinkSettings = Field(default=SinkSettings(), repr=False)
     log_level: Literal["debug", "info", "warning", "error"] = "info"

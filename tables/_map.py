@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tables import _aging as aging
 from tables import _entries as entries
 from tables import _kernels as kernels
-from transport import EncodedBatch, RecordBatch, entry_batch
+from transport import BATCH_WRITTEN, EncodedBatch, RecordBatch, entry_batch
 from transport import _kernels as records
 
 Number = TypeVar("Number", bound=np.generic)
@@ -372,6 +372,7 @@ class LastSequences:
             limit: bytes, max.message.bytes of the changelog topic
             begin: of the changes, in their order; those before it are left out
         """
+        limit = min(limit, BATCH_WRITTEN)
         slots = self._slots[begin : self.changes]
         room = records.HEADER_SIZE + sum(map(len, head or ())) + ENTRY_OVERHEAD
         room += int(self._lengths[slots].sum()) + len(slots) * ENTRY_OVERHEAD

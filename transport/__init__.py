@@ -12,7 +12,7 @@ from transport._crash import POINTS as CRASH_POINTS
 from transport._crash import SETTLEMENT_POINTS, crash_point
 from transport._crash import VARIABLE as CRASH_AT
 from transport._delivery import Delivery
-from transport._encoding import EncodedBatch, entry_batch, forward, pack_entries
+from transport._encoding import BATCH_WRITTEN, EncodedBatch, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Lane
 from transport._lane_spec import LaneSpec, LaneState, LaneStatus
@@ -27,6 +27,7 @@ from transport._standby import Standby
 from transport._until_stopped import done_before
 
 __all__ = [
+    "BATCH_WRITTEN",
     "CRASH_AT",
     "CRASH_POINTS",
     "EARLIEST",

@@ -12,7 +12,7 @@ from transport import _owner as owners
 from transport._by_id import NO_EPOCH, id_text
 from transport._cluster import EARLIEST, LATEST, Cluster, replaced
 from transport._owner import Owner
-from transport._record_batch import RecordBatch, read_chunk
+from transport._record_batch import BATCH_MOST, RecordBatch, read_chunk
 
 log = structlog.get_logger(__name__)
 
@@ -60,8 +60,16 @@ class ChangelogReader(Protocol):
 class Changelog:
     """One changelog partition and the state it is read into. Only committed entries are seen."""
 
-    def __init__(self, cluster: Cluster, state: ChangelogReader, partition: int, connection: Hashable) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: ChangelogReader,
+        partition: int,
+        connection: Hashable,
+        batch_most: int = BATCH_MOST,
+    ) -> None:
         self.cluster, self.state, self.partition, self._connection = cluster, state, partition, connection
+        self._batch_most = batch_most
         self.topic_id = b""
         """16 bytes, as of the last `restore`."""
         self._seen = Sighting(0, NO_EPOCH)
@@ -160,6 +168,7 @@ class Changelog:
             PositionLost: the changelog does not hold the state's position (any more).
             TopicReplaced: behind its name is another topic now.
             LogTruncated: it lost entries that were applied.
+            BatchTooLarge: a batch unpacks to more than it may.
         """
         state = self.state
         epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
@@ -181,4 +190,4 @@ class Changelog:
             topic_id=self.topic_id,
             last_epoch=epoch,
         )
-        return read_chunk(topic, partition, position, fetched.data, fetched.aborted)
+        return read_chunk(topic, partition, position, fetched.data, fetched.aborted, most=self._batch_most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ class Delivery:
         self.batch = batch
         self.spec = lane.spec
         self.policy = lane.switch.policy
-        self.outputs: list[tuple[str, EncodedBatch]] = []
+        self.outputs: deque[tuple[str, EncodedBatch]] = deque()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def forward(self, keep: NDArray[np.bool_]) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
-from aiokafka import codec
 from crc32c import crc32c
 from numpy.typing import NDArray
 
 from errors import RecordTooLarge
 from transport import _kernels as kernels
+from transport._compression import compress_into
 from transport._record_batch import (
     CODECS,
     CRC_FROM,
@@ -33,14 +32,9 @@ _PRODUCER_STATE_AT: Final = 43
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = 17
 
-COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
-    # Kafka's own default levels for gzip and zstd. For lz4 the broker's default, 9, costs ten times the time of 1 for a
-    # few per cent of size; the Java client's default output is the fast one.
-    "gzip": partial(codec.gzip_encode, compresslevel=6),
-    "snappy": codec.snappy_encode,
-    "lz4": partial(codec.lz4_encode, level=1),
-    "zstd": partial(codec.zstd_encode, level=3),
-}
+BATCH_WRITTEN: Final = 1_048_588
+"""bytes of records, Kafka's default for max.message.bytes: larger batches are written only where one record needs it.
+Several are under way at once, and each is copied on its way into the socket."""
 
 
 @dataclass(slots=True)
@@ -74,11 +68,9 @@ def finish(records: Bytes, count: int, base_time: int, top_time: int, compressio
         top_time: ms, the highest timestamp
         compression: "none", "gzip", "snappy", "lz4" or "zstd"
     """
-    if compression == "none":
-        buffer = records.data
-    else:
-        packed = COMPRESS[compression](records[kernels.HEADER_SIZE :].tobytes())
-        buffer = memoryview(bytearray(bytes(kernels.HEADER_SIZE) + packed))
+    buffer = records.data
+    if compression != "none":
+        buffer = compress_into(CODECS[compression], buffer[kernels.HEADER_SIZE :], kernels.HEADER_SIZE)
     attributes = TRANSACTIONAL | CODECS[compression]
     HEAD.pack_into(
         buffer, 0, 0, len(buffer) - LENGTH_FROM, -1, 2, 0, attributes, count - 1, base_time, top_time, -1, -1, 0, count
@@ -87,7 +79,7 @@ def finish(records: Bytes, count: int, base_time: int, top_time: int, compressio
 
 
 def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression: str) -> Iterator[EncodedBatch]:
-    """Kept records of a batch, bodies untouched, as batches of at most limit bytes each.
+    """Kept records of a batch, bodies untouched, as batches of at most limit and about `BATCH_WRITTEN` bytes each.
 
     Args:
         batch: what was fetched
@@ -103,12 +95,13 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
     bodies = batch.columns[kernels.BODY_END] - batch.columns[kernels.BODY]
     total = int(bodies.sum()) + batch.count * kernels.RECORD_OVERHEAD
     longest = int(bodies.max()) + kernels.RECORD_OVERHEAD
-    room = kernels.HEADER_SIZE + min(total, max(limit, longest))
+    size = min(limit, BATCH_WRITTEN)
+    room = kernels.HEADER_SIZE + min(total, max(size, longest))
     at = 0
     while at < batch.count:
         first = at
         out = np.empty(room, np.uint8)
-        at, end, count, base_time, top_time = kernels.write_records(batch.data, batch.columns, keep, at, out, limit)
+        at, end, count, base_time, top_time = kernels.write_records(batch.data, batch.columns, keep, at, out, size)
         if not count:
             return
         encoded = finish(out[:end], count, base_time, top_time, compression)
@@ -131,19 +124,29 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
     Raises:
         RecordTooLarge: it does not fit.
     """
-    at, end = int(batch.columns[kernels.HEADERS, index]), int(batch.columns[kernels.BODY_END, index])
-    body = batch.data[int(batch.columns[kernels.BODY, index]) : at].tobytes()
-    old = batch.data[at:end].tobytes()
-    count, skip = read_varint(old, 0)
+    begin, at, end = (int(batch.columns[row, index]) for row in (kernels.BODY, kernels.HEADERS, kernels.BODY_END))
+    # At most five bytes of the old headers are their count (it is no longer than what they take).
+    count, skip = read_varint(batch.data[at : min(end, at + 10)].tobytes(), 0)
     more = b"".join(
         varint(len(name)) + name + (varint(-1) if value is None else varint(len(value)) + value)
         for name, value in ((header.name.encode(), header.value) for header in headers)
     )
-    record = b"\0" + varint(0) + varint(0) + body + varint(count + len(headers)) + old[skip:] + more
-    record = varint(len(record)) + record
+    head, number = b"\0" + varint(0) + varint(0), varint(count + len(headers))
+    length = len(head) + at - begin + len(number) + end - at - skip + len(more)
+    # Copied once, into its place: a record may be as large as a batch may.
+    parts: list[bytes | Bytes] = [
+        varint(length) + head,
+        batch.data[begin:at],
+        number,
+        batch.data[at + skip : end],
+        more,
+    ]
+    records = np.empty(kernels.HEADER_SIZE + sum(map(len, parts)), np.uint8)
+    put = kernels.HEADER_SIZE
+    for part in parts:
+        records[put : put + len(part)] = np.frombuffer(part, np.uint8)
+        put += len(part)
     timestamp = int(batch.timestamps[index])
-    # Only the room before the records is zeroed; `finish` writes the batch header there.
-    records = np.frombuffer(bytearray(kernels.HEADER_SIZE) + record, np.uint8)
     encoded = finish(records, 1, timestamp, timestamp)
     if len(encoded.buffer) > limit:
         compressed = finish(records, 1, timestamp, timestamp, "zstd")

@@ -157,10 +157,10 @@ def read_records(
         append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps
         first_offset: records below it are left out (a fetch may begin in the middle of a batch)
         first_name, second_name: uint8[bytes], names of the two headers to look for; empty looks for none
-        columns: int64[COLUMNS, capacity], capacity >= sum(counts)
+        columns: int64[COLUMNS, capacity], at least one; reading ends where they are full
 
     Returns:
-        (records read, -1), or (records read, index of the first damaged batch).
+        (records read, index of the first damaged batch or -1, whether there was a record more than fits)
     """
     row = 0
     for batch in range(len(starts)):
@@ -170,36 +170,36 @@ def read_records(
         for _ in range(counts[batch]):
             length, at = read_varint(data, at, batch_end)
             if at < 0 or length < 1 or length > batch_end - at:
-                return row, batch
+                return row, batch, False
             end = at + length
             time_delta, p = read_varint(data, at + 1, end)
             if p < 0:
-                return row, batch
+                return row, batch, False
             offset_delta, p = read_varint(data, p, end)
             if p < 0 or offset_delta <= previous or offset_delta > last_deltas[batch]:
-                return row, batch
+                return row, batch, False
             previous = offset_delta
             body = p
             key, key_length, p = _span(data, p, end)
             if p < 0:
-                return row, batch
+                return row, batch, False
             value, value_length, p = _span(data, p, end)
             if p < 0:
-                return row, batch
+                return row, batch, False
             headers = p
             header_count, p = read_varint(data, p, end)
             if p < 0 or header_count < 0 or header_count > end - p:
-                return row, batch
+                return row, batch, False
             first = second = np.int64(0)
             first_length = second_length = np.int64(ABSENT)
             first_times = second_times = np.int64(0)
             for _ in range(header_count):
                 name, name_length, p = _span(data, p, end)
                 if p < 0 or name_length < 0:
-                    return row, batch
+                    return row, batch, False
                 span, span_length, p = _span(data, p, end)
                 if p < 0:
-                    return row, batch
+                    return row, batch, False
                 if len(first_name) > 0 and _is_name(data, name, name_length, first_name):
                     first, first_length = span, span_length
                     first_times += 1
@@ -207,10 +207,12 @@ def read_records(
                     second, second_length = span, span_length
                     second_times += 1
             if p != end:
-                return row, batch
+                return row, batch, False
             at = end
             if base_offsets[batch] + offset_delta < first_offset:
                 continue
+            if row == columns.shape[1]:
+                return row, -1, True
             columns[OFFSET, row] = base_offsets[batch] + offset_delta
             columns[TIMESTAMP, row] = (
                 append_times[batch] if append_times[batch] != NO_APPEND_TIME else base_times[batch] + time_delta
@@ -230,8 +232,8 @@ def read_records(
             columns[SECOND_TIMES, row] = second_times
             row += 1
         if at != batch_end:
-            return row, batch
-    return row, -1
+            return row, batch, False
+    return row, -1, False
 
 
 @njit(**OPTIONS)

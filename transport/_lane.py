@@ -39,7 +39,7 @@ from transport._lane_spec import LaneSpec, LaneState, LaneStatus
 from transport._owner import Owner
 from transport._partition_state import PartitionState
 from transport._policy import AlwaysOn, Switch
-from transport._record_batch import RecordBatch, read_chunk
+from transport._record_batch import CHUNK_SHARE, RecordBatch, read_chunk
 from transport._settlement import is_known
 from transport._transaction import State, TransactionalProducer
 from transport._transaction_requests import OURS, Appended, offset_metadata
@@ -84,7 +84,7 @@ class Lane:
             [(topic, spec.partition) for topic in (spec.output, spec.dead_letters, state.changelog)],
         )
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
-        self._changelog = Changelog(cluster, state, spec.partition, self._fetching)
+        self._changelog = Changelog(cluster, state, spec.partition, self._fetching, spec.batch_most)
         self._position, self._epoch = 0, NO_EPOCH
         self._topics: dict[str, bytes] = {}
         """Ids of the topics by which this lane took over."""
@@ -281,8 +281,16 @@ class Lane:
         )
         self.status.end = fetched.stable_end
         self._fetched_at = asyncio.get_running_loop().time()
-        headers = {"first_header": spec.first_header, "second_header": spec.second_header}
-        return read_chunk(spec.topic, spec.partition, position, fetched.data, fetched.aborted, **headers)
+        return read_chunk(
+            spec.topic,
+            spec.partition,
+            position,
+            fetched.data,
+            fetched.aborted,
+            first_header=spec.first_header,
+            second_header=spec.second_header,
+            most=spec.batch_most,
+        )
 
     async def _consume(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -301,12 +309,16 @@ class Lane:
                     if self._replaced is not None:
                         raise self._replaced
                     epoch = batch.epoch if batch.epoch >= 0 else self._epoch
-                    fetch = asyncio.create_task(self._fetch(batch.next, epoch))
-                    pending = {fetch, stop}
+                    is_large = len(batch.data) > self.spec.batch_most // CHUNK_SHARE
+                    if not is_large:  # two of them would take twice the memory
+                        fetch = asyncio.create_task(self._fetch(batch.next, epoch))
                     if batch.next > self._position:
                         await self._work(batch, stop)
                     elif self._producer.state is State.READY:
                         self.state.at_rest()
+                    if is_large:
+                        fetch = asyncio.create_task(self._fetch(batch.next, epoch))
+                    pending = {fetch, stop}
                 if self._producer.state is State.OPEN and (stop.done() or clock() >= self._deadline or self._is_enough):
                     await self._commit()
                 if stop.done():
@@ -346,7 +358,8 @@ class Lane:
             producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
             # From when its first records came: they may have waited for the last commit to end.
             self._deadline = self._fetched_at + spec.commit_interval_ms / 1000
-        if batch.count:
+        count = batch.count
+        if count:
             delivery = Delivery(self, batch)
             await self._deliver(delivery)
             waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
@@ -361,13 +374,15 @@ class Lane:
                 )
             delivery.done.result()
             crash_point("judged")
-            for topic, encoded in delivery.outputs:
+            batch.release()
+            while delivery.outputs:
+                topic, encoded = delivery.outputs.popleft()
                 await producer.add(topic, spec.partition)
                 await producer.produce(topic, spec.partition, encoded)
             crash_point("produced")
         self._position = batch.next
         self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
-        self._records += batch.count
+        self._records += count
 
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""

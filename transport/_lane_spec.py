@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from transport._record_batch import BATCH_MOST
+
 
 class LaneState(StrEnum):
     """What a lane is doing, as people see it."""
@@ -37,6 +39,8 @@ class LaneSpec:
     output_limit: int = 1_048_588
     """bytes, max.message.bytes of the output topic; Kafka's default"""
     dead_letters_limit: int = 1_048_588
+    batch_most: int = BATCH_MOST
+    """bytes that one batch may unpack to"""
     app: str = ""
     stream: str = ""
     rule: Mapping[str, str] = field(default_factory=dict)

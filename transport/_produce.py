@@ -28,5 +28,7 @@ class BatchRequest(ProduceRequest):  # type: ignore[misc]  # aiokafka has no typ
         request = super().build(request_struct_class)
         # The batch is the very last field, after its length: all that is before it is as aiokafka writes it.
         head = request.encode()[: -_LENGTH.size]
-        request.encode = lambda: b"".join((head, _LENGTH.pack(len(self._batch)), self._batch))
+        head += _LENGTH.pack(len(self._batch))
+        request.encode = lambda: b"".join((head, self._batch))
+        request.parts = head, self._batch
         return request

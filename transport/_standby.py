@@ -18,6 +18,7 @@ from errors import RatchetError
 from transport._changelog import Changelog
 from transport._cluster import Cluster
 from transport._partition_state import PartitionState
+from transport._record_batch import BATCH_MOST
 from transport._until_stopped import done_before
 
 log = structlog.get_logger(__name__)
@@ -30,10 +31,11 @@ PAUSE_MOST_S: Final = 30.0
 class Standby:
     """Follows one changelog partition until it is stopped."""
 
-    def __init__(self, cluster: Cluster, state: PartitionState, partition: int) -> None:
+    def __init__(self, cluster: Cluster, state: PartitionState, partition: int, batch_most: int = BATCH_MOST) -> None:
         self.state, self.partition = state, partition
         self.log = log.bind(changelog=state.changelog, partition=partition)
-        self._changelog = Changelog(cluster, state, partition, ("standby", state.changelog, partition))
+        connection = ("standby", state.changelog, partition)
+        self._changelog = Changelog(cluster, state, partition, connection, batch_most)
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

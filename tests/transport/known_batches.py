@@ -10,6 +10,7 @@ from slow_reading import SlowRecord, slow_crc32c
 
 from transport import RecordBatch
 from transport import _kernels as kernels
+from transport._compression import compress_into
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -27,6 +28,11 @@ class Source(NamedTuple):
     timestamp: int = 1_700_000_000_000
     delta: int | None = None
     """Offset within the batch; None takes the next one."""
+
+
+def packed(compression: str, plain: bytes) -> bytes:
+    """Compressed as the transport does it."""
+    return bytes(compress_into(COMPRESSIONS.index(compression), memoryview(plain), 0))
 
 
 def encode(

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
-from known_batches import APPEND_TIME, COMPRESSIONS, HEAD, TRANSACTIONAL, Source, encode, marker
+from known_batches import APPEND_TIME, COMPRESSIONS, HEAD, TRANSACTIONAL, Source, encode, marker, packed
 from slow_reading import decompress
 
-from transport._encoding import COMPRESS, varint
+from transport._encoding import varint
 
 NAME, OTHER = "ratchet-sequence", "ratchet-producer"
 
@@ -158,7 +158,7 @@ class Mutation:
                 records = self.one_varint(records, good.varints)
         if self.chance(20):
             records = self.apply("records", records, ANYWHERE)
-        body = COMPRESS[good.compression](records) if good.compression != "none" else records
+        body = packed(good.compression, records) if good.compression != "none" else records
         if good.compression != "none" and self.chance(20):
             self.foreign = True
             body = self.apply("compressed", body, ANYWHERE)

@@ -10,15 +10,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from known_batches import columns_of, wanted, wanted_slowly
 from mutated_batches import ABORTED, NAME, OTHER, Mutated, mutate
 from slow_reading import Reading, Unreadable, decompress, read_slowly
 
-from errors import CorruptBatch
+from errors import BatchTooLarge, CorruptBatch
 from transport import RecordBatch, read_chunk
 from transport import _decompression as decompression
 from transport import _kernels as kernels
+from transport._record_batch import BATCH_MOST
 
 SEED = 20_260_704
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,7 @@ REASONS = {
     "transaction marker": "marker",
     "unknown compression": "codec",
     "cannot be decompressed": "compressed bytes",
+    "unpacks to": "too large",
     "no whole record batch": "no whole batch",
 }
 """What a refusal says, and its name in the counts."""
@@ -50,7 +53,7 @@ def read(chunk: bytes, start: int, fill: bytes) -> RecordBatch | str:
         return read_chunk(
             "t", 3, start, within, [(ABORTED, 0)], first_header=NAME.encode(), second_header=OTHER.encode()
         )
-    except CorruptBatch as error:
+    except (CorruptBatch, BatchTooLarge) as error:
         return str(error)
 
 
@@ -59,7 +62,8 @@ def of_the_same_library(codec: int, data: bytes) -> bytes:
     if not codec:
         return data
     try:
-        return decompression.decompress(codec, data)
+        room = np.empty(BATCH_MOST, np.uint8)
+        return room[: decompression.decompress_into(codec, memoryview(data), room)].tobytes()
     except Exception as error:
         raise Unreadable(f"{codec}: {error}") from error
 

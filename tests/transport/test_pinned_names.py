@@ -51,7 +51,7 @@ PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction_requests.py"
 PRODUCER = "transport/_transaction.py"
-LANES, ENCODING, READING = "transport/_faust.py", "transport/_encoding.py", "transport/_decompression.py"
+LANES, COMPRESSION = "transport/_faust.py", "transport/_compression.py"
 DESCRIBE, CONNECTION = "transport/_describe.py", "transport/_connection.py"
 SETTLEMENT, BY_ID = "transport/_settlement.py", "transport/_by_id.py"
 APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
@@ -65,6 +65,9 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (CLUSTER, AIOKafkaClient, "close", []),
     (CLUSTER, AIOKafkaClient, "send", ["node_id", "request", "group"]),
     (CONNECTION, AIOKafkaConnection, "close", ["reason", "exc"]),
+    (CONNECTION, AIOKafkaConnection, "_next_correlation_id", []),
+    (CONNECTION, AIOKafkaConnection, "_handle_frame", ["resp"]),
+    (CONNECTION, AIOKafkaConnection, "_create_reader_task", []),
     (CLUSTER, AIOKafkaClient, "add_topic", ["topic"]),
     (CLUSTER, AIOKafkaClient, "force_metadata_update", []),
     (CLUSTER, AIOKafkaClient, "coordinator_lookup", ["coordinator_type", "coordinator_key"]),
@@ -72,14 +75,7 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (CLUSTER, ClusterMetadata, "leader_for_partition", ["partition"]),
     (CLUSTER, ClusterMetadata, "broker_metadata", ["broker_id"]),
     (CLUSTER, aiokafka.errors, "for_code", ["error_code"]),
-    (ENCODING, aiokafka.codec, "gzip_encode", ["payload", "compresslevel"]),
-    (ENCODING, aiokafka.codec, "snappy_encode", ["payload"]),
-    (ENCODING, aiokafka.codec, "lz4_encode", ["payload", "level"]),
-    (ENCODING, aiokafka.codec, "zstd_encode", ["payload", "level"]),
-    (READING, aiokafka.codec, "gzip_decode", ["payload"]),
-    (READING, aiokafka.codec, "snappy_decode", ["payload"]),
-    (READING, aiokafka.codec, "lz4_decode", ["payload"]),
-    (READING, aiokafka.codec, "zstd_decode", ["payload"]),
+    (COMPRESSION, aiokafka.codec, "snappy_encode", ["payload"]),
     (DESCRIBE, RequestStruct, "build_request_header", ["correlation_id", "client_id"]),
     (DESCRIBE, RequestStruct, "parse_response_header", ["read_buffer"]),
     (DESCRIBE, CompactArray, "decode", ["data"]),
