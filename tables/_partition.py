@@ -367,6 +367,7 @@ class SequencePartition:
         """Remove a damaged store; the next `open` begins anew."""
         self._release()
         Store.remove(self.path)
+        self._restoring_from = 0
 
     def discard(self) -> None:
         """Remove the store, which is of a previous life, and begin anew.
@@ -454,21 +455,22 @@ class SequencePartition:
 
     def restoring(self) -> None:
         """The changelog is about to be replayed to its end."""
-        self._restoring_from = self._time if self.position else 0
+        if not self._restoring_from:  # else the last one was cut short, and this goes on with it
+            self._restoring_from = self._time if self.position else 0
 
     def restored(self) -> bool:
         """It was. False: the state was too old for that to be enough, and is begun anew.
 
         Who was evicted in between may be missing from the changelog already, and would be known here for ever.
         """
-        if not self.is_bounded or not self._restoring_from or self._time - self._restoring_from <= NULLS_LAST_S:
+        behind, self._restoring_from = self._time - self._restoring_from if self._restoring_from else 0, 0
+        if not self.is_bounded or behind <= NULLS_LAST_S:
             return True
         self.log.warning(
             "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",
-            behind_s=self._time - self._restoring_from,
+            behind_s=behind,
         )
         self.discard()
-        self._restoring_from = 0
         return False
 
     def _where(self, batch: RecordBatch, index: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable
 from typing import Final, NamedTuple, Protocol
 
@@ -16,10 +17,19 @@ from transport._record_batch import BATCH_MOST, RecordBatch, read_chunk
 
 log = structlog.get_logger(__name__)
 
+SILENT_S: Final = 3_600.0
+"""Who follows and heard nothing for this long looks anew at what there is (`restore`): entries that it has not seen may
+have been compacted away. Far less than tombstones are kept for, and seldom enough for its few requests."""
+
 FETCH_BYTES: Final = 2 << 20
 """A fetch's size. Smaller costs a round trip more often; larger keeps the other lanes of the worker waiting longer."""
 FETCH_WAIT_MS: Final = 250
 """How long the broker may hold back an empty answer; also how late a stop can be noticed by the broker."""
+
+
+def passed_s() -> tuple[float, float]:
+    """Seconds of two clocks that go on while this process is suspended: one can be set, one stops with its machine."""
+    return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Sighting(NamedTuple):
@@ -74,6 +84,7 @@ class Changelog:
         """16 bytes, as of the last `restore`."""
         self._seen = Sighting(0, NO_EPOCH)
         self._sighted = 0
+        self._heard = passed_s()
 
     async def restore(self) -> int:
         """Replay everything from the state's position to the end, as it is now.
@@ -107,7 +118,23 @@ class Changelog:
         state.restoring()
         while state.position < end or not state.restored():
             restored += await self.follow()
+        self._heard = passed_s()
         return restored
+
+    async def keep_up(self) -> bool:
+        """As `follow`, where the state had everything until now.
+
+        Returns:
+            False where nothing was heard for so long that entries may be missing: nothing is applied, `restore` has to
+            look.
+        """
+        batch = await self._next()
+        now = passed_s()
+        if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
+            return False
+        self._apply(batch)
+        self._heard = now
+        return True
 
     async def _compare(self) -> None:
         """Whether the state was made from this topic, and from this log."""
@@ -170,13 +197,20 @@ class Changelog:
             LogTruncated: it lost entries that were applied.
             BatchTooLarge: a batch unpacks to more than it may.
         """
-        state = self.state
-        epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
-        batch = await self._fetch(state.position, epoch, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
-        if batch.next > state.position:
-            state.apply(batch)
+        batch = await self._next()
+        count = batch.count
+        self._apply(batch)
+        return count
+
+    async def _next(self) -> RecordBatch:
+        position = self.state.position
+        epoch = self._seen.epoch if self._seen.position == position else NO_EPOCH
+        return await self._fetch(position, epoch, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
+
+    def _apply(self, batch: RecordBatch) -> None:
+        if batch.next > self.state.position:
+            self.state.apply(batch)
             self._seen = Sighting(batch.next, batch.epoch)
-        return batch.count
 
     async def _fetch(self, position: int, epoch: int, *, max_bytes: int, max_wait_ms: int) -> RecordBatch:
         topic, partition = self.state.changelog, self.partition

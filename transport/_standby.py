@@ -36,6 +36,7 @@ class Standby:
         self.log = log.bind(changelog=state.changelog, partition=partition)
         connection = ("standby", state.changelog, partition)
         self._changelog = Changelog(cluster, state, partition, connection, batch_most)
+        self._is_late = False
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -68,12 +69,17 @@ class Standby:
 
     async def _follow(self) -> None:
         await asyncio.to_thread(self.state.open)
-        if not await self._or_stopped(self._changelog.restore()):
-            return
-        self.log.info("standby follows", changelog_offset=self.state.position)
-        while await self._or_stopped(self._changelog.follow()):
-            pass
+        while await self._or_stopped(self._changelog.restore()):
+            self.log.info("standby follows", changelog_offset=self.state.position)
+            while await self._or_stopped(self._keep_up()):
+                if self._is_late:
+                    break
 
-    async def _or_stopped(self, work: Coroutine[Any, Any, int]) -> bool:
+    async def _keep_up(self) -> None:
+        self._is_late = not await self._changelog.keep_up()
+        if self._is_late:
+            self.log.warning("heard nothing for long; looks anew at what there is", offset=self.state.position)
+
+    async def _or_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
         """Whether the work was done, and there is more to do; False: the stop came, between two batches."""
         return await done_before(self._stopping, work) and not self._stopping.is_set()
