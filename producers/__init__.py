@@ -12,7 +12,7 @@ from producers._files import FileSource
 from producers._formats import Format
 from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
 from producers._producer import Producer, TopicDecision
-from producers._progress import PROGRESS_TOPIC, Progress
+from producers._progress import PROGRESS_TOPIC, Progress, read_progress
 from producers._publish import Published, publish
 from producers._source import Record, Source
 from producers._stream import StreamSource
@@ -46,5 +46,6 @@ __all__ = [
     "options_refused",
     "partition_of",
     "publish",
+    "read_progress",
     "records_of",
 ]

@@ -86,6 +86,10 @@ class FileSet:
         """End `read` after what is there."""
         self._stop.set()
 
+    def here(self) -> tuple[Path, int]:
+        """File and line of the record that was given last, where they are read from the beginning."""
+        return self._files[self._at].here()
+
     def place(self, sequence: int) -> str:
         """Where that is, for people."""
         number, byte = divmod(sequence, 1 << BYTE_BITS)

@@ -76,6 +76,8 @@ class FileSource:
         """On disk, when last looked at."""
         self.behind = 0
         """The byte behind the record that `read_lines` has given last."""
+        self.line = 0
+        """The line that it begins in, where `read_lines` began with the file's first."""
         self._raw: io.BufferedReader | None = None
         self._head = self._read_head()
 
@@ -86,6 +88,10 @@ class FileSource:
             return self._raw.tell() if self._raw else 0
         except ValueError:  # closed: read to its end
             return self.size_bytes
+
+    def here(self) -> tuple[Path, int]:
+        """File and line of the record that was given last, where it is read from its beginning."""
+        return self.path, self.line
 
     def place(self, sequence: int) -> str:
         """Where that is, for people."""
@@ -128,7 +134,7 @@ class FileSource:
             from_byte: the records that begin there or later.
             whole: leave out a last line without an end: it is still being written.
         """
-        offset = 0
+        offset, line_number = 0, 1
         try:
             with self.path.open("rb") as raw:
                 self._raw = raw
@@ -137,15 +143,16 @@ class FileSource:
                     if not (line := self._lines.next_line(stream, whole=whole)):
                         return
                     self._lines.header(line)
-                    offset = len(line)
+                    offset, line_number = len(line), 1 + line.count(b"\n")
                 if from_byte > offset:
                     offset = self._go_behind(stream, from_byte, offset)
                 while line := self._lines.next_line(stream, whole=whole):
                     if parsed := self._lines.parse(line):
-                        self.behind = offset + len(line)
+                        self.behind, self.line = offset + len(line), line_number
                         number = offset if parsed.sequence is None else parsed.sequence
                         yield Record(number, parsed.key, parsed.value)
                     offset += len(line)
+                    line_number += line.count(b"\n")
         except Unusable as error:
             raise self._bad(offset, str(error)) from None
         except READ_ERRORS as error:

@@ -15,6 +15,7 @@ from app._verify._reading import Reader
 from app._verify._report import Begin, ExitCode, Finding, Halted, Kind, NeverJudged, Report
 from app._verify._rule import RecordView, Rule
 from app._verify._run import Run, without_beginning
+from app._verify._source import SourceComparison, SourceFiles
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
 from tables import SequenceSource
@@ -31,6 +32,7 @@ __all__ = [
     "NeverJudged",
     "RecordView",
     "Report",
+    "SourceFiles",
     "StretchCheck",
     "halted_partitions",
     "verify",
@@ -38,7 +40,9 @@ __all__ = [
 ]
 
 
-def verify(settings: Settings, stream: str | None = None, *, state: Path | None = None) -> Report:
+def verify(
+    settings: Settings, stream: str | None = None, *, state: Path | None = None, source: SourceFiles | None = None
+) -> Report:
     """Compare a stream's output and dead letters with what its input demands.
 
     It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
@@ -52,6 +56,7 @@ def verify(settings: Settings, stream: str | None = None, *, state: Path | None 
         stream: the stream's name; None where there is only one.
         state: a file that says where the last run ended, and is replaced by where this one did if nothing is wrong.
             There need be none yet.
+        source: files that were published to the input under a producer's name, to be compared as well.
 
     Raises:
         SettingsError: no such stream, no bootstrap, or an extractor that cannot be imported.
@@ -63,10 +68,12 @@ def verify(settings: Settings, stream: str | None = None, *, state: Path | None 
         TransportError: a partition cannot be read.
     """
     name, chosen = settings.stream(stream)
-    return _verify(settings, name, chosen, _bootstrap(settings), None, state)
+    return _verify(settings, name, chosen, _bootstrap(settings), None, state, source)
 
 
-def verify_results(settings: Settings, stream: str | None, session: Session) -> Report:
+def verify_results(
+    settings: Settings, stream: str | None, session: Session, *, source: SourceFiles | None = None
+) -> Report:
     """The same, and on into the result table of the settings: every record once, or why that cannot be said.
 
     The table is read first and the output after it, so that a job may go on meanwhile. In memory it holds eight more
@@ -77,6 +84,7 @@ def verify_results(settings: Settings, stream: str | None, session: Session) -> 
         settings: with `bootstrap` set.
         stream: the stream's name; None: the one of `sink.stream`, or the only one.
         session: starts Spark; called only for a table with a key.
+        source: see `verify`.
 
     Raises:
         SetupError: the table cannot be read.
@@ -89,7 +97,7 @@ def verify_results(settings: Settings, stream: str | None, session: Session) -> 
     if settings.sink.stream not in {None, name}:
         raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
     table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
-    return _verify(settings, name, chosen, _bootstrap(settings), table, None)
+    return _verify(settings, name, chosen, _bootstrap(settings), table, None, source)
 
 
 def _bootstrap(settings: Settings) -> str:
@@ -105,9 +113,11 @@ def _verify(
     bootstrap: str,
     table: ResultTable | None,
     state: Path | None,
+    source: SourceFiles | None,
 ) -> Report:
     rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
     reader = Reader(settings, chosen, bootstrap)
+    sent = None if source is None else SourceComparison(source, reader.published(source.producer))
     if table is not None:
         table.read()
     bounds = reader.bounds()
@@ -122,11 +132,12 @@ def _verify(
                 raise without_beginning(chosen, partition, baseline)
             unjudged = run.check_stretches(partition, stretches.get(partition, []), baseline.input_from)
             expected = ExpectedPartition(rule, partition, unjudged, baseline)
-            for offset, record in reader.records(
-                chosen.input, partition, bounds.settled[partition], baseline.input_from
-            ):
-                expected.judge(offset, record, report)
+            given = reader.records(chosen.input, partition, bounds.settled[partition], baseline.input_from)
             output = reader.records(chosen.output, partition, bounds.output_ends[partition], baseline.output_from)
+            if sent is not None:
+                given, output = run.watched(sent, rule, partition, baseline, given, output)
+            for offset, record in given:
+                expected.judge(offset, record, report)
             emitted = None if table is None else Emitted()
             expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
             if table is not None and emitted is not None:
@@ -136,4 +147,6 @@ def _verify(
         letters.finish()
     if table is not None:
         report.results = table.finish()
+    if sent is not None:
+        report.source = sent.finish(bounds.judged, bounds.input_begins, bounds.output_begins)
     return report

@@ -14,7 +14,7 @@ from app._verify._policies import PolicyTopic
 from app._verify._rule import RecordView
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, PositionLost, TopicError, TopicMissing, TransportError
-from producers import END_OF_PARTITION, PASSING, explained
+from producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained, read_progress
 from tables import STRETCH, Stretch
 
 log = structlog.get_logger(__name__)
@@ -149,6 +149,18 @@ class Reader:
         for partition, end in ends.items():
             for offset, record in self.records(self._stream.dead_letters, partition, end, begins[partition]):
                 yield partition, offset, record
+
+    def published(self, producer: str) -> Progress | None:
+        """What a producer says that it has published to the input as it is now; None: nothing."""
+        try:
+            self._partition_counts([PROGRESS_TOPIC])
+        except TopicMissing:
+            return None
+        found = read_progress(
+            self._options, self._stream.input, producer, timeout_s=self._timeout_s, say=lambda said: log.info(said)
+        )
+        # Of a topic that was deleted and created again it says nothing.
+        return found if found is not None and found.topic_id == self.topic_ids[self._stream.input] else None
 
     def stretches(self, changelog: str) -> dict[int, list[Stretch]]:
         """What the changelog says of each input partition, by number. Read it after the bounds."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from app._verify._policies import StretchCheck
     from app._verify._results import ResultsReport
+    from app._verify._source import SourceReport
 
 Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
 
@@ -142,6 +143,8 @@ class Report:
     """The first few of each kind."""
     results: ResultsReport | None = None
     """The verdict on the result table; None: nobody asked for it."""
+    source: SourceReport | None = None
+    """The verdict on a producer's files; None: nobody asked for it."""
 
     @property
     def lost(self) -> int:
@@ -176,21 +179,41 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether nothing was found."""
-        return not self.counts and (self.results is None or self.results.ok)
+        return not self.counts and all(part is None or part.ok for part in (self.results, self.source))
 
     @property
     def is_waiting(self) -> bool:
         """Whether there is input that no worker has committed: pending, halted, or never judged."""
-        return bool(self.pending or self.halted or self.never_judged or (self.results and self.results.waiting))
+        waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
+        return bool(self.pending or self.halted or self.never_judged or any(waiting))
 
     @property
     def is_compared(self) -> bool:
         """Whether all that workers have committed could be compared."""
-        if self.undecided or any(check.verdict == "unproven" for check in self.policies):
-            return False
-        if any(begin.gap_from is not None for begin in self.begins):
-            return False
-        return self.results is None or self.results.proven_by is not None
+        return not self._not_compared()
+
+    def unproven(self) -> list[str]:
+        """Why not everything is proven, although nothing wrong was found; empty where it is."""
+        waiting = {
+            "pending": self.pending,
+            "halted partitions": len(self.halted),
+            "never judged stretches": len(self.never_judged),
+            "not yet in the table": self.results.waiting if self.results else 0,
+            "not yet published": self.source.unpublished if self.source else 0,
+            "of the source pending": self.source.pending if self.source else 0,
+        }
+        return [f"{count:,} {what}" for what, count in waiting.items() if count] + self._not_compared()
+
+    def _not_compared(self) -> list[str]:
+        reasons = {
+            "undecided": self.undecided,
+            "stretches of which the policy topic no longer says what held": sum(
+                check.verdict == "unproven" for check in self.policies
+            ),
+            "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
+        }
+        said = [f"{count:,} {what}" for what, count in reasons.items() if count]
+        return said + (["the results"] if self.results is not None and self.results.proven_by is None else [])
 
     @property
     def is_proven(self) -> bool:
@@ -239,5 +262,6 @@ class Report:
             "never_judged": [asdict(each) for each in self.never_judged],
             "proven": self.is_proven,
             "findings": [str(finding) for finding in self.findings],
+            **({} if self.source is None else {"source": self.source.as_dict()}),
             **({} if self.results is None else {"results": self.results.as_dict()}),
         }

@@ -13,10 +13,15 @@ from app._verify._letters import Letters
 from app._verify._policies import PolicyTopic, check_stretches
 from app._verify._reading import Bounds, Reader
 from app._verify._report import Begin, Finding, NeverJudged, Report
+from app._verify._rule import RecordView, Rule
+from app._verify._source import SourceComparison
 from app._verify._state import SavedState, StateWriter, Subject
 from app.settings import Settings, StreamSettings
 from errors import PositionLost
 from tables import Stretch
+
+Records = Iterator[tuple[int, RecordView]]
+"""With their offsets."""
 
 
 def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
@@ -126,6 +131,31 @@ class Run:
                 self._report.add(finding)
         self._report.stretches += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
         return unjudged
+
+    def watched(
+        self,
+        sent: SourceComparison,
+        rule: Rule,
+        partition: int,
+        baseline: Baseline,
+        given: Records,
+        output: Records,
+    ) -> tuple[Records, Records]:
+        """Have a partition's records seen by the comparison with a producer's files on their way.
+
+        That goes over all that the topics have: also over what the last run has seen, and what no worker has come to.
+        """
+        bounds, reader, stream = self._bounds, self._reader, self._stream
+        begin, settled = bounds.input_begins[partition], bounds.settled[partition]
+        unread = (settled if settled > begin else begin, bounds.input_ends[partition])
+        for start, end in ((begin, baseline.input_from), unread):
+            for _ in sent.watch_input(partition, reader.records(stream.input, partition, end, start), rule.judge):
+                pass
+        begin = bounds.output_begins[partition]
+        older = reader.records(stream.output, partition, baseline.output_from, begin)
+        for _ in sent.watch_output(partition, older):
+            pass
+        return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
 
     def end(
         self, partition: int, expected: ExpectedPartition, letters_pending_from: int | None, lettered: list[int]

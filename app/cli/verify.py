@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from app._verify import Report
+    from app._verify import Report, SourceFiles
     from app._verify._results import ResultsReport
+    from app._verify._source import SourceReport
 
 IDENTITIES_SHOWN = 20
 """A screen's worth; those with something lost or doubled come first."""
 
 
 def verify(
+    more: Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")] = None,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -33,6 +35,18 @@ def verify(
         Path | None,
         typer.Option("--state", help="Go on where the last run with this file ended; for topics with a retention."),
     ] = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--source",
+            metavar="FILE...",
+            help="Files or a folder that were published, in the same order: what never came to Kafka is found too.",
+        ),
+    ] = None,
+    producer: Annotated[str | None, typer.Option("--producer", help="The name they were published under.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="As they were published: see ratchet publish.")] = None,
+    format: Annotated[str | None, typer.Option("--format", help="Likewise.")] = None,
+    sequence_field: Annotated[str | None, typer.Option("--sequence-field", help="Likewise.")] = None,
     pending_ok: Annotated[
         bool,
         typer.Option("--pending-ok", help="For a look in between: input that waits for a worker is no exit code 3."),
@@ -62,22 +76,55 @@ def verify(
         raise SettingsError(
             "--state, --results: the table can only be compared with the whole output; give one of them"
         )
+    files = _source([*(source or ()), *(more or ())], source, producer, key, format, sequence_field)
     settings = load(config)
     # A wrong name is said before Kafka is looked for.
     name, _ = result_stream(settings, stream) if results else settings.stream(stream)
     with looked_at(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
-        report = verify_results(named, name, _spark) if results else verify_stream(named, name, state=state)
+        report = (
+            verify_results(named, name, _spark, source=files)
+            if results
+            else verify_stream(named, name, state=state, source=files)
+        )
         report.halted = halted_partitions(named, name)
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:
         console = Console(markup=False, highlight=False, soft_wrap=True)
         _show(console, report)
+        if report.source is not None:
+            _show_source(console, report.source)
         if report.results is not None:
             _show_results(console, report.results)
+        if report.ok and (unproven := report.unproven()):
+            console.print(f"not all proven: {', '.join(unproven)}", style="bold yellow")
     if code := report.exit_code(pending_ok=pending_ok):
         raise typer.Exit(code)
+
+
+def _source(
+    paths: list[Path],
+    source: list[Path] | None,
+    producer: str | None,
+    key: str | None,
+    format: str | None,
+    sequence_field: str | None,
+) -> SourceFiles | None:
+    from app._verify import SourceFiles
+    from errors import SettingsError
+
+    if not source:
+        if paths:
+            raise SettingsError(f"{paths[0]}: verify takes files behind --source only")
+        if any(given is not None for given in (producer, key, format, sequence_field)):
+            raise SettingsError(
+                "--producer, --key, --format, --sequence-field: are about the files of --source FILE..."
+            )
+        return None
+    if producer is None:
+        raise SettingsError("--source: add --producer NAME, the name that the files were published under")
+    return SourceFiles(producer, paths, format, key, sequence_field)
 
 
 def _spark() -> AbstractContextManager[SparkSession]:
@@ -120,10 +167,27 @@ def _show(console: Console, report: Report) -> None:
         + (f", contradicted {report.contradicted:,}" if report.contradicted else ""),
         style="bold red" if report.counts else "bold yellow" if report.is_waiting else "bold green",
     )
-    if report.is_waiting and not report.counts:
-        console.print(f"not all proven: {report.pending:,} pending; see above", style="bold yellow")
     if report.state_written is False:
         console.print("the state stays as it was, because something is wrong; the next run will find it again")
+
+
+def _show_source(console: Console, found: SourceReport) -> None:
+    console.print(
+        f"source of {found.producer!r}: {found.records:,} records; {found.delivered:,} in the output, "
+        f"{found.dead_lettered:,} dead letters, {found.pending:,} pending, {found.unpublished:,} not yet published"
+    )
+    if found.first_unpublished is not None:
+        console.print(f"  the first that is not yet published: {found.first_unpublished}")
+    if found.before:
+        console.print(f"  {found.before:,} records are older than what Kafka still has")
+    if found.foreign:
+        console.print(f"  {found.foreign:,} sequences of {found.producer!r} in Kafka are not in these files")
+    for finding in found.findings:
+        console.print(f"  {finding}")
+    console.print(
+        f"of the source: missing {found.counts['missing']:,}, altered {found.counts['altered']:,}",
+        style="bold red" if found.counts else "bold yellow" if found.unpublished else "bold green",
+    )
 
 
 def _show_results(console: Console, found: ResultsReport) -> None:

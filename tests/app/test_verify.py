@@ -411,7 +411,7 @@ def test_the_command_exits_three_while_input_waits_and_zero_for_a_look_in_betwee
     stage.commit(0, 10)
     done = run(stage, tmp_path)
     assert done.returncode == 3, done.stderr
-    assert "not all proven: 1 pending" in done.stdout
+    assert "not all proven: 1 pending\n" in done.stdout
     assert "lost 0, doubled 0" in done.stdout
     told = run(stage, tmp_path, "--pending-ok", "--json")
     assert told.returncode == 0, told.stderr
