@@ -94,10 +94,7 @@ class Application:
         Raises:
             SettingsError: there is no stream, or a stream's extractor cannot be imported.
         """
-        if not settings.streams:
-            raise SettingsError(
-                "streams: there is none. Add a section [streams.NAME] with input, output and dead_letters"
-            )
+        settings.require_streams()
         self.settings = settings
         # Faust makes its own folder but not those above it.
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)

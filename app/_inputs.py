@@ -19,6 +19,8 @@ from transport import LATEST, Cluster
 log = structlog.get_logger(__name__)
 
 LIST_TIMEOUT_S: Final = 30.0
+LIST_AGAIN_S: Final = 1.0
+"""A broker that has just started may list fewer topics than there are; nobody is refused for that."""
 ASK_EVERY_S: Final = 5.0
 """Only inputs without a record are asked for, so this costs nothing once a stream is in use."""
 SAY_EVERY_S: Final = 60.0
@@ -38,13 +40,16 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
         BrokerUnavailable: Kafka did not answer.
     """
     wanted = {"input": stream.input, "output": stream.output, "dead_letters": stream.dead_letters}
-    missing = {role: topic for role, topic in wanted.items() if topic not in found}
-    if not missing:
+    if all(topic in found for topic in wanted.values()):
         return
+    time.sleep(LIST_AGAIN_S)
     try:
         known = admin.list_topics(timeout=LIST_TIMEOUT_S).topics
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    missing = {role: topic for role, topic in wanted.items() if topic not in known}
+    if not missing:
+        raise BrokerUnavailable(f"stream {name}: Kafka did not list the topics of the stream at once")
     told = "; ".join(f"{role} {topic!r}{similar(topic, known, but=wanted.values())}" for role, topic in missing.items())
     raise TopicMissing(
         f"stream {name}: there is no topic for {told}. create_topics is false, so Ratchet creates none: correct the "

@@ -338,6 +338,17 @@ class Settings(BaseSettings):
             raise SettingsError(f"no stream {name!r} in the settings (they have: {known})")
         return name, self.streams[name]
 
+    def require_streams(self) -> None:
+        """Refuse settings without a stream.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        if not self.streams:
+            raise SettingsError(
+                "streams: there is none. Add a section [streams.NAME] with input, output and dead_letters"
+            )
+
     def creates_topics(self, name: str) -> bool:
         """Whether topics of that stream are created where they are missing."""
         own = self.streams[name].create_topics

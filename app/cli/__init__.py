@@ -52,7 +52,7 @@ def main() -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. arguments: without the program's name; None: the process's own."""
     try:
-        cli(arguments)
+        cli(arguments, prog_name="ratchet")
     except RatchetError as error:
         from spark_sink._secrets import hidden
 

@@ -23,6 +23,7 @@ def worker(
     from app.settings import load
 
     settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
+    settings.require_streams()  # before a Kafka is started or topics are made in one
     configure(settings.log_level)
     with choose_broker(settings) as bootstrap:
         _worker.run(settings, bootstrap)

@@ -111,6 +111,15 @@ def test_a_broker_that_ends_at_its_start_says_why_and_its_log_is_still_there(tmp
     shutil.rmtree(Path(named[1]).parents[1])
 
 
+def test_the_log_of_a_broker_that_ended_by_itself_is_still_there(free_port: int) -> None:
+    with EmbeddedBroker(port=free_port) as broker:
+        os.kill(broker.java_pid, signal.SIGKILL)
+        wait_until(lambda: not broker.is_running, "the broker outlives its Java")
+    assert "started" in broker.log_file.read_text("utf-8")
+    assert not broker.data_folder.exists()
+    shutil.rmtree(broker.folder)
+
+
 def test_a_second_broker_is_refused_before_it_touches_the_folder_or_a_port_in_use(
     tmp_path: Path, free_port: int
 ) -> None:

@@ -10,6 +10,7 @@ from worker_process import Site
 
 from app._status import StatusServer
 from app._worker import state_folder
+from app.cli import run
 from app.settings import Settings
 from app.web import WebServer
 from errors import SettingsError, SetupError
@@ -42,6 +43,28 @@ async def test_an_address_that_cannot_be_bound_is_named(host: str) -> None:
         await StatusServer(KnownWorker(), host).start()
     with pytest.raises(SetupError, match=r"cannot be served on .*web\.host"):
         await WebServer("127.0.0.1:1", Settings(web={"host": host})).start()  # type: ignore[arg-type]
+
+
+def test_usage_calls_the_command_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert run(["nonsense"]) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: ratchet [OPTIONS]" in out
+    assert "Try 'ratchet --help'" in err
+
+
+def test_a_worker_without_a_stream_is_refused_before_any_kafka_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RATCHET_BOOTSTRAP", raising=False)
+
+    def start(_: object) -> None:
+        raise AssertionError("a broker is started")
+
+    monkeypatch.setattr("app._broker.open_broker", start)
+    assert run(["worker"]) == 2
+    assert "streams: there is none" in capsys.readouterr().err
 
 
 def test_the_worker_says_both_and_ends(broker: str, tmp_path: Path) -> None:
