@@ -257,6 +257,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         evicted_inactive=partition.evicted.inactive,
         evicted_displaced=partition.evicted.displaced,
         jumps=partition.jumps.total,
+        restarts=lane.status.restarts,
     )
 
 

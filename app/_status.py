@@ -43,7 +43,8 @@ class PartitionStatus:
     and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
     input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
     committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
-    evicted_inactive and evicted_displaced are durable totals of identities. jumps counts sequences that were more than
+    evicted_inactive and evicted_displaced are durable totals of identities. restarts is how often the partition has
+    been tried again after an error since this worker began to serve it. jumps counts sequences that were more than
     2^40 above their identity's last, since this worker has the partition.
     """
 
@@ -63,6 +64,7 @@ class PartitionStatus:
     evicted_inactive: int = 0
     evicted_displaced: int = 0
     jumps: int = 0
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

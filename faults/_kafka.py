@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from app._embedded import LET_IN_AGAIN_SOON, START_LIMIT_S, EmbeddedBroker, free_port, node_settings
 from errors import SetupError
@@ -55,6 +55,17 @@ class Kafka:
         finally:
             consumer.close()
         return {(place.topic, place.partition): max(0, place.offset) for place in found}
+
+    def ends(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        """Where the logs of these topics end, with everything that is in them, by topic and partition."""
+        admin = self.admin()
+        asked = {
+            TopicPartition(topic, number): OffsetSpec.latest()
+            for topic, count in topics.items()
+            for number in range(count)
+        }
+        found = admin.list_offsets(asked, request_timeout=ASK_S)
+        return {(place.topic, place.partition): answer.result().offset for place, answer in found.items()}
 
 
 class EmbeddedKafka(Kafka):

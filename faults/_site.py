@@ -6,8 +6,9 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import structlog
@@ -31,6 +32,8 @@ COMMIT_INTERVAL_MS = 20
 PATIENCE_S = 180.0
 """What has not happened by then has hung: the slowest thing here, a broker's return, takes ten seconds."""
 ASK_EVERY_S = 0.1
+TRIES = 2
+"""What two tries after a halt have not done, the next ones will not do: they find what these have found."""
 ANSWER_S = 60.0
 """A worker answers about itself in milliseconds, on a machine that is not busy."""
 TERMINATED = 128 + signal.SIGTERM
@@ -109,12 +112,12 @@ class Worker:
         """What it has logged since its last start, or since `mark`."""
         return self.output()[self._seen :]
 
-    def errors(self) -> list[str]:
-        """What went wrong last in its partitions, by its status address: there may be no room for a log."""
+    def partitions(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """What it says of each partition at its status address, by input topic and number: a full disk has no log."""
         address = re.findall(r"status_address\s+url=(http://127\.0\.0\.1:\d+)", self.output())[-1]
         with urlopen(f"{address}/status", timeout=ANSWER_S) as answer:  # noqa: S310 - of the line above
             tables = json.load(answer)["tables"]
-        return [partition["error"] for table in tables for partition in table["partitions"] if partition["error"]]
+        return {(table["input"], each["partition"]): each for table in tables for each in table["partitions"]}
 
     def mark(self) -> None:
         """From here on counts what `said` asks for."""
@@ -194,6 +197,39 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
 
         self.wait_for(ask, "Kafka's answer about committed offsets")
         return found[-1]
+
+    def wait_for_halts(self, worker: Worker, words: Mapping[str, str]) -> None:
+        """Wait until partitions have halted, and see that `TRIES` more tries change nothing.
+
+        Args:
+            worker: which serves all of them.
+            words: what the error of each partition of an input says.
+
+        Raises:
+            FaultRunFailed: they do not halt, or a try has forwarded or committed something.
+        """
+
+        def halted(least: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int] | None:
+            """How often each has been tried; None while one has not halted so, or was tried less often than `least`."""
+            found = {place: status for place, status in worker.partitions().items() if place[0] in words}
+            are_halted = len(found) == PARTITIONS * len(words) and all(
+                words[place[0]] in (status["error"] or "") and status["restarts"] >= least.get(place, 1)
+                for place, status in found.items()
+            )
+            return {place: status["restarts"] for place, status in found.items()} if are_halted else None
+
+        def stand() -> dict[tuple[str, int], int]:
+            outputs = {topic.removesuffix(".in") + ".out": PARTITIONS for topic in words}
+            committed = {place: offset for place, offset in self.positions().items() if place[0] in words}
+            return committed | self.kafka.ends(outputs)
+
+        self.wait_for(lambda: halted({}) is not None, f"the halt of {', '.join(words)}")
+        before, tried = stand(), halted({}) or {}
+        enough = {place: times + TRIES for place, times in tried.items()}
+        self.wait_for(lambda: halted(enough) is not None, f"{TRIES} more tries of {', '.join(words)}")
+        after = stand()
+        if moved := [place for place, offset in before.items() if after[place] != offset]:
+            raise FaultRunFailed(f"went on although they had halted: {moved}")
 
     def wait_for_progress(self, since: Positions, what: str) -> float:
         """Wait until every partition has committed something after `since`; the feed never stops. Returns seconds."""

@@ -153,6 +153,7 @@ class Lane:
     def _note(self, state: LaneState, error: Exception) -> None:
         text = str(error) or repr(error)
         self.status.state, self.status.error = state, text
+        self.status.restarts += 1
         say = self.log.error if state is LaneState.HALTED else self.log.warning
         say("lane starts again", state=str(state), error=text)
 

@@ -60,4 +60,6 @@ class LaneStatus:
     commits: int = 0
     records: int = 0
     restored: int = 0
+    restarts: int = 0
+    """How often it has started again after an error. It only rises, so that who waits for a try can see one."""
     error: str | None = None
