@@ -22,6 +22,7 @@ from spark_sink._job import run_batch, run_stream
 from spark_sink._kafka_options import java_options
 from spark_sink._metrics import served, write_file
 from spark_sink._open import STORE_KINDS, Place, make_store
+from spark_sink._owner import end_with_owner
 from spark_sink._plan import TopicPlanner
 from spark_sink._reading import MAX_RECORDS, Job
 from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 2 refused, 3 fenced.
     """
+    end_with_owner()
     words = sys.argv[1:] if arguments is None else list(arguments)
     removing = words[:1] == ["vacuum"]
     options = argparse.Namespace() if removing else _parser().parse_args(words)

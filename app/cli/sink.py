@@ -186,6 +186,8 @@ def package(
 def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: SinkSettings) -> int:
     """Run `python -m spark_sink` as a child of its own, so that no JVM is tied to this process.
 
+    The child has a process group of its own and ends, as a whole, when this process does: see `spark_sink._owner`.
+
     Args:
         arguments: the job's command line.
         kafka: client options in librdkafka's names; they may hold passwords, which do not belong on a command line.
@@ -203,22 +205,26 @@ def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: Sink
         STORAGE_VARIABLE,
         URL_VARIABLE,
     )
+    from spark_sink._owner import VARIABLE as OWNER_VARIABLE
 
     room = Path(spark_sink.__file__).parent.parent
     search = os.pathsep.join([str(room), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka)}
+    environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka), OWNER_VARIABLE: "1"}
     secrets = {URL_VARIABLE: secret_of(kept.url), PASSWORD_VARIABLE: secret_of(kept.password)}
     for variable, options in ((STORAGE_VARIABLE, kept.storage_options), (CATALOG_VARIABLE, kept.catalog)):
         if options:
             environment[variable] = json.dumps(secrets_of(options))
     environment |= {variable: secret for variable, secret in secrets.items() if secret is not None}
-    with subprocess.Popen([sys.executable, "-m", "spark_sink", *arguments], env=environment) as job:
+    with subprocess.Popen(
+        [sys.executable, "-m", "spark_sink", *arguments], env=environment, stdin=subprocess.PIPE, start_new_session=True
+    ) as job:
         # A stream is asked to end by SIGTERM; it finishes its commit, and its exit code is this command's.
         before = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
         try:
             return job.wait()
         except BaseException:
-            job.terminate()  # nothing is half-done by it: the next run goes on from the last commit
+            job.terminate()
+            job.wait()  # a stream finishes its commit; who does not wait for it (Ctrl-C again) kills it
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
