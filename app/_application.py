@@ -12,6 +12,7 @@ import faust
 from yarl import URL
 
 from agents import deduplicate
+from app._group_rules import refusal, rules_of
 from app._growth import watch
 from app._inputs import EmptyInputs
 from app._policy import PolicyFollower, StreamSwitch
@@ -21,7 +22,17 @@ from app._topics import StreamTopics
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
 from tables import PRODUCER_HEADER, Bounds, Identity, Sequences, SequenceSource, SequenceTable, reader_for
-from transport import Cluster, Delivery, Lane, Lanes, LaneSpec, LaneTableManager, Standby, client_options
+from transport import (
+    Cluster,
+    Delivery,
+    Lane,
+    Lanes,
+    LaneSpec,
+    LaneTableManager,
+    RuledAssignor,
+    Standby,
+    client_options,
+)
 
 REQUEST_SLACK_S = 5.0
 """By which a request may take longer than a rebalance, or its answer comes to nobody: the group then waits for a member
@@ -120,6 +131,7 @@ class Application:
                 for changelog, stream in by_changelog.items()
             },
             {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
+            partial(refusal, bootstrap, settings),
         )
         for stream in self.streams.values():
             self.app.tables.add(
@@ -273,6 +285,7 @@ def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any]) -> A
         broker_request_timeout=session_s + REQUEST_SLACK_S,
         broker_rebalance_timeout=session_s,
         TableManager=LaneTableManager,
+        PartitionAssignor=RuledAssignor.of(rules_of(settings)),
         datadir=str(settings.state_folder / settings.app / "faust"),
         table_standby_replicas=settings.num_standby_replicas,
         topic_disable_leader=True,

@@ -31,7 +31,7 @@ from aiokafka.errors import (
 from app._http import url_of
 from app.settings import Settings
 from errors import BrokerUnavailable
-from transport import client_options
+from transport import RULES, client_options
 
 log = structlog.get_logger(__name__)
 
@@ -53,12 +53,16 @@ class Group:
     workers    status addresses of the members, sorted; Kafka tells them only while the group is Stable
     members    number of members, those without an address included
     committed  next offset to be read, by topic and partition
+    protocol   what the members have agreed on, see `transport.RuledAssignor`; empty where nothing yet
+    rules      of the members, as far as they tell them: setting to value
     """
 
     state: str
     workers: list[str] = field(default_factory=list)
     members: int = 0
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
+    protocol: str = ""
+    rules: list[dict[str, str]] = field(default_factory=list)
 
 
 async def discover_workers(bootstrap: str, settings: Settings) -> list[str]:
@@ -96,7 +100,7 @@ async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
         try:
             # One group per request: aiokafka reads a v3 answer by the layout of v2, which fits the first group only.
             response = (await admin.describe_consumer_groups([name]))[0]
-            error_code, _, state, _, _, members = response.groups[0][:6]
+            error_code, _, state, _, protocol, members = response.groups[0][:6]
             if error_code:
                 raise for_code(error_code)(f"group {name}")
             committed = await admin.list_consumer_group_offsets(name)
@@ -113,6 +117,8 @@ async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
             for where, position in committed.items()
             if position.offset >= 0
         },
+        protocol=protocol or "",
+        rules=[rules for member in members if (rules := member_rules(member[3])) is not None],
     )
 
 
@@ -138,6 +144,16 @@ def worker_address(member_metadata: bytes) -> str | None:
     except Exception:
         return None
     return accepted_url(url)
+
+
+def member_rules(member_metadata: bytes) -> dict[str, str] | None:
+    """The rules in one member's metadata, or None where there are none that can be read."""
+    try:
+        user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
+        rules = json.loads(user_data)[RULES]
+        return {str(name): str(value) for name, value in rules.items()}
+    except Exception:  # as in `worker_address`
+        return None
 
 
 def accepted_url(url: object) -> str | None:

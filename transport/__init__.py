@@ -5,6 +5,7 @@ transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encodi
 (requests).
 """
 
+from transport._assignor import RULES, RuledAssignor, protocol_of
 from transport._by_id import NO_EPOCH, TopicState, id_text
 from transport._changelog import Changelog, ChangelogReader, Sighting
 from transport._cluster import EARLIEST, LATEST, Cluster
@@ -34,6 +35,7 @@ __all__ = [
     "LATEST",
     "NO_EPOCH",
     "OWNER",
+    "RULES",
     "SETTLEMENT_POINTS",
     "AlwaysOn",
     "Changelog",
@@ -55,6 +57,7 @@ __all__ = [
     "PartitionState",
     "Policy",
     "RecordBatch",
+    "RuledAssignor",
     "Sighting",
     "Standby",
     "Switch",
@@ -66,5 +69,6 @@ __all__ = [
     "forward",
     "id_text",
     "pack_entries",
+    "protocol_of",
     "read_chunk",
 ]

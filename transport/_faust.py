@@ -36,6 +36,10 @@ ASK_AGAIN_S: Final = 1.0
 SAY_AGAIN_S: Final = 10.0
 """How often the same is said that keeps this worker out of its group."""
 
+REFUSED_FIRST_S: Final = 1.0
+REFUSED_MOST_S: Final = 30.0
+"""A worker whose rules the group does not share tries again at growing intervals: it joins when the others are gone."""
+
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
 
@@ -166,6 +170,7 @@ class Lanes:
         partitions: Mapping[str, int],
         make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]],
         stand_by: Mapping[str, Callable[[int], Standby]],
+        explain: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """Listen to the app's assignments.
 
@@ -174,7 +179,9 @@ class Lanes:
             partitions: how many each changelog topic has
             make: for each changelog topic, what makes the lane of a partition from (partition, deliver)
             stand_by: the same for standbys; a lane and a standby of one partition share their state
+            explain: what makes the sentence about a group that goes by other rules
         """
+        self._explain, self._refused_s, self._hear_at = explain, 0.0, 0.0
         self.app, self._make, self._stand_by = app, make, stand_by
         self._all = {(changelog, number) for changelog, count in partitions.items() for number in range(count)}
         self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
@@ -201,6 +208,7 @@ class Lanes:
         await self._change()
 
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
+        self._refused_s = 0.0
         # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
         forgotten = self._all - _distributed(app.assignor.changelog_distribution)
         # What nobody else was given goes on where it is.
@@ -268,8 +276,12 @@ class Lanes:
 
         With aiokafka that is whoever fetches; here it would be nobody, and the worker would stand still without a word.
         """
+        if time.monotonic() < self._hear_at:
+            return
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_check_errors(coordinator), loop))
+        except kafka.InconsistentGroupProtocolError:
+            await self._refused()
         except kafka.KafkaError as error:
             if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more
                 await self.app.crash(error)
@@ -278,6 +290,13 @@ class Lanes:
             if said is None or said[0] != repr(error) or now - said[1] > SAY_AGAIN_S:
                 self._said = repr(error), now
                 log.error("the group does not take this worker; trying again", reason=_why(error))
+
+    async def _refused(self) -> None:
+        """The group's members go by other rules. Until this is taken note of again, aiokafka does not try to join."""
+        self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
+        reason = await self._explain() if self._explain else "its members offer another protocol"
+        log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)
+        self._hear_at = time.monotonic() + self._refused_s
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

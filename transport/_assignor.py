@@ -1,0 +1,58 @@
+"""Faust's assignor for a group whose members go by the same rules, and no others.
+
+Kafka lets into a group only who offers a protocol that all its members offer. The name of ours contains a digest of the
+rules, so Kafka itself refuses a worker with other ones; the rules stand in the metadata of each member, where the
+refused one reads what differs (docs/decisions/0024-one-set-of-rules-in-a-group.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, cast
+
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from faust.assignor.client_assignment import ClientMetadata
+from faust.assignor.partition_assignor import PartitionAssignor
+
+RULES: Final = "rules"
+"""Of the JSON object in a member's metadata: setting to value, all text."""
+DIGITS: Final = 12
+"""Hexadecimal digits of the digest: two sets of rules with one digest are one in 10^14, and then nobody is refused."""
+
+
+def protocol_of(rules: Mapping[str, str]) -> str:
+    """Name of the group protocol that stands for these rules."""
+    text = json.dumps(dict(rules), sort_keys=True, separators=(",", ":"))
+    return f"ratchet-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+class RuledAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust has no types
+    """For `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
+
+    rules: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def of(cls, rules: Mapping[str, str]) -> type[RuledAssignor]:
+        """The assignor of a group with these rules."""
+        return cast("type[RuledAssignor]", type(cls.__name__, (cls,), {"rules": dict(rules)}))
+
+    @property
+    def name(self) -> str:
+        """The group protocol."""
+        return protocol_of(self.rules)
+
+    def metadata(self, topics: Any) -> ConsumerProtocolMemberMetadata:
+        """Faust's, and the rules."""
+        theirs = super().metadata(topics)
+        data = {**json.loads(theirs.user_data), RULES: self.rules}
+        return ConsumerProtocolMemberMetadata(
+            theirs.version, theirs.subscription, json.dumps(data, separators=(",", ":")).encode()
+        )
+
+    @classmethod
+    def _get_client_metadata(cls, metadata: Any) -> ClientMetadata:
+        data = json.loads(metadata.user_data)
+        data.pop(RULES, None)
+        return cast(ClientMetadata, ClientMetadata.loads(json.dumps(data).encode()))
