@@ -12,9 +12,10 @@ from app._verify._halted import halted_partitions
 from app._verify._identities import Emitted
 from app._verify._policies import StretchCheck
 from app._verify._reading import Reader
-from app._verify._report import Begin, ExitCode, Finding, Halted, Kind, NeverJudged, Report
+from app._verify._report import Begin, ExitCode, Finding, Halted, Kind, NeverJudged, Report, Skipped
 from app._verify._rule import RecordView, Rule
 from app._verify._run import Run, without_beginning
+from app._verify._skips import skipped_by_decision
 from app._verify._source import SourceComparison, SourceFiles
 from app.settings import Settings, StreamSettings
 from errors import SettingsError
@@ -32,6 +33,7 @@ __all__ = [
     "NeverJudged",
     "RecordView",
     "Report",
+    "Skipped",
     "SourceFiles",
     "StretchCheck",
     "halted_partitions",
@@ -125,13 +127,17 @@ def _verify(
     run = Run(settings, name, reader, bounds, report)
     with run.continued(state):
         letters = run.letters()
-        stretches = reader.stretches(changelog_name(settings.app, name))
+        stretches, owners = reader.changelog(changelog_name(settings.app, name))
         for partition in range(reader.partitions):
             baseline = run.begin(partition)
+            owner = owners.get(partition)
+            if run.is_of_other_topics(partition, owner):
+                letters.leave_out(partition)
+                continue
             if table is not None and (baseline.input_from or baseline.output_from):
                 raise without_beginning(chosen, partition, baseline)
-            unjudged = run.check_stretches(partition, stretches.get(partition, []), baseline.input_from)
-            expected = ExpectedPartition(rule, partition, unjudged, baseline)
+            unjudged = run.check_stretches(partition, stretches.get(partition, []), baseline.input_from, owner)
+            expected = ExpectedPartition(rule, partition, unjudged, baseline, skipped_by_decision(owner))
             given = reader.records(chosen.input, partition, bounds.settled[partition], baseline.input_from)
             output = reader.records(chosen.output, partition, bounds.output_ends[partition], baseline.output_from)
             if sent is not None:
@@ -142,6 +148,7 @@ def _verify(
             expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
             if table is not None and emitted is not None:
                 table.compare(expected, emitted, bounds.judged[partition])
+            run.note_skipped(partition, expected, bounds.settled[partition])
             found = letters.compare(partition, expected.invalid, bounds.judged[partition], baseline)
             run.end(partition, expected, *found)
         letters.finish()

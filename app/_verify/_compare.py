@@ -15,6 +15,7 @@ from app._verify._baseline import Baseline, Known
 from app._verify._identities import STRANGER, Emitted, Flags, Numbers, numbers
 from app._verify._report import Finding, Kind, Report
 from app._verify._rule import RecordView, Rule
+from app._verify._skips import Skip
 from tables import Stretch
 
 _length = struct.Struct(">q").pack
@@ -58,7 +59,12 @@ class ExpectedPartition:
     """What one partition's output must be, in order: its input's fresh records, and all of stretches not judged."""
 
     def __init__(
-        self, rule: Rule, partition: int, unjudged: Sequence[Stretch] = (), baseline: Baseline | None = None
+        self,
+        rule: Rule,
+        partition: int,
+        unjudged: Sequence[Stretch] = (),
+        baseline: Baseline | None = None,
+        skips: Sequence[Skip] = (),
     ) -> None:
         """Nothing is read yet.
 
@@ -67,10 +73,14 @@ class ExpectedPartition:
             partition: number.
             unjudged: stretches of its input that went by while deduplication was off.
             baseline: where it begins; None: at the beginning of its topics.
+            skips: input that nobody was to judge.
         """
         self.partition = partition
         self.baseline = baseline or Baseline()
         begin = self.baseline.input_from
+        self.skips = [skip for skip in skips if skip.end > begin]
+        self.skipped = [0] * len(self.skips)
+        """Records that were met in each of them."""
         self._unjudged = [range(stretch.start, stretch.end) for stretch in unjudged if stretch.end > begin]
         # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
         self._front_speaks = all(stretch.start >= begin for stretch in unjudged)
@@ -99,6 +109,10 @@ class ExpectedPartition:
 
     def judge(self, offset: int, record: RecordView, report: Report) -> None:
         """Take the next record of the input."""
+        for number, skip in enumerate(self.skips):
+            if skip.start <= offset < skip.end:
+                self.skipped[number] += 1
+                return
         found = self._rule.judge(record)
         if any(offset in stretch for stretch in self._unjudged):
             report.unjudged += 1
@@ -243,7 +257,7 @@ class ExpectedPartition:
     def _account_for_unseen(self, topic: str, judged_to: int, report: Report) -> None:
         """Each expected record that the output does not have is lost, pending, or cannot be told."""
         self._pending_from: int | None = None
-        is_whole = self.baseline.output_whole
+        is_whole, before = self.baseline.output_whole, 0
         for place, there in enumerate(self._seen):
             if there:
                 # From here on nothing of this identity can be a repeat of what is deleted.
@@ -253,10 +267,17 @@ class ExpectedPartition:
                 report.pending += 1
                 if self._pending_from is None:
                     self._pending_from = self._offsets[place]
-            elif not is_whole or (self._judged[place] and not self._exact[self._owners[place]]):
+            elif not is_whole:
+                before += 1
+            elif self._judged[place] and not self._exact[self._owners[place]]:
                 report.undecided += 1
             else:
                 report.add(self._finding("lost", topic, place, None))
+        # Where the output begins, the proof does. Where nothing of it is there, it has not begun.
+        if is_whole:
+            report.output_deleted += before
+        else:
+            report.undecided += before
 
     def settled_at(self, judged_to: int, settled: int, letters_pending_from: int | None) -> int:
         """The input offset before which nothing is pending: from there the next run goes on.

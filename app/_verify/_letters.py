@@ -66,7 +66,7 @@ class Letters:
             the first offset that still waits for its letter, or None; and all offsets that have one
         """
         letters = self._of.pop(partition, {})
-        waits_from, lettered, is_whole = None, [], self._whole
+        waits_from, lettered, is_whole, before = None, [], self._whole, 0
         for offset, wanted in invalid.items():
             found = letters.pop(offset, [])
             if offset in baseline.lettered:
@@ -78,7 +78,7 @@ class Letters:
                 elif is_whole:
                     self._lost(partition, offset)
                 else:
-                    self._report.undecided += 1
+                    before += 1
                 continue
             is_whole = True  # what came later cannot be deleted
             lettered.append(offset)
@@ -86,12 +86,20 @@ class Letters:
                 self._add("altered", partition, offset, found[0], "key, value or headers differ")
             for again in found[1:]:
                 self._add("doubled", partition, offset, again)
+        if is_whole:
+            self._report.output_deleted += before
+        else:
+            self._report.undecided += before
         for offset, found in letters.items():
             if offset < baseline.input_from and not baseline.aligned:
                 continue  # its record is deleted
             for letter in found:
                 self._unexpected(letter, f"{partition}/{offset}")
         return waits_from, lettered
+
+    def leave_out(self, partition: int) -> None:
+        """A partition of the input is not compared, and neither are its letters."""
+        self._of.pop(partition, None)
 
     def finish(self) -> None:
         """After all partitions: letters of partitions that the input does not have."""

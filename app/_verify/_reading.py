@@ -16,6 +16,7 @@ from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, PositionLost, TopicError, TopicMissing, TransportError
 from producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained, read_progress
 from tables import STRETCH, Stretch
+from transport import OWNER, Owner
 
 log = structlog.get_logger(__name__)
 
@@ -162,15 +163,25 @@ class Reader:
         # Of a topic that was deleted and created again it says nothing.
         return found if found is not None and found.topic_id == self.topic_ids[self._stream.input] else None
 
-    def stretches(self, changelog: str) -> dict[int, list[Stretch]]:
-        """What the changelog says of each input partition, by number. Read it after the bounds."""
+    def changelog(self, changelog: str) -> tuple[dict[int, list[Stretch]], dict[int, Owner]]:
+        """What the changelog says of each input partition: its stretches by number, and whose it is.
+
+        Read it after the bounds.
+
+        Raises:
+            OwnerDiffers: an entry is of a newer Ratchet.
+            StateError: likewise.
+        """
         found: dict[int, dict[bytes, Stretch]] = {}
+        owners: dict[int, Owner] = {}
         for partition, (begin, end) in self._span(changelog).items():
             for _, record in self.records(changelog, partition, end, begin):
                 if record.key is not None and record.key.startswith(STRETCH):
                     entry = Stretch.unpack(record.key, record.value or b"")
                     found.setdefault(partition, {})[record.key] = entry
-        return {partition: sorted(entries.values()) for partition, entries in found.items()}
+                elif record.key == OWNER and record.value is not None:
+                    owners[partition] = Owner.unpack(record.value)
+        return {partition: sorted(entries.values()) for partition, entries in found.items()}, owners
 
     def policies(self, name: str) -> PolicyTopic:
         """The policy topic, as far as it is still there."""

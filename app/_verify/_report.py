@@ -85,6 +85,27 @@ class NeverJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """Input that was passed over because a person has decided so (`ratchet resume`)."""
+
+    partition: int
+    start: int
+    end: int
+    """Offset behind the last one."""
+    records: int
+    """Those that Kafka still has."""
+    by: str
+    at: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"skipped by decision: {self.records:,} records, input partition {self.partition} offsets "
+            f"{self.start:,} to {self.end - 1:,}, by {self.by} at {self.at}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """Where the proof of a partition begins, where that is not the beginning of its topics."""
 
@@ -127,14 +148,18 @@ class Report:
     pending: int = 0
     """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
     undecided: int = 0
-    """Records of which nothing came, and which may be repeats of what retention has deleted; and those of which came
-    what is deleted."""
+    """Records of which nothing came, and which may be repeats of what retention has deleted; or all, where nothing that
+    came of any of them is left."""
+    output_deleted: int = 0
+    """Records of the input before the first of which output or dead letters still have what came of it."""
     before: int = 0
     """Records in the output before the first that stems from input that is still there."""
     begins: list[Begin] = field(default_factory=list)
     """Partitions of which the proof does not begin at offset 0."""
     state_written: bool | None = None
     """Whether the next run goes on where this one ended; None: nobody asked for it."""
+    skipped: list[Skipped] = field(default_factory=list)
+    """Input that an operator has decided to pass over; it is not expected in the output."""
     halted: list[Halted] = field(default_factory=list)
     """As workers say it; where none can be asked, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
@@ -256,6 +281,8 @@ class Report:
             "pending": self.pending,
             "undecided": self.undecided,
             "before": self.before,
+            "output_deleted": self.output_deleted,
+            "skipped": [asdict(each) for each in self.skipped],
             "begins": [asdict(each) for each in self.begins],
             "state_written": self.state_written,
             "halted": [asdict(each) for each in self.halted],

@@ -12,13 +12,14 @@ from app._verify._compare import ExpectedPartition
 from app._verify._letters import Letters
 from app._verify._policies import PolicyTopic, check_stretches
 from app._verify._reading import Bounds, Reader
-from app._verify._report import Begin, Finding, NeverJudged, Report
+from app._verify._report import Begin, Finding, Halted, NeverJudged, Report, Skipped
 from app._verify._rule import RecordView, Rule
 from app._verify._source import SourceComparison
 from app._verify._state import SavedState, StateWriter, Subject
 from app.settings import Settings, StreamSettings
 from errors import PositionLost
 from tables import Stretch
+from transport import Owner
 
 Records = Iterator[tuple[int, RecordView]]
 """With their offsets."""
@@ -34,6 +35,11 @@ def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline
     )
 
 
+def plain_id(text: str) -> str:
+    """A topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
+    return text.replace("+", "-").replace("/", "_").rstrip("=")
+
+
 class Run:
     """What a run over one stream keeps beside the comparison itself."""
 
@@ -44,6 +50,7 @@ class Run:
         self._policies: PolicyTopic | None = None
         self._saved: SavedState | None = None
         self._writer: StateWriter | None = None
+        self._all_compared = True
         self._baselines: dict[int, Baseline] = {}
 
     @contextmanager
@@ -66,7 +73,7 @@ class Run:
                 yield
                 if self._saved is not None:
                     self._saved.refuse_more(self._reader.partitions)
-                self._report.state_written = not self._report.counts
+                self._report.state_written = self._all_compared and not self._report.counts
                 if self._report.state_written:
                     self._writer.finish()
             finally:
@@ -109,7 +116,9 @@ class Run:
         self._note_what_waits(partition)
         return baseline
 
-    def check_stretches(self, partition: int, stretches: list[Stretch], begin: int) -> list[Stretch]:
+    def check_stretches(
+        self, partition: int, stretches: list[Stretch], begin: int, owner: Owner | None
+    ) -> list[Stretch]:
         """Look up in the policy topic what the changelog says of input from an offset on.
 
         Returns:
@@ -120,14 +129,17 @@ class Run:
             return unjudged
         if self._policies is None:
             self._policies = self._reader.policies(policy_topic(self._settings.app))
-        checks = check_stretches(self._policies, self._settings, self._name, partition, stretches, begin)
+        topic, known = self._policies, owner.topics.get("policy") if owner is not None else None
+        if known is not None and plain_id(known.id) != plain_id(self._reader.topic_ids.get(topic.name, known.id)):
+            topic = PolicyTopic(f"{topic.name} (id {known.id})", 0, 0, {})  # another one has its name now
+        checks = check_stretches(topic, self._settings, self._name, partition, stretches, begin)
         for check in checks:
             self._report.policies.append(check)
             if check.verdict == "contradicted":
                 at = check.policy - 1 if check.policy else None
                 decided = None if at is None else 0
-                topic, start = self._policies.name, check.start
-                finding = Finding("contradicted", topic, partition, start, decided, at, None, None, str(check))
+                where = (partition, check.start, decided, at)
+                finding = Finding("contradicted", topic.name, *where, None, None, str(check))
                 self._report.add(finding)
         self._report.stretches += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
         return unjudged
@@ -156,6 +168,35 @@ class Run:
         for _ in sent.watch_output(partition, older):
             pass
         return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
+
+    def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
+        """Whether positions and output of a partition are in topics that were deleted and created again since.
+
+        Nothing can be compared then, and the partition has halted, or will.
+        """
+        ids, report, bounds = self._reader.topic_ids, self._report, self._bounds
+        parts = (("input", self._stream.input), ("output", self._stream.output))
+        for part, name in parts:
+            known = owner.topics.get(part) if owner is not None else None
+            if known is None or (known.name, plain_id(known.id)) == (name, plain_id(ids[name])):
+                continue
+            reason = (
+                f"its {part} was {known}, and is {name} (id {ids[name]}) now: what they hold cannot be compared. See "
+                "docs/reference/halted.md"
+            )
+            report.halted.append(Halted(partition, reason))
+            waiting = bounds.input_ends[partition] - bounds.input_begins[partition]
+            report.pending += max(0, waiting - max(0, bounds.input_ends[partition] - bounds.settled[partition]))
+            self._all_compared = False
+            return True
+        return False
+
+    def note_skipped(self, partition: int, expected: ExpectedPartition, settled: int) -> None:
+        """Say what was left out by decision."""
+        for skip, records in zip(expected.skips, expected.skipped, strict=True):
+            if skip.start < settled:
+                found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
+                self._report.skipped.append(found)
 
     def end(
         self, partition: int, expected: ExpectedPartition, letters_pending_from: int | None, lettered: list[int]

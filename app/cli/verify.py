@@ -87,7 +87,8 @@ def verify(
             if results
             else verify_stream(named, name, state=state, source=files)
         )
-        report.halted = halted_partitions(named, name)
+        told = {each.partition for each in report.halted}
+        report.halted += [each for each in halted_partitions(named, name) if each.partition not in told]
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:
@@ -151,10 +152,14 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  {report.before:,} records of the output stem from input that is deleted")
     if report.undecided:
         console.print(
-            f"  {report.undecided:,} records cannot be told: nothing came of them, and they may be repeats of what is "
-            "deleted, or what came of them is deleted",
+            f"  {report.undecided:,} records cannot be told: nothing came of them that is still there, and they may be "
+            "repeats of what is deleted",
             style="bold yellow",
         )
+    if report.output_deleted:
+        console.print(f"  {report.output_deleted:,} records came before what output or dead letters still have")
+    for skipped in report.skipped:
+        console.print(f"  {skipped}", style="bold yellow")
     for halted in report.halted:
         console.print(f"  halted: input partition {halted.partition}: {halted.error}", style="bold yellow")
     for never in report.never_judged:

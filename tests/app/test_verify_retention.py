@@ -80,7 +80,10 @@ def test_an_output_without_its_beginning_is_proven_from_there_on(stage: Stage) -
     stage.commit(10)
     delete_before(stage, OUTPUT, 5)
     report = stage.verify()
-    assert (counts(report), report.undecided) == ({"lost": 1}, 5)
+    assert (counts(report), report.output_deleted, report.undecided) == ({"lost": 1}, 5, 0)
+    delete_before(stage, OUTPUT, 9)  # where nothing is left, nothing is proven
+    report = stage.verify()
+    assert (counts(report), report.output_deleted, report.undecided, report.exit_code()) == ({}, 0, 10, 3)
 
 
 def test_repeats_of_what_is_deleted_are_told_by_the_output_or_not_at_all(stage: Stage) -> None:
@@ -94,7 +97,7 @@ def test_repeats_of_what_is_deleted_are_told_by_the_output_or_not_at_all(stage: 
     assert (counts(report), report.undecided, report.fresh, report.duplicate) == ({}, 0, 2, 3)
     delete_before(stage, OUTPUT, 4)
     report = stage.verify()  # "a" goes on, and so tells; of "b" nothing came, and nobody knows whether it had to
-    assert (counts(report), report.undecided) == ({}, 3)
+    assert (counts(report), report.output_deleted, report.undecided) == ({}, 2, 1)
     assert report.exit_code(pending_ok=True) is ExitCode.NOT_ALL_PROVEN
 
 
@@ -105,7 +108,7 @@ def test_dead_letters_without_their_beginning(stage: Stage) -> None:
     stage.commit(6)
     delete_before(stage, LETTERS, 2)
     report = stage.verify()
-    assert (counts(report), report.undecided) == ({"lost": 1}, 2)
+    assert (counts(report), report.output_deleted, report.undecided) == ({"lost": 1}, 2, 0)
     delete_before(stage, INPUT, 4)
     report = stage.verify()
     assert (counts(report), report.undecided) == ({}, 0)
