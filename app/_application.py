@@ -269,6 +269,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         evicted_inactive=partition.evicted.inactive,
         evicted_displaced=partition.evicted.displaced,
         jumps=partition.jumps.total,
+        recent=partition.recent.share(),
         restarts=lane.status.restarts,
     )
 

@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 from app._http import guard, json_refusal, reachable_host, url_of
 from app._lookup import QueryError, Verdict, parse_identity, parse_limit, parse_query, parse_sequence, verdict_of
 from errors import SetupError
+from tables import InvalidShare
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,7 @@ class PartitionStatus:
     evicted_inactive and evicted_displaced are durable totals of identities. restarts is how often the partition has
     been tried again after an error since this worker began to serve it. jumps counts sequences that were more than
     2^40 above their identity's last, since this worker has the partition.
+    recent has the records judged within the last minute, and before it.
     """
 
     partition: int
@@ -64,6 +66,7 @@ class PartitionStatus:
     evicted_inactive: int = 0
     evicted_displaced: int = 0
     jumps: int = 0
+    recent: InvalidShare = field(default_factory=InvalidShare)
     restarts: int = 0
 
 
@@ -314,6 +317,16 @@ class StatusCollector(Collector):
             "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
             labels=labels,
         )
+        invalid_share = GaugeMetricFamily(
+            "ratchet_invalid_share",
+            "Share of invalid records, 0 to 1: within the last minute, and before it since ever.",
+            labels=[*labels, "of"],
+        )
+        jumped = GaugeMetricFamily(
+            "ratchet_invalid_share_jumped",
+            "1 where 10 records or more were invalid within the last minute, and 5 % more of all than before.",
+            labels=labels,
+        )
         gauges = {
             "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
             "input_position": GaugeMetricFamily(
@@ -333,6 +346,9 @@ class StatusCollector(Collector):
                 for reason in ("inactive", "displaced"):
                     evicted.add_metric([*where, reason], getattr(partition, f"evicted_{reason}"))
                 jumps.add_metric(where, partition.jumps)
+                invalid_share.add_metric([*where, "minute"], partition.recent.now)
+                invalid_share.add_metric([*where, "before"], partition.recent.before)
+                jumped.add_metric(where, int(partition.recent.has_jumped))
                 for name, gauge in gauges.items():
                     value = getattr(partition, name)
                     if value is not None:
@@ -341,6 +357,8 @@ class StatusCollector(Collector):
         yield deduplicate
         yield evicted
         yield jumps
+        yield invalid_share
+        yield jumped
         yield from gauges.values()
 
 

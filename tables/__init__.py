@@ -5,6 +5,7 @@ A reader's way in: `_partition.py` (what a lane's transaction moves), `_map.py` 
 """
 
 from tables._eviction import NULLS_LAST_S, Bounds
+from tables._invalid_share import InvalidShare
 from tables._kernels import DUPLICATE, FRESH, INVALID
 from tables._map import LastSequence, LastSequences
 from tables._partition import SequencePartition
@@ -38,6 +39,7 @@ __all__ = [
     "Bounds",
     "Evicted",
     "Identity",
+    "InvalidShare",
     "LastSequence",
     "LastSequences",
     "Progress",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from errors import StateError, StoreDamaged
 from tables import _kernels as kernels
 from tables._eviction import NULLS_LAST_S, Bounds, Eviction
+from tables._invalid_share import RecentShare
 from tables._jumps import JumpReport
 from tables._map import COLUMN, LastSequence, LastSequences
 from tables._ownership import Ownership
@@ -97,6 +98,7 @@ class SequencePartition:
         self.evicted = Evicted()
         self.stretches = Stretches()
         self.jumps = JumpReport()
+        self.recent = RecentShare()
         self.ownership = Ownership()
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
@@ -332,6 +334,7 @@ class SequencePartition:
         self.stretches.settle()
         self.jumps.settle()
         self.ownership.settle()
+        self.recent.note(self.progress, self._pending)
         self.position, self.progress, self.evicted = changelog_next, self._pending, self._pending_evicted
         if self._eviction is not None:
             self._eviction.committed()

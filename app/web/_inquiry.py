@@ -179,6 +179,7 @@ class Inquiry:
             if positions.get(each.stream) == []
         ]
         problems += [said for each in streams for said in _about_input(each)]
+        problems += [said for name in sorted(answers) for said in _about_invalid(answers[name])]
         return Overview(
             app=self._settings.app,
             taken_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -278,6 +279,18 @@ def _about_input(view: Stream) -> list[str]:
     """What is to be said where the input has never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
     return [never_had_a_record(view.stream, view.input)] if is_empty else []
+
+
+def _about_invalid(worker: WorkerStatus) -> list[str]:
+    """What is to be said where the share of invalid records has jumped."""
+    return [
+        f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
+        f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
+        f"Why, the header ratchet-reason of each says in {table.dead_letters}"
+        for table in worker.tables
+        for status in table.partitions
+        if status.recent.has_jumped
+    ]
 
 
 def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:

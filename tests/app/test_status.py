@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from app._status import IdentityStatus, StatusServer
+from tables import InvalidShare
 from tests.app.known_worker import KnownWorker, partition, table
 
 HOSTILE = ["<script>alert(1)</script>", "a\0b", "../../etc/passwd", "a&sequence=9", "%41", "Zürich ☂", "' OR 1=1 --"]
@@ -30,6 +31,7 @@ def worker() -> KnownWorker:
                     evicted_inactive=30,
                     evicted_displaced=4,
                     jumps=7,
+                    recent=InvalidShare(100, 20, 10_000, 100),
                 ),
             )
         ]
@@ -87,6 +89,8 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "evicted_inactive": 30,
         "evicted_displaced": 4,
         "jumps": 7,
+        "recent": {"judged": 100, "invalid": 20, "judged_before": 10000, "invalid_before": 100},
+        "restarts": 0,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
@@ -207,6 +211,9 @@ async def test_metrics_are_the_providers_figures(http: aiohttp.ClientSession, ur
         ("3", "displaced"): 4,
     }
     assert [s.value for s in families["ratchet_sequence_jumps"].samples] == [0, 7]
+    shares = {(s.labels["partition"], s.labels["of"]): s.value for s in families["ratchet_invalid_share"].samples}
+    assert shares == {("0", "minute"): 0, ("0", "before"): 0, ("3", "minute"): 0.2, ("3", "before"): 0.01}
+    assert [s.value for s in families["ratchet_invalid_share_jumped"].samples] == [0, 1]
     assert {s.value for s in families["ratchet_input_end"].samples} == {12_345_600}
 
 

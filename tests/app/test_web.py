@@ -29,6 +29,7 @@ from app.web import Inquiry, WebServer
 from app.web._kafka import InputPartition
 from app.web._model import merge
 from errors import SettingsError, SetupError
+from tables import InvalidShare
 from tests.app.known_worker import KnownWorker, member, partition, settings_for, table
 
 VENDOR = Path(app.web.__file__).parent / "static" / "vendor"
@@ -180,6 +181,21 @@ async def test_a_policy_that_is_off_is_on_the_page(
     assert "and 4,321 unjudged" in html
     assert "unseen" in found
     assert "leave no sequence here" in found
+
+
+async def test_a_jump_in_the_share_of_invalid_records_is_a_problem(
+    broker: str, new_topic: Callable[..., str], http: aiohttp.ClientSession
+) -> None:
+    topic = new_topic(partitions=2)
+    settings = settings_for(broker, topic)
+    usual, jumped = InvalidShare(1_000, 10, 100_000, 900), InvalidShare(1_000, 412, 100_000, 300)
+    told = table(partition(0, recent=usual), partition(1, recent=jumped), topic=topic)
+    async with one_worker(settings, topic, KnownWorker([told])), page(settings) as url:
+        html = await read(http, url)
+        (problem,) = (await read_json(http, url))["problems"]
+    assert "partition 1: 412 of 1,000 records within the last minute were invalid (41.2%; before: 0.3%)" in problem
+    assert f"says in {told.dead_letters}" in problem
+    assert "412 of 1,000 records" in html
 
 
 async def test_without_a_worker_kafka_itself_is_asked(
