@@ -16,6 +16,7 @@ from app._jars import KAFKA_VERSION
 from app._reach import require_answer, wait_until_reachable
 from app.settings import Settings
 from errors import SettingsError
+from transport import client_options
 
 __all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "looked_at", "open_broker", "wait_until_reachable"]
 
@@ -45,15 +46,21 @@ def choose_broker(settings: Settings | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def looked_at(settings: Settings) -> Iterator[str]:
+def looked_at(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
     """The bootstrap of the named Kafka, for a command that only looks: nothing is started and nothing waited for.
 
+    Args:
+        settings: the whole of them.
+        as_worker: whether the command asks in the worker's way, so with the worker's client.
+
     Raises:
-        SettingsError: none is named.
+        SettingsError: none is named, or a client refuses its options.
         BrokerUnavailable: it does not answer within a few seconds.
     """
     if settings.bootstrap is None:
         raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    if as_worker:
+        client_options(settings.bootstrap, settings.kafka)
     require_answer(settings.bootstrap, settings.kafka)
     yield settings.bootstrap
 

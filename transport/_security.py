@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +44,8 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
             librdkafka knows are left to the librdkafka clients
 
     Raises:
-        SettingsError: a security option that aiokafka has no counterpart for, or a certificate that cannot be read.
+        SettingsError: a security option that aiokafka has no counterpart for or cannot use as it is, or a certificate
+            that cannot be read.
     """
     known: dict[str, Any] = {"bootstrap_servers": bootstrap.split(",")}
     for name, value in options.items():
@@ -56,15 +58,28 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
                 f"kafka.{name}: the worker has no counterpart for this option. It understands "
                 f"{', '.join(sorted({*_DIRECT, *_SSL}))}"
             )
-    for name, words in (("security_protocol", PROTOCOLS), ("sasl_mechanism", MECHANISMS)):
-        if known.get(name, words[0]) not in words:
-            option = next(each for each in options if _DIRECT.get(each) == name)
-            raise SettingsError(
-                f"kafka.{option}: the worker cannot use the one that is given. Write one of {', '.join(words)}"
-            )
+    _check_login(known)
     if known.get("security_protocol") in {"SSL", "SASL_SSL"}:
         known["ssl_context"] = _ssl_context(options)
     return known
+
+
+def _check_login(known: Mapping[str, Any]) -> None:
+    """Refuse what aiokafka would end on, with an error of its own that names none of our options."""
+    protocol, mechanism = known.get("security_protocol", "PLAINTEXT"), known.get("sasl_mechanism", "PLAIN")
+    for option, given, words in (
+        ("security.protocol", protocol, PROTOCOLS),
+        ("sasl.mechanism", mechanism, MECHANISMS if protocol.startswith("SASL") else (mechanism,)),
+    ):
+        if given not in words:
+            raise SettingsError(f"kafka.{option}: the worker cannot use the given one. Write one of {', '.join(words)}")
+    if not protocol.startswith("SASL"):
+        return
+    if mechanism == "GSSAPI":
+        if importlib.util.find_spec("gssapi") is None:
+            raise SettingsError("kafka.sasl.mechanism: GSSAPI needs the Python package gssapi, which is not installed")
+    elif not (known.get("sasl_plain_username") and known.get("sasl_plain_password")):
+        raise SettingsError(f"kafka.sasl.username and kafka.sasl.password: {mechanism} needs both")
 
 
 def _ssl_context(options: Options) -> ssl.SSLContext:

@@ -111,7 +111,7 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     settings = settings_of_file.load(config)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
-    with looked_at(settings) as bootstrap, said_as_ours():
+    with looked_at(settings, as_worker=False) as bootstrap, said_as_ours():
         planner = planner_of(bootstrap, settings, chosen.output)
         found = standing(store_of(kept, chosen.output, planner.identity()), planner)
     if as_json:

@@ -21,9 +21,11 @@ def worker(
     from app._broker import choose_broker
     from app._logging import configure
     from app.settings import load
+    from transport import client_options
 
     settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
-    settings.require_streams()  # before a Kafka is started or topics are made in one
+    settings.require_streams()  # this and the next: before a Kafka is waited for, or started
+    client_options(settings.bootstrap or "", settings.kafka)
     configure(settings.log_level)
     with choose_broker(settings) as bootstrap:
         _worker.run(settings, bootstrap)

@@ -67,6 +67,40 @@ def test_a_worker_without_a_stream_is_refused_before_any_kafka_is_started(
     assert "streams: there is none" in capsys.readouterr().err
 
 
+SASL = {"security.protocol": "SASL_PLAINTEXT"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "kafka.sasl.mechanism: the worker cannot use the given one"),
+        (SASL | {"sasl.mechanism": "PLAIN"}, "kafka.sasl.username and kafka.sasl.password: PLAIN needs both"),
+        (SASL | {"sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "u"}, "SCRAM-SHA-256 needs both"),
+        ({"security.protocol": "carrier-pigeon"}, "kafka.security.protocol: the worker cannot use the given one"),
+        ({"no.such": "1"}, "kafka.no.such: the Kafka client refuses it: there is no such option"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+@pytest.mark.parametrize("command", ["worker", "tables", "producers", "policy get", "verify"])
+def test_a_login_that_the_worker_cannot_use_is_named(
+    command: str,
+    options: dict[str, str],
+    sentence: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kafka = "".join(f'"{name}" = "{value}"\n' for name, value in options.items())
+    stream = STREAM.format(app="a", host="127.0.0.1")
+    Path("ratchet.toml").write_text(f'bootstrap = "127.0.0.1:1"\nkafka_timeout_s = 1\n{stream}[kafka]\n{kafka}')
+    assert run(command.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
 def test_the_worker_says_both_and_ends(broker: str, tmp_path: Path) -> None:
     app = f"sentences-{uuid.uuid4().hex[:8]}"
     place = Site(tmp_path, broker, app, STREAM.format(app=app, host=NOT_OURS))
