@@ -47,7 +47,7 @@ def recipe_of(kept: SinkSettings) -> Recipe:
     if kept.transform is not None:
         transform = function_transform(kept.transform)
     avro = None if kept.avro_schema is None else avro_values(kept.avro_schema, kept.avro_id)
-    return Recipe(kept.columns, Shape(kept.kind, kept.key, kept.sums), kept.rejects, transform, avro)
+    return Recipe(kept.columns, Shape(kept.kind, kept.key, kept.sums), kept.rejects, transform, avro, kept.keep_value)
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:

@@ -202,6 +202,8 @@ class SinkSettings(_Section):
     sums: tuple[str, ...] = ()
     rejects: bool = False
     """Whether values that do not parse go to a table of their own."""
+    keep_value: bool = False
+    """Whether `_value` is kept of every record, and not only of those that do not parse."""
     sql: str | None = Field(default=None, min_length=1)
     """A query of the view `records` that makes the rows of the result."""
     transform: str | None = Field(default=None, min_length=1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_sink import _avro_task
 from spark_sink._avro_task import DAYS, MICROSECONDS
-from spark_sink._columns import RECORD_COLUMNS, checked, result_schema
+from spark_sink._columns import RECORD_COLUMNS, STATE, checked, result_schema
 from spark_sink._python_worker import Task, map_batches
 from spark_sink._shape import MAX_DIGITS
 from spark_sink.errors import OptionRefused
@@ -83,21 +83,28 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
         raise OptionRefused(f"avro schema {schema!r}: the file cannot be read ({error})") from None
 
 
-def rows(records: DataFrame, values: AvroValues, *, narrow: bool) -> DataFrame:
+def rows(records: DataFrame, values: AvroValues, *, narrow: bool, keep_value: bool = False) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows, as `_columns.rows` does with JSON."""
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
-    return map_batches(records.select(*record), task(values, narrow=narrow), result_schema(values.columns))
+    made = task(values, narrow=narrow, keep_value=keep_value)
+    return map_batches(records.select(*record), made, _read_schema(values))
 
 
-def task(values: AvroValues, *, narrow: bool) -> Task:
+def task(values: AvroValues, *, narrow: bool, keep_value: bool = False) -> Task:
     """See `_avro_task.decoding`; can be sent to executors that do not have this package."""
     from pyspark import cloudpickle
     from pyspark.sql.pandas.types import to_arrow_schema
 
     cloudpickle.register_pickle_by_value(_avro_task)  # type: ignore[no-untyped-call]
-    return _avro_task.decoding(values.plan, values.prefix, narrow, to_arrow_schema(result_schema(values.columns)))
+    return _avro_task.decoding(values.plan, values.prefix, narrow, keep_value, to_arrow_schema(_read_schema(values)))
+
+
+def _read_schema(values: AvroValues) -> StructType:
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    return StructType([*result_schema(values.columns).fields, StructField(STATE, IntegerType())])
 
 
 class _Reading:

@@ -34,18 +34,22 @@ EXACT = Context(prec=38)
 """Decimal's own context would round to 28 digits."""
 
 
-def decoding(plan: Any, prefix: bytes, narrow: bool, schema: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def decoding(
+    plan: Any, prefix: bytes, narrow: bool, keep_value: bool, schema: Any
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """A task that turns records into rows.
 
     Args:
         plan: see `_avro.AvroValues`; a record.
         prefix: bytes that every value begins with, before Avro's own.
         narrow: see `ResultStore.narrow`.
-        schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS`.
+        keep_value: see `_columns.rows`.
+        schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `_columns.STATE`.
 
     Returns:
         A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_value` being the value as it stood in
-        Kafka. It is null in the result where the record's fields hold the whole of it; otherwise they are null.
+        Kafka. It is null in the result where the record's fields hold the whole of it, unless `keep_value`; where they
+        do not, they are null.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
@@ -55,17 +59,19 @@ def decoding(plan: Any, prefix: bytes, narrow: bool, schema: Any) -> Callable[[I
         fields = [name for name, _ in plan[1]]
         for batch in batches:
             for chunk in chunks(batch):
-                values, kept = [], []
+                values, kept, states = [], [], []
                 for value in chunk.column(chunk.num_columns - 1).to_pylist():
                     event = None if value is None else whole(value, prefix, read)
                     values.append({} if event is None else event)
-                    kept.append(value if event is None else None)
+                    kept.append(value if keep_value or event is None else None)
+                    states.append(2 if value is None else 1 if event is None else 0)  # as in _columns.STATE
                 columns = [
                     pa.array([event.get(name) for event in values], schema.field(position).type)
                     for position, name in enumerate(fields)
                 ]
                 columns += [chunk.column(n).cast(schema.field(len(fields) + n).type) for n in range(4)]
                 columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
+                columns.append(pa.array(states, schema.field(len(fields) + 5).type))
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return rows

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from spark_sink._ddl import read_ddl
 from spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:
@@ -17,8 +19,16 @@ RECORD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_value")
 
 With JSON columns `_value` is kept only where those columns do not hold the whole value: the text is not one JSON object
 with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column; `WHERE _value IS NOT NULL`
-finds them.
+finds them. With `keep_value` it is kept always.
 """
+
+STATE = "_ratchet_state"
+"""Column of the rows as they are read, and never of a table: one of the following."""
+PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
+"""What a record's value is: in its columns; kept whole, as it is not what the columns say; or null, a tombstone."""
+
+DELETED = "_ratchet_deleted"
+"""Column of rows on their way into a table with a key, and never of a table: true where the row of the key is to go."""
 
 ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Parquet columns of a Delta table may not have (Delta protocol, column mapping off)."""
@@ -31,6 +41,9 @@ LEAVES = frozenset(
 
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
 """How a JSON text says NUL: an odd number of backslashes before u0000."""
+
+MAX_DIGITS = 38
+"""Digits of the widest decimal that Spark and every store have."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it can say."""
@@ -45,7 +58,7 @@ def record_schema() -> StructType:
 
 
 def result_schema(columns: str | StructType | None) -> StructType:
-    """Schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`. Text needs a running Spark.
+    """Schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`.
 
     Args:
         columns: the values' fields, as such or as Spark DDL ("user string, amount double"); None keeps values as bytes
@@ -61,22 +74,8 @@ def result_schema(columns: str | StructType | None) -> StructType:
 
 
 def json_schema(columns: str | StructType) -> StructType:
-    """Read the DDL of the JSON fields. Needs a running Spark, whose parser it is; raises as `result_schema` does."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
-    if isinstance(columns, StructType):
-        return checked(columns)
-    try:
-        schema = StructType.fromDDL(columns)
-    except PySparkException as error:
-        reason = str(error).splitlines()[0]
-        raise OptionRefused(
-            f"columns {columns!r} is not Spark DDL ({reason}). Write: user string, amount double"
-        ) from None
-    if not isinstance(schema, StructType) or not schema.fields:
-        raise OptionRefused(f"columns {columns!r} names no column. Write: user string, amount double")
-    return checked(schema)
+    """The JSON fields, as such or as DDL. Needs no running Spark; raises as `result_schema` does."""
+    return checked(read_ddl(columns) if isinstance(columns, str) else columns)
 
 
 def checked(schema: StructType) -> StructType:
@@ -85,7 +84,7 @@ def checked(schema: StructType) -> StructType:
     Raises:
         OptionRefused: one cannot be a column.
     """
-    taken = dict.fromkeys(RECORD_COLUMNS, "the name is one of Ratchet's own")
+    taken = dict.fromkeys((*RECORD_COLUMNS, STATE, DELETED), "the name is one of Ratchet's own")
     for field in schema.fields:
         # Delta compares names without case; so must this.
         if reason := taken.get(field.name.lower(), ""):
@@ -124,8 +123,10 @@ def _nullable(data_type: DataType, where: str) -> DataType:
     raise OptionRefused(f"column {where!r}: the result table cannot hold type {data_type.simpleString()}. Use string")
 
 
-def rows(records: DataFrame, columns: str | StructType | None, *, narrow: bool = False) -> DataFrame:
-    """Turn the records of Spark's Kafka source into rows of the result table.
+def rows(
+    records: DataFrame, columns: str | StructType | None, *, narrow: bool = False, keep_value: bool = False
+) -> DataFrame:
+    """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
 
     Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event
     does not have is null, and so is every JSON column of a record without a value.
@@ -134,6 +135,7 @@ def rows(records: DataFrame, columns: str | StructType | None, *, narrow: bool =
         records: what Spark's Kafka source read.
         columns: see `result_schema`.
         narrow: see `ResultStore.narrow`; values with what such a store cannot hold count as not parsed.
+        keep_value: `_value` is kept also where the columns hold what they name of it.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType
@@ -144,48 +146,109 @@ def rows(records: DataFrame, columns: str | StructType | None, *, narrow: bool =
         F.col("timestamp").alias("_timestamp"),
         F.col("key").alias("_key"),
     ]
+    value = F.col("value")
     if columns is None:
-        return records.select(*record, F.col("value").alias("_value"))
+        state = F.when(value.isNull(), NO_VALUE).otherwise(PARSED)
+        return records.select(*record, value.alias("_value"), state.alias(STATE))
     schema = json_schema(columns)
-    text = F.col("value").cast("string")
+    text = value.cast("string")
     # from_json reads the first JSON document of a text and ignores what follows. As the only element of an array
     # the value has to be whole: '{"a":1} x' and '{"a":1}{"a":2}' break the array, '{"a":1},{"a":2}' makes it longer.
     # The session reads all or nothing (spark.sql.json.enablePartialResults is off): a field of the wrong type makes
     # the result null instead of dropping the field.
-    parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), ArrayType(schema), {"allowSingleQuotes": "false"})
+    wanted = ArrayType(_read_as(schema))
+    parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
     # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
     whole = F.is_valid_utf8(text) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
-    if narrow:
-        whole = whole & ~text.rlike(NUL_IN_JSON)
-        sayable = _sayable(F.col("parsed")[0], schema)
-        whole = whole if sayable is None else whole & sayable
-    judged = records.withColumn("parsed", parsed).withColumn("event", F.when(whole, F.col("parsed")[0]))
+    whole = whole & ~text.rlike(NUL_IN_JSON) if narrow else whole
+    if names := sorted(set(_decimal_names(schema))):
+        # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
+        whole = whole & ~text.rlike(rf'"({"|".join(map(re.escape, names))})"\s*:\s*"[^"]*,')
+    fits = _fits(F.col("parsed")[0], schema, narrow)
+    whole = whole if fits is None else whole & fits
+    judged = records.withColumn("parsed", parsed)
+    judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].try_cast(schema)))
+    event = F.col("event")
     return judged.select(
-        *[F.col("event").getField(field.name).alias(field.name) for field in schema.fields],
+        *[event.getField(field.name).alias(field.name) for field in schema.fields],
         *record,
-        F.when(F.col("event").isNull(), F.col("value")).alias("_value"),
+        (value if keep_value else F.when(event.isNull(), value)).alias("_value"),
+        F.when(value.isNull(), NO_VALUE).when(event.isNull(), NOT_PARSED).otherwise(PARSED).alias(STATE),
     )
 
 
-def _sayable(value: Column, data_type: DataType) -> Column | None:
-    """Whether all dates and times in the value lie in the years that every store can say; None: there can be none."""
+def _read_as(data_type: DataType) -> DataType:
+    """The type that from_json is asked for: one that changes no value.
+
+    Of a decimal it would round off the places that there are too many of; a byte it takes from -128 to 255, and makes
+    -56 of 200.
+    """
+    from pyspark.sql.types import ArrayType, ByteType, DecimalType, MapType, ShortType, StructField, StructType
+
+    if isinstance(data_type, StructType):
+        return StructType([StructField(field.name, _read_as(field.dataType)) for field in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_read_as(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(data_type.keyType, _read_as(data_type.valueType))  # JSON's keys are text
+    if isinstance(data_type, DecimalType):
+        # As many places as there can be beside the digits before the point.
+        return DecimalType(MAX_DIGITS, MAX_DIGITS - (data_type.precision - data_type.scale))
+    return ShortType() if isinstance(data_type, ByteType) else data_type
+
+
+def _decimal_names(schema: StructType) -> Iterator[str]:
+    """Names of decimal fields, also within objects and lists of them."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    for field in schema.fields:
+        inner = field.dataType
+        while isinstance(inner, ArrayType | MapType):
+            inner = inner.elementType if isinstance(inner, ArrayType) else inner.valueType
+        if isinstance(inner, StructType):
+            yield from _decimal_names(inner)
+        elif isinstance(inner, DecimalType):
+            yield field.name
+
+
+def _fits(value: Column, data_type: DataType, narrow: bool) -> Column | None:
+    """Whether a value as it was read is one of its column, unchanged; None: any is.
+
+    Args:
+        value: of the type `_read_as(data_type)`.
+        data_type: of the column.
+        narrow: dates and times have to lie in the years that every store can say.
+    """
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, DateType, MapType, StructType, TimestampNTZType, TimestampType
+    from pyspark.sql.types import (
+        ArrayType,
+        ByteType,
+        DateType,
+        DecimalType,
+        MapType,
+        StructType,
+        TimestampNTZType,
+        TimestampType,
+    )
 
     found: list[Column | None] = []
     if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
-        found = [F.year(value).between(FIRST_YEAR, LAST_YEAR)]
+        found = [F.year(value).between(FIRST_YEAR, LAST_YEAR) if narrow else None]
+    elif isinstance(data_type, ByteType):
+        found = [value.between(-128, 127)]
+    elif isinstance(data_type, DecimalType):
+        found = [F.coalesce(value == value.try_cast(data_type), value.isNull())]
     elif isinstance(data_type, StructType):
-        found = [_sayable(value.getField(field.name), field.dataType) for field in data_type.fields]
+        found = [_fits(value.getField(field.name), field.dataType, narrow) for field in data_type.fields]
     elif isinstance(data_type, MapType):
-        found = [_sayable(F.map_values(value), ArrayType(data_type.valueType))]  # JSON's keys are text
-    elif isinstance(data_type, ArrayType) and _sayable(F.lit(None), data_type.elementType) is not None:
+        found = [_fits(F.map_values(value), ArrayType(data_type.valueType), narrow)]
+    elif isinstance(data_type, ArrayType) and _fits(F.lit(None), data_type.elementType, narrow) is not None:
         element = data_type.elementType
 
-        def all_sayable(each: Column) -> Column:
-            sayable = _sayable(each, element)
-            return F.lit(True) if sayable is None else sayable
+        def all_fit(each: Column) -> Column:
+            fits = _fits(each, element, narrow)
+            return F.lit(True) if fits is None else fits
 
-        found = [F.forall(value, all_sayable)]
-    judged = [F.coalesce(sayable, F.lit(True)) for sayable in found if sayable is not None]
+        found = [F.forall(value, all_fit)]
+    judged = [F.coalesce(fits, F.lit(True)) for fits in found if fits is not None]
     return reduce(lambda one, other: one & other, judged) if judged else None

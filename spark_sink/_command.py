@@ -27,8 +27,9 @@ from spark_sink._plan import TopicPlanner
 from spark_sink._reading import MAX_RECORDS, Job
 from spark_sink._recipe import Recipe, Transform, function_transform, sql_transform
 from spark_sink._secrets import HidingFormatter, hidden, hide_in_tracebacks, keep
-from spark_sink._session import spark_session
+from spark_sink._session import spark_session, under_spark_submit
 from spark_sink._shape import Kind, Shape
+from spark_sink._store import require_reach
 from spark_sink._structured import run_structured
 from spark_sink._vacuum_command import run_vacuum
 from spark_sink.errors import Fenced, OptionRefused, SinkError
@@ -103,7 +104,9 @@ def _run(options: argparse.Namespace) -> None:
         options.rejects,
         _transform(options),
         _avro(options),
+        options.keep_value,
     )
+    recipe.known_schema()  # refuses what is wrong with it before Kafka is asked, and Spark started
     job = Job(
         options.bootstrap,
         options.topic,
@@ -118,6 +121,8 @@ def _run(options: argparse.Namespace) -> None:
     make_store(place, job.name, job.topic, 0, recipe)  # refuses bad names and paths before Kafka is asked
     planner = TopicPlanner(job.bootstrap, job.topic, client)
     store = make_store(place, job.name, job.topic, planner.identity(), recipe)
+    if not under_spark_submit():
+        require_reach(store, options.master)
     jars = [jar for jar in options.jars.split(",") if jar]
 
     def session() -> AbstractContextManager[SparkSession]:
@@ -261,6 +266,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--key", action="append", default=[], metavar="COLUMN", help="upsert, totals: part of the key")
     parser.add_argument("--sum", action="append", default=[], metavar="COLUMN", help="totals: a column to add up")
     parser.add_argument("--rejects", action="store_true", help="values that do not parse go to a table of their own")
+    parser.add_argument(
+        "--keep-value", action="store_true", help="keep _value of every record, not only of what does not parse"
+    )
     parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
     parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")
     parser.add_argument(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spark_sink import _crash
 from spark_sink._bucket import BucketFolder
+from spark_sink._columns import DELETED
 from spark_sink._delta_merge import merge, require_plain
 from spark_sink._folder import LocalFolder
 from spark_sink._parquet import stem, write_files
@@ -107,6 +108,12 @@ class DeltaStore:
         # Spark and Delta describe schemas in the same JSON.
         return None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
 
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        table = open_table(self._folder)
+        if table is not None:
+            self._require_fits(table, schema)
+
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -149,10 +156,13 @@ class DeltaStore:
         inner = [STAGING, f"{self._name}.{generation}"] if self._shape.key else []
         self._folder.make(*inner)
         try:
+            schema = pa.schema(table.schema().to_arrow())
+            if DELETED in dataframe.columns:
+                schema = schema.append(pa.field(DELETED, pa.bool_()))
             written = write_files(
                 dataframe,
                 self._folder.inside(*inner),
-                pa.schema(table.schema().to_arrow()),
+                schema,
                 stem(self._name, generation),
                 self._folder.filesystem,
             )
@@ -255,8 +265,9 @@ class DeltaStore:
         )
         if self._shape.key and written:
             files = [self._folder.inside(STAGING, f"{self._name}.{generation}", name) for name, _, _ in written]
-            merge(table, files, self._folder.filesystem, self._shape, properties)
-            return
+            if merge(table, files, self._folder.filesystem, self._shape, properties):
+                return
+            written = []  # staged rows are no files of the table
         now_ms = int(time.time() * 1000)
         added: list[AddAction | RemoveAction] = [
             AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for name, rows, size in written
@@ -278,14 +289,19 @@ class DeltaStore:
                 if open_table(self._folder) is None:
                     self._refuse(error)
             table = DeltaTable(self._folder.uri, storage_options=self._folder.options)
+        self._require_fits(table, schema)
+        return table
+
+    def _require_fits(self, table: DeltaTable, schema: StructType) -> None:
+        from deltalake import Schema
+
         if table.metadata().partition_columns:
             raise SchemaDiffers(
                 f"{self._folder}: the table is partitioned, and not one of Ratchet's. Choose another path"
             )
         present = {field.name: str(field.type) for field in table.schema().fields}
-        expected = {field.name: str(field.type) for field in wanted.fields}
+        expected = {field.name: str(field.type) for field in Schema.from_json(schema.json()).fields}
         require_columns(self._folder, present, expected)
-        return table
 
     def _create_folder(self) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from spark_sink._columns import DELETED
 from spark_sink._shape import COUNT_COLUMN, Shape
 from spark_sink.errors import OptionRefused
 
@@ -29,15 +30,20 @@ def require_plain(shape: Shape) -> None:
             )
 
 
-def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, properties: CommitProperties) -> None:
+def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, properties: CommitProperties) -> bool:
     """Bring the rows of `files` into the table in one commit.
 
     Args:
         table: as of the version that the caller has compared itself with.
-        files: Parquet files; over all of them there is at most one row per key.
+        files: Parquet files; over all of them there is at most one row per key. Where they have a column `DELETED`,
+            a row with true in it takes the table's row of its key away.
         filesystem: pyarrow's, where the files are; None: on this machine.
         shape: with a key.
         properties: of the commit.
+
+    Returns:
+        Whether there was a commit. delta-rs makes none where the merge changes nothing: deletions of keys that are not
+        there. The table is still as of its version then.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -50,9 +56,16 @@ def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, pr
     merger = table.merge(
         rows.scanner().to_reader(), same, source_alias="brought", target_alias="held", commit_properties=properties
     )
-    if shape.kind == "upsert":
-        merger = merger.when_matched_update_all()
-    else:
+    if shape.kind == "totals":
         added = [COUNT_COLUMN, *shape.sums]
         merger = merger.when_matched_update({f'"{name}"': f'held."{name}" + brought."{name}"' for name in added})
-    merger.when_not_matched_insert_all().execute()
+        merger.when_not_matched_insert_all().execute()
+        return True
+    if DELETED not in rows.schema.names:
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+        return True
+    gone = f'brought."{DELETED}"'
+    merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[DELETED])
+    before = table.version()
+    merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED]).execute()
+    return table.version() > before

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_sink import _crash
+from spark_sink._columns import DELETED
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
 from spark_sink._store import other_topic, require_columns, require_holder, require_names, require_start
@@ -116,6 +117,16 @@ class DuckDBStore:
                 return None
             return from_arrow_schema(database.table(quoted(self._table)).limit(0).to_arrow_table().schema)
 
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        with self.reading() as database:
+            for table, wanted in ((self._table, schema), (self._rejected, self._rejects)):
+                found = database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall()
+                if wanted is not None and found:
+                    self._require_columns(database, table, to_arrow_schema(wanted))
+
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`."""
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -140,6 +151,7 @@ class DuckDBStore:
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
         """See `ResultStore.commit`."""
+        import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         generation = require_start(self._generation, start, end)
@@ -151,7 +163,10 @@ class DuckDBStore:
         folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
         folder.mkdir(mode=0o700)
         try:
-            brought = _Brought(folder, write_files(dataframe, str(folder), self._arrow, stem(self._name, generation)))
+            deletes = DELETED in dataframe.columns
+            arrow = self._arrow.append(pa.field(DELETED, pa.bool_())) if deletes else self._arrow
+            written = write_files(dataframe, str(folder), arrow, stem(self._name, generation))
+            brought = _Brought(folder, written, deletes)
             rejected = _Brought(folder, [])
             if rejects is not None:
                 schema = to_arrow_schema(rejects.schema)
@@ -177,7 +192,7 @@ class DuckDBStore:
             self._require_holder(database, generation, start)
             if brought.files:
                 database.register("brought", brought.dataset())
-                self._add(database, [field.name for field in self._arrow])
+                self._add(database, deletes=brought.deletes)
                 database.unregister("brought")
             if rejected.files:
                 database.register("rejected", rejected.dataset())
@@ -190,8 +205,11 @@ class DuckDBStore:
                 )
             _crash.passing("in-commit")
 
-    def _add(self, database: DuckDBPyConnection, columns: list[str]) -> None:
-        """Bring the rows of the view `brought` into the table. All names are quoted, and there are no values in it."""
+    def _add(self, database: DuckDBPyConnection, *, deletes: bool) -> None:
+        """Bring the rows of the view `brought` into the table. All names are quoted, and there are no values in it.
+
+        deletes: the view has a column `DELETED`.
+        """
         table = quoted(self._table)
         insert = f"INSERT INTO {table} BY NAME SELECT * FROM brought"  # noqa: S608
         if self._shape.kind == "append":
@@ -200,7 +218,8 @@ class DuckDBStore:
         same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM brought.{name}" for name in map(quoted, self._shape.key))
         if self._shape.kind == "upsert":
             database.execute(f"DELETE FROM {table} AS held USING brought WHERE {same}")  # noqa: S608
-            database.execute(insert)
+            kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM brought WHERE NOT {DELETED}"  # noqa: S608
+            database.execute(kept if deletes else insert)
             return
         added = map(quoted, [COUNT_COLUMN, *self._shape.sums])
         changes = ", ".join(f"{name} = held.{name} + brought.{name}" for name in added)
@@ -272,6 +291,11 @@ class DuckDBStore:
         database.register("wanted", schema.empty_table())
         create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
         database.execute(create)
+        database.unregister("wanted")
+        self._require_columns(database, table, schema)
+
+    def _require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        database.register("wanted", schema.empty_table())
         expected = _described(database, "wanted")
         present = _described(database, quoted(table))
         database.unregister("wanted")
@@ -342,6 +366,8 @@ class _Brought:
 
     folder: Path
     written: list[tuple[str, int, int]]
+    deletes: bool = False
+    """Whether they have a column `DELETED`."""
 
     @property
     def rows(self) -> int:

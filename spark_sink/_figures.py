@@ -27,6 +27,8 @@ class Figures:
         self.commits = 0
         self.rows = 0
         self.rejects = 0
+        self.undeclared: tuple[str, ...] = ()
+        """Fields of the first values that the columns do not name, so that they are not kept."""
         self.commit_s = 0.0
         """All commits together, from reading the records to what the store said, in seconds."""
         self.longest_commit_s = 0.0
@@ -89,6 +91,7 @@ class Figures:
             "commits": found["commits"],
             "offsets": found["offsets"],
             "rejects": found["rejects"],
+            "undeclared_fields": list(found["undeclared"]),
             "generation": found["generation"],
             "lag": sum(found["lag"].values()),
             "commit_seconds": {"sum": round(found["commit_s"], 3), "max": round(found["longest_commit_s"], 3)},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spark_sink import _crash
 from spark_sink._bucket import BucketFolder
+from spark_sink._columns import DELETED
 from spark_sink._folder import LocalFolder
 from spark_sink._iceberg_catalog import Lake
 from spark_sink._iceberg_merge import merged
@@ -135,6 +136,12 @@ class IcebergStore:
         described = None if table is None else table.properties.get(SCHEMA_KEY)
         return None if described is None else StructType.fromJson(json.loads(described))
 
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        table = self.existing()
+        if table is not None:
+            self._require_columns(table, schema)
+
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
         from pyiceberg.exceptions import CommitFailedException
@@ -159,6 +166,7 @@ class IcebergStore:
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
         """See `ResultStore.commit`."""
+        import pyarrow as pa
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -177,6 +185,8 @@ class IcebergStore:
         rows: list[str] | pa.Table
         count: int
         if self._shape.key:
+            if DELETED in dataframe.columns:
+                wanted = wanted.append(pa.field(DELETED, pa.bool_()))
             rows = dataframe.toArrow().select(wanted.names).cast(wanted)
             count = rows.num_rows
         else:
@@ -252,14 +262,20 @@ class IcebergStore:
                 with transaction.update_snapshot().fast_append():
                     pass  # a snapshot without files, for whoever holds the older one to fail on
             elif not isinstance(rows, list):
-                held = table.scan().to_arrow().cast(rows.schema)
-                whole = merged(held, rows, self._shape) if len(held) else rows
+                plain = [name for name in rows.column_names if name != DELETED]
+                held = table.scan().to_arrow().cast(rows.select(plain).schema)
+                whole = merged(held, rows, self._shape)
                 folder = self.data_folder(table)
-                # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
-                name = write_file(whole, folder.inside(), stem(self._name, self._generation or 0), folder.filesystem)
                 if len(held):
                     transaction.delete(AlwaysTrue())
-                transaction.add_files([f"{table.location()}/data/{name}"], check_duplicate_files=False)
+                if len(whole):
+                    # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
+                    stemmed = stem(self._name, self._generation or 0)
+                    name = write_file(whole, folder.inside(), stemmed, folder.filesystem)
+                    transaction.add_files([f"{table.location()}/data/{name}"], check_duplicate_files=False)
+                elif not len(held):
+                    with transaction.update_snapshot().fast_append():
+                        pass  # deletions of rows that are not there
             else:  # names are new, and a look through all is slow
                 transaction.add_files(rows, check_duplicate_files=False)
             expired = _expired(table)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_sink._columns import DELETED
 from spark_sink._shape import COUNT_COLUMN, Shape
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def merged(held: pa.Table, brought: pa.Table, shape: Shape) -> pa.Table:
 
     Args:
         held: the table's rows, at most one per key.
-        brought: the commit's rows, at most one per key, in the same columns.
+        brought: the commit's rows, at most one per key, in the same columns; a column `DELETED` behind them is true
+            where the row of that key is to go.
         shape: with a key; null is a value like others.
 
     Raises:
@@ -30,14 +32,18 @@ def merged(held: pa.Table, brought: pa.Table, shape: Shape) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    both = pa.concat_tables([held, brought])
+    gone = brought[DELETED] if DELETED in brought.column_names else None
+    both = pa.concat_tables([held, brought.select(held.column_names)])
     names = [f"k{n}" for n in range(len(shape.key))]
     keys = pa.table([both[name] for name in shape.key], names).append_column("row", pa.array(range(len(both))))
     found = keys.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "max")])
     first, last = found["row_min"], found["row_max"]  # where they differ: the held row and the one brought
     result = both.take(last)
     if shape.kind == "upsert":
-        return result
+        if gone is None:
+            return result
+        kept = pa.chunked_array([pa.array([False] * len(held), pa.bool_()), *gone.chunks]).take(last)
+        return result.filter(pc.invert(kept))
     alone = pc.equal(first, last)
     for name in (COUNT_COLUMN, *shape.sums):
         added = _sum(both[name].take(first), both[name].take(last))

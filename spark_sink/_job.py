@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from spark_sink._figures import Figures
 from spark_sink._first_columns import wait_for_columns, with_columns
 from spark_sink._lag import LagLog
-from spark_sink._plan import Extent, TopicPlanner, resume, slices
+from spark_sink._plan import Extent, TopicPlanner, resume, say_what_is_gone, slices
 from spark_sink._progress import Committed, log_commit, progress
 from spark_sink._reading import Job, records
 from spark_sink._spark_errors import spark_errors_named
 from spark_sink._store import ResultStore, require_reach
+from spark_sink._undeclared import SAMPLE_OFFSETS, report_undeclared
 from spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed, TopicRecreated
 
 if TYPE_CHECKING:
@@ -67,11 +68,13 @@ def run_batch(
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     figures = figures or Figures()
+    require_startable(job, store)
     # The store before the topic, here and below: a topic only grows, so that a job which commits in between cannot
     # make the stored offsets look as if they lay beyond the end.
     stored = store.offsets()
     extent = planner.extent()
     start = resume(extent, stored)
+    say_what_is_gone(extent, stored)
     figures.stand(extent, stored)
     if start == extent.end:
         return Outcome(0, 0, stored)
@@ -117,6 +120,7 @@ def run_stream(
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     figures = figures or Figures()
+    require_startable(job, store)
     lag = LagLog(planner, figures)
     with session() as spark:
         require_reach(store, spark.conf.get("spark.master", None))
@@ -129,6 +133,7 @@ def run_stream(
         generation = figures.generation = store.generation()
         fails_since = None
         identity = planner.identity()
+        has_looked = False
         try:
             while not stop.is_set():
                 began = time.monotonic()
@@ -139,6 +144,9 @@ def run_stream(
                 else:
                     require_identity(extent, identity, outcome.offsets)
                     start = resume(extent, outcome.offsets)
+                    if not has_looked:
+                        say_what_is_gone(extent, outcome.offsets)
+                        has_looked = True
                     lag.look(extent, outcome.offsets)
                     try:
                         for committed in _commits(extent, start, job, store, spark, figures, outcome.commits + 1):
@@ -160,6 +168,19 @@ def run_stream(
         finally:
             store.close()
     return outcome
+
+
+def require_startable(job: Job, store: ResultStore) -> None:
+    """Refuse what is known to be wrong without Spark, which takes seconds to start; also where nothing is to be read.
+
+    Raises:
+        OptionRefused: columns and kind of result do not fit together.
+        SchemaDiffers: the table is there with other columns.
+        StoreError: the store cannot be read.
+    """
+    schema = job.recipe.known_schema()
+    if schema is not None:
+        store.require_fits(schema)
 
 
 def _taken_again(store: ResultStore, schema: StructType, generation: int) -> tuple[int, dict[int, int]]:
@@ -218,6 +239,9 @@ def _commits(
 ) -> Iterator[Committed]:
     for number, (begin, until) in enumerate(slices(start, extent.end, job.max_records), first):
         with spark_errors_named(job.topic, begin, until):
+            if number == 1:
+                some = next(slices(begin, until, SAMPLE_OFFSETS))[1]
+                figures.undeclared = report_undeclared(job.recipe, job.topic, records(spark, job, begin, some))
             committed = commit_records(number, job, store, records(spark, job, begin, until), begin, until)
         figures.add(committed)
         yield committed

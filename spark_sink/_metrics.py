@@ -61,6 +61,13 @@ class FiguresCollector:
         )
         generation.add_metric(self._where, found["generation"])
         yield generation
+        undeclared = GaugeMetricFamily(
+            "ratchet_sink_undeclared_fields",
+            "Fields of the first values of this run that the columns do not name, so that they are not kept.",
+            labels=labels,
+        )
+        undeclared.add_metric(self._where, len(found["undeclared"]))
+        yield undeclared
         for name, (figure, about) in PER_PARTITION.items():
             gauge = GaugeMetricFamily(f"ratchet_sink_{name}", about, labels=[*labels, "partition"])
             for partition, value in found[figure].items():

@@ -66,6 +66,11 @@ class PairedStore:
         """See `ResultStore.columns`."""
         return self._rows.columns()
 
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        self._rows.require_fits(schema)
+        self._rejects.require_fits(self._rejects_schema)
+
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
         self._rejects.offsets()  # offsets of another topic are refused before anybody is fenced

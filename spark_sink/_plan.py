@@ -11,6 +11,8 @@ from typing import Any, cast
 from spark_sink._oldest import oldest
 from spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
 
+log = logging.getLogger("spark_sink")
+
 REQUEST_TIMEOUT_S = 30.0
 """How long one question to Kafka may take, in seconds: several of librdkafka's own reconnects."""
 
@@ -188,6 +190,17 @@ def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
                 f"retention.ms, and get them from elsewhere or accept the loss. {afresh}"
             )
     return {partition: stored.get(partition, extent.earliest[partition]) for partition in extent.end}
+
+
+def say_what_is_gone(extent: Extent, stored: Mapping[int, int]) -> None:
+    """Say where a partition that is read for the first time has lost its beginning: nobody else would notice."""
+    gone = {p: offset for p, offset in extent.earliest.items() if p not in stored and offset > 0}
+    if gone:
+        log.warning(
+            "topic %s does not begin at offset 0 any more (%s): what was before is gone, and will NOT be in the table",
+            extent.topic,
+            ", ".join(f"partition {partition} at {offset}" for partition, offset in sorted(gone.items())),
+        )
 
 
 def slices(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_sink import _crash
+from spark_sink._columns import DELETED
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_tasks import commit_partitions, stage, textual
 from spark_sink._postgres_types import Column, column_types, names, spark_schema, table_parts
@@ -86,6 +87,16 @@ class PostgresStore:
         with self._book.database() as database:
             found = self._book.columns(database, self._result)
         return spark_schema(found) if found else None
+
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        tables = {self._result: column_types(schema)}
+        if self._rejects is not None:
+            tables[self._rejected] = column_types(self._rejects)
+        with self._book.database() as database:
+            for table, columns in tables.items():
+                if self._book.columns(database, table):
+                    self._book.require_columns(database, table, columns)
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Ends the older holder's sessions: a frozen one would keep its locks for ever."""
@@ -197,23 +208,52 @@ class PostgresStore:
         staging = self._book.new_staging(generation)
         self._book.run(
             database,
-            "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table})",
+            "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table}, "
+            "{deleted} boolean NOT NULL DEFAULT false)",
             staging=self._book.table(staging),
             table=self._book.table(table),
+            deleted=sql.Identifier(DELETED),
         )
-        copy = self._copy(staging, [Column("ratchet_token", "text"), *columns])
+        deletes = [Column(DELETED, "boolean")] if DELETED in dataframe.columns else []
+        copy = self._copy(staging, [Column("ratchet_token", "text"), *columns, *deletes])
         tokens = stage(textual(dataframe), self._book.connection(generation), copy)
         keyed = table == self._result and self._shape.key
         insert = self._book.text(
             "INSERT INTO {table} AS held ({columns}) SELECT {columns} FROM {staging} "
-            "WHERE ratchet_token = ANY({tokens}) {conflict}",
+            "WHERE ratchet_token = ANY({tokens}) AND NOT {deleted} {conflict}",
             table=self._book.table(table),
             columns=names(columns),
             staging=self._book.table(staging),
             tokens=sql.Literal(list(tokens)),
+            deleted=sql.Identifier(DELETED),
             conflict=self._on_conflict(columns) if keyed else sql.SQL(""),
         )
-        return [insert, self._book.text("DROP TABLE {staging}", staging=self._book.table(staging))], tokens
+        done = self._book.text("DROP TABLE {staging}", staging=self._book.table(staging))
+        return [*(self._deletions(table, staging, list(tokens)) if deletes else []), insert, done], tokens
+
+    def _deletions(self, table: str, staging: str, tokens: list[str]) -> list[sql.Composed]:
+        """One statement for keys without null, which PostgreSQL looks up in the index, and one for the few with it."""
+        from psycopg import sql
+
+        def each(form: str, between: str) -> sql.Composed:
+            return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in self._shape.key)
+
+        same = each("held.{0} = brought.{0}", " AND ")
+        same_with_null = sql.SQL("({}) AND {}").format(
+            each("brought.{0} IS NULL", " OR "), each("held.{0} IS NOT DISTINCT FROM brought.{0}", " AND ")
+        )
+        return [
+            self._book.text(
+                "DELETE FROM {table} AS held USING {staging} AS brought "
+                "WHERE brought.ratchet_token = ANY({tokens}) AND brought.{deleted} AND {match}",
+                table=self._book.table(table),
+                staging=self._book.table(staging),
+                tokens=sql.Literal(tokens),
+                deleted=sql.Identifier(DELETED),
+                match=match,
+            )
+            for match in (same, same_with_null)
+        ]
 
     def _on_conflict(self, columns: list[Column]) -> sql.Composed:
         from psycopg import sql

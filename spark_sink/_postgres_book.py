@@ -255,7 +255,7 @@ class Book:
                 table=self.table(name),
                 definitions=sql.SQL(", ").join(definitions),
             )
-            self._require_columns(database, name, columns)
+            self.require_columns(database, name, columns)
         if key:
             self._create_key(database, next(iter(tables)), key)
 
@@ -303,7 +303,8 @@ class Book:
         )
         return [Column(str(column), str(data_type)) for column, data_type in found]
 
-    def _require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+    def require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Raise `SchemaDiffers` unless a table of the result table's schema has these columns."""
         present = {column.name: column.type for column in self.columns(database, table)}
         expected = {column.name: column.type for column in columns}
         require_columns(self.where, present, expected, table)

@@ -73,6 +73,26 @@ def progress(total: int) -> Iterator[Report]:
 
 
 @contextmanager
+def starting(what: str) -> Iterator[None]:
+    """Say that something takes its time to start: with the seconds, in a terminal; else in one log line."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    except ImportError:
+        shown = False
+    else:
+        shown = sys.stderr.isatty()
+    if not shown:
+        log.info("starting %s", what)
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as spinner, _lines_above():
+        spinner.add_task(f"Starting {what}", total=None)
+        yield
+
+
+@contextmanager
 def _lines_above() -> Iterator[None]:
     """While a bar is there, log lines go through it: they stand above it, and do not run into it."""
     handlers = [

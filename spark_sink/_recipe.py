@@ -25,6 +25,9 @@ log = logging.getLogger("spark_sink")
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
+OF_TOMBSTONES = frozenset({"_key", "_partition"})
+"""Columns that a key may have if records without a value are to name a row by it."""
+
 VIEW = "records"
 """The name under which SQL text finds the rows."""
 
@@ -46,6 +49,8 @@ class Recipe:
     """The user's own step, from the rows as read to the rows of the result."""
     avro: AvroValues | None = None
     """How Avro values are written; None: they are none."""
+    keep_value: bool = False
+    """True: `_value` is kept of every record, also where the columns hold what they name of it."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
@@ -56,6 +61,15 @@ class Recipe:
             raise OptionRefused(
                 "columns that are inferred are those of the result table from then on, so that they do not go with "
                 "sql, transform or totals. Write the columns down"
+            )
+        if self.keep_value and self.shape.kind == "totals":
+            raise OptionRefused(
+                "totals have no rows of single records, so that no value can be kept. Leave keep_value out"
+            )
+        if self.keep_value and self.parses and self.transform is not None and not self.rejects:
+            raise OptionRefused(
+                "keep_value leaves sql and transform no way to tell values that do not parse: _value would never be "
+                "null. Switch rejects on, or leave keep_value out"
             )
         if self.parses and not self.rejects and self.transform is None and self.shape.kind != "append":
             raise OptionRefused(
@@ -78,6 +92,30 @@ class Recipe:
         """Whether the rows are the records one by one, in the tasks that read them."""
         return self.shape.kind == "append" and not self.rejects and self.transform is None
 
+    @property
+    def deletes(self) -> bool:
+        """Whether a record without a value (a tombstone) deletes the row of its key.
+
+        All that such a record says is its Kafka key and partition. Where the key of the result is other columns, nobody
+        knows which row it means.
+        """
+        return self.shape.kind == "upsert" and self._knows_tombstones
+
+    @property
+    def _knows_tombstones(self) -> bool:
+        return self.transform is None and bool(self.shape.key) and set(self.shape.key) <= OF_TOMBSTONES
+
+    def known_schema(self) -> StructType | None:
+        """Columns of the result table, without Spark. None: only Spark, or the values, can say.
+
+        Raises:
+            OptionRefused: columns and shape do not fit together, or the columns cannot be a table's.
+        """
+        if self.infers:
+            return None
+        read = self._read_schema()
+        return table_schema(self.shape, read) if self.transform is None else None
+
     def schema(self, spark: SparkSession) -> StructType:
         """Columns of the result table.
 
@@ -97,23 +135,37 @@ class Recipe:
             records: what Spark's Kafka source read.
             narrow: see `ResultStore.narrow`.
         """
+        with self.read(records, narrow=narrow) as (rows, rejects):
+            yield self.reduced(rows if self.transform is None else self.transform(rows)), rejects
+
+    @contextmanager
+    def read(self, records: DataFrame, *, narrow: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+        """The same before the user's own step, and with a row for each record; where `deletes`, `DELETED` behind it."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
         read = self._read(records, narrow=narrow)
+        state = F.col(_columns.STATE)
+        if self.deletes:
+            read = read.withColumn(_columns.DELETED, state == _columns.NO_VALUE)
         if not self.rejects:
-            yield self._result(read), None
+            yield read.drop(_columns.STATE), None
             return
+        # A tombstone that names no row of a keyed table would else be the row of the key null.
+        is_row = state == _columns.PARSED
+        if not self.shape.key or self._knows_tombstones:
+            is_row = is_row | (state == _columns.NO_VALUE)
         read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
         try:
-            rejects = read.where(F.col("_value").isNotNull()).select(*_columns.record_schema().names)
-            yield self._result(read.where(F.col("_value").isNull()).drop("_value")), rejects
+            internal = [_columns.STATE] if self.keep_value else [_columns.STATE, "_value"]
+            rejects = read.where(~is_row).select(*_columns.record_schema().names)
+            yield read.where(is_row).drop(*internal), rejects
         finally:
             read.unpersist()
 
     def streamed(self, records: DataFrame, *, narrow: bool) -> DataFrame:
         """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
-        read = self._read(records, narrow=narrow)
+        read = self._read(records, narrow=narrow).drop(_columns.STATE)
         return read if self.transform is None else self.transform(read)
 
     def reduced(self, rows: DataFrame) -> DataFrame:
@@ -122,17 +174,15 @@ class Recipe:
 
     def _read(self, records: DataFrame, *, narrow: bool) -> DataFrame:
         if self.avro is not None:
-            return _avro.rows(records, self.avro, narrow=narrow)
-        return _columns.rows(records, self.columns, narrow=narrow)
-
-    def _result(self, read: DataFrame) -> DataFrame:
-        return self.reduced(read if self.transform is None else self.transform(read))
+            return _avro.rows(records, self.avro, narrow=narrow, keep_value=self.keep_value)
+        return _columns.rows(records, self.columns, narrow=narrow, keep_value=self.keep_value)
 
     def _read_schema(self) -> StructType:
         from pyspark.sql.types import StructType
 
         schema = _columns.result_schema(self.columns if self.avro is None else self.avro.columns)
-        return StructType([field for field in schema.fields if not self.rejects or field.name != "_value"])
+        has_value = self.keep_value or not self.rejects
+        return StructType([field for field in schema.fields if has_value or field.name != "_value"])
 
 
 def sql_transform(text: str) -> Transform:

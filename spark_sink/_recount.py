@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_sink._columns import DELETED
 from spark_sink._reading import Job, records
-from spark_sink._shape import APPEND, quoted, reduced
+from spark_sink._shape import quoted, reduced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +21,9 @@ class Recount:
 
     keys: pa.Table
     """Totals: key, count and sums of each key. Upsert: key, `_partition` and `_offset` of the last record that each
-    Kafka partition has of it; whose key lies in several partitions has several."""
+    Kafka partition has of it, where that is not a deletion; whose key lies in several partitions has several."""
+    deleted: pa.Table
+    """Upsert: the same where it is one. Totals: empty."""
     rejects: pa.Table
     """`_partition` and `_offset` of each value that does not parse."""
 
@@ -44,19 +47,25 @@ def recount(
         ValueError: the recipe has no key, or a step of the user's own.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyspark.sql import functions as F
 
     recipe, shape = job.recipe, job.recipe.shape
     if not shape.key or recipe.transform is not None:
         raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
-    with replace(recipe, shape=APPEND).frames(records(spark, job, start, end), narrow=narrow) as (rows, rejects):
+    with recipe.read(records(spark, job, start, end), narrow=narrow) as (rows, rejects):
         if shape.kind == "totals":
             keys = reduced(rows, shape)
         else:
-            keyed = rows.groupBy(*[F.col(quoted(name)) for name in shape.key], "_partition")
-            keys = keyed.agg(F.max("_offset").alias("_offset"))
+            deleted = F.col(DELETED) if recipe.deletes else F.lit(False)
+            key = [F.col(quoted(name)) for name in shape.key]
+            keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_partition")
+            keys = keyed.agg(F.max("_offset").alias("_offset"), F.max_by(DELETED, "_offset").alias(DELETED))
         rejected = [] if rejects is None else rejects.select("_partition", "_offset").toArrow().to_batches()
+        counted = keys.toArrow()
+        gone = counted[DELETED] if shape.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
         return Recount(
-            keys.toArrow(),
+            counted.filter(pc.invert(gone)),
+            counted.filter(gone),
             pa.Table.from_batches(rejected, pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])),
         )

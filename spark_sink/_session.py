@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_sink._progress import starting
 from spark_sink._versions import SPARK_KAFKA
 from spark_sink.errors import OptionRefused
 
@@ -62,8 +63,9 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
     for key, value in ROW_SETTINGS.items():
         builder = builder.config(key, value)
     with contextlib.ExitStack() as cleanup:
-        if REMOTE in os.environ or _under_spark_submit():
-            spark = builder.getOrCreate()
+        if under_spark_submit():
+            with starting("Spark"):
+                spark = builder.getOrCreate()
         else:
             builder = builder.master(master)
             for key, value in LOCAL_SETTINGS.items():
@@ -77,7 +79,7 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
             scratch = cleanup.enter_context(
                 tempfile.TemporaryDirectory(prefix="spark-sink-", ignore_cleanup_errors=True)
             )
-            with contextlib.chdir(scratch):
+            with contextlib.chdir(scratch), starting(f"Spark ({master})"):
                 spark = builder.getOrCreate()
         cleanup.callback(spark.stop)
         if REMOTE not in os.environ:  # the log of a Spark Connect server is its own affair
@@ -101,9 +103,12 @@ def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
             spark.conf.set(key, str(earlier))
 
 
-def _under_spark_submit() -> bool:
-    """spark-submit starts the JVM first and tells the driver's Python the port to talk to it."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+def under_spark_submit() -> bool:
+    """Whether somebody else decides where Spark runs: spark-submit, or a Spark Connect server.
+
+    spark-submit starts the JVM first and tells the driver's Python the port to talk to it.
+    """
+    return REMOTE in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _paths(jars: Sequence[str]) -> list[str]:

@@ -58,6 +58,16 @@ class ResultStore(Protocol):
         """
         ...
 
+    def require_fits(self, schema: StructType) -> None:
+        """Compare a table that is there with these columns, as `open` does, without making or taking over anything.
+
+        Raises:
+            SchemaDiffers: it has others.
+            OptionRefused: the store cannot have such columns.
+            StoreError: the store cannot be read.
+        """
+        ...
+
     def open(self, schema: StructType) -> dict[int, int]:
         """Take over with a new generation, which fences every older holder; make the table where there is none.
 
@@ -77,7 +87,8 @@ class ResultStore(Protocol):
         partitions, each with its rows and its offset, and the next `open` returns what they are.
 
         Args:
-            dataframe: the rows of the records from `start` up to, not including, `end`.
+            dataframe: the rows of the records from `start` up to, not including, `end`. Where they have a column
+                `_columns.DELETED`, a row with true in it takes the table's row of its key away, if there is one.
             start: must be the stored offsets.
             end: differs from `start` in at least one partition.
             rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one

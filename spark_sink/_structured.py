@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_sink._figures import Figures
 from spark_sink._first_columns import wait_for_columns
-from spark_sink._job import Outcome, after, commit_records, require_identity
+from spark_sink._job import Outcome, after, commit_records, require_identity, require_startable
 from spark_sink._lag import LagLog
-from spark_sink._plan import TopicPlanner, resume
+from spark_sink._plan import TopicPlanner, resume, say_what_is_gone
 from spark_sink._progress import Committed, log_commit
 from spark_sink._reading import Job, reading
 from spark_sink._spark_errors import reason_of, spark_errors
 from spark_sink._store import ResultStore, require_reach
+from spark_sink._undeclared import report_undeclared
 from spark_sink.errors import OptionRefused, SinkError, SparkFailed
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def run_structured(
             "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
             "out, or use --mode stream"
         )
+    require_startable(job, store)
     root = Path(tempfile.gettempdir()) if scratch is None else scratch.absolute()
     if not root.is_dir():
         raise OptionRefused(
@@ -134,6 +136,7 @@ class _Query:
         self._lag = LagLog(planner, figures)
         extent = planner.extent()
         self._identity = extent.identity
+        say_what_is_gone(extent, stored)
         self._outcome = Outcome(0, 0, resume(extent, stored))
         self._committing = Lock()
         self._failure: BaseException | None = None
@@ -188,6 +191,8 @@ class _Query:
         start = {partition: before.offsets.get(partition, 0) for partition in end}
         recipe, commit = self._job.recipe, before.commits + 1
         if recipe.transform is None:
+            if commit == 1:
+                self._figures.undeclared = report_undeclared(recipe, self._job.topic, batch)
             committed = commit_records(commit, self._job, self._store, batch, start, end)
         else:
             began = time.monotonic()

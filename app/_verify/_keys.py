@@ -60,25 +60,39 @@ class Keys:
             self._add(kind, key, detail, times=abs(missing) or 1)
         self._finish()
 
-    def compare_last(self, expected: pa.Table) -> None:
-        """Each key's row must be the last record that one of the Kafka partitions has of it."""
-        last: dict[Tuple, dict[int, int]] = {}
-        for key, (partition, offset) in self._tuples(expected.to_batches()):
-            last.setdefault(key, {})[partition] = offset
-        for key, candidates in last.items():
-            self._report.several += len(candidates) > 1
+    def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
+        """Each key's row must be the last record that one of the Kafka partitions has of it; none, where it deletes.
+
+        Args:
+            expected: the last record of each key and partition, where that is one with a value.
+            deleted: the same where it is one without.
+        """
+        last = self._by_key(expected)
+        gone = self._by_key(deleted)
+        for key in {**last, **gone}:
+            candidates, deletions = last.get(key, {}), gone.get(key, {})
+            self._report.several += len(candidates) + len(deletions) > 1
             held = self._held.pop(key, None)
             if held is None:
-                partition, offset = max(candidates.items(), key=lambda item: item[1])
-                self._add("lost", key, "has no row, and this is its last record", partition, offset)
+                if not deletions:
+                    partition, offset = max(candidates.items(), key=lambda item: item[1])
+                    self._add("lost", key, "has no row, and this is its last record", partition, offset)
                 continue
             partition, offset = held
-            newest = candidates.get(partition)
+            newest = candidates.get(partition, deletions.get(partition))
             if newest is not None and offset is not None and offset < newest:
-                self._add("lost", key, f"has the row of offset {offset}, and this record is later", partition, newest)
-            elif offset != newest:
+                what = "this record is later" if partition in candidates else "this record deletes it"
+                self._add("lost", key, f"has the row of offset {offset}, and {what}", partition, newest)
+            elif offset != candidates.get(partition):
                 self._add("unexpected", key, "has the row of a record that is not the key's", partition, offset)
         self._finish()
+
+    def _by_key(self, table: pa.Table) -> dict[Tuple, dict[int, int]]:
+        """Offset by partition of each key."""
+        found: dict[Tuple, dict[int, int]] = {}
+        for key, (partition, offset) in self._tuples(table.to_batches()):
+            found.setdefault(key, {})[partition] = offset
+        return found
 
     def compare_rejects(self, expected: pa.Table, rejects: RowOffsets, end: Mapping[int, int]) -> None:
         """Each value that does not parse must be a reject, and no other, below these offsets."""

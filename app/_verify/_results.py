@@ -247,7 +247,7 @@ class ResultTable:
         if shape.kind == "totals":
             keys.compare_totals(found.keys)
         else:
-            keys.compare_last(found.keys)
+            keys.compare_last(found.keys, found.deleted)
         keys.compare_rejects(found.rejects, self._rejects, self._after)
 
     def compare(self, expected: ExpectedPartition, emitted: Emitted, judged_to: int) -> None:

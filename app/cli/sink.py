@@ -92,6 +92,7 @@ def run(
         command += [f"--key={column}" for column in settings.sink.key]
         command += [f"--sum={column}" for column in settings.sink.sums]
         command += ["--rejects"] if settings.sink.rejects else []
+        command += ["--keep-value"] if settings.sink.keep_value else []
         command += ["--state-is-lost"] if state_is_lost else []
         code = run_job([*command, *(["--json"] if as_json else [])], settings.kafka, settings.sink)
     raise typer.Exit(code)

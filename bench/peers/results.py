@@ -66,6 +66,9 @@ class NothingStore:
     def columns(self) -> None:
         """There is no table."""
 
+    def require_fits(self, schema: StructType) -> None:
+        """There is nothing that it would have to fit."""
+
     def open(self, schema: StructType) -> dict[int, int]:
         """Nothing is there."""
         return {}

@@ -62,15 +62,22 @@ Write = Callable[..., None]
 
 @pytest.fixture
 def write(broker: str) -> Write:
-    """write(topic, values, partition=0, commit=True) puts records there in one Kafka transaction."""
+    """write(topic, values, partition=0, commit=True, keys=None) puts records there in one Kafka transaction."""
 
-    def put(topic: str, values: list[bytes | None], partition: int = 0, *, commit: bool = True) -> None:
+    def put(
+        topic: str,
+        values: list[bytes | None],
+        partition: int = 0,
+        *,
+        commit: bool = True,
+        keys: list[bytes | None] | None = None,
+    ) -> None:
         producer = Producer({"bootstrap.servers": broker, "transactional.id": uuid.uuid4().hex})
         producer.init_transactions(30)
         stable, last = _ends(broker, topic, partition)
         producer.begin_transaction()
-        for value in values:
-            producer.produce(topic, value, partition=partition)
+        for key, value in zip(keys or [None] * len(values), values, strict=True):
+            producer.produce(topic, value, key, partition)
         assert producer.flush(30) == 0
         if commit:
             producer.commit_transaction(30)

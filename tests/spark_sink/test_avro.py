@@ -22,7 +22,7 @@ from sites import Site
 from spark_sink import Outcome, Recipe, avro_values
 from spark_sink._avro import AvroValues, task
 from spark_sink._avro_task import CHUNK_BYTES, reader, whole
-from spark_sink._columns import record_schema
+from spark_sink._columns import NO_VALUE, NOT_PARSED, PARSED, STATE, record_schema
 from spark_sink.errors import OptionRefused
 
 SCHEMA = {
@@ -118,7 +118,11 @@ def decoded(values: list[bytes | None], avro: AvroValues = VALUES, narrow: bool 
     batch = pa.RecordBatch.from_arrays(
         [pa.array(column, kind) for column, kind in zip(columns, record.types, strict=True)], schema=record
     )
-    return [row for made in task(avro, narrow=narrow)([batch]) for row in made.to_pylist()]
+    rows = [row for made in task(avro, narrow=narrow)([batch]) for row in made.to_pylist()]
+    for row, value in zip(rows, values, strict=True):
+        state = NO_VALUE if value is None else PARSED if row["_value"] is None else NOT_PARSED
+        assert row.pop(STATE) == state
+    return rows
 
 
 def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_sink import Outcome
-from spark_sink._columns import json_schema
+from spark_sink._columns import NOT_PARSED, PARSED, json_schema, rows
 from spark_sink.errors import OptionRefused, SchemaDiffers
 
 COLUMNS = "id string, n int NOT NULL, inner struct<at: timestamp, tags: array<string>>"
@@ -95,14 +95,54 @@ def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
         ("a int, A int", "'A': there are two of that name"),
         ("`a b` int", "'a b': a name may not"),
         ("a struct<`x=y`: int>", "'x=y': a name may not"),
-        ("a interval day to second", "'a': the result table cannot hold type"),
-        ("a variant", "'a': the result table cannot hold type"),
-        ("a array<void>", "'a': the result table cannot hold type"),
+        ("a interval day to second", "'interval' at character 3 where a type"),
+        ("a variant", "'variant' at character 3 where a type"),
+        ("a array<void>", "'void' at character 9 where a type"),
         ("a int; drop table x", "is not Spark DDL"),
-        ("int", "names no column"),
+        ("int", "it ends where a type"),
         ("", "names no column"),
     ],
 )
 def test_columns_that_the_table_cannot_have_are_refused(spark: SparkSession, columns: str, sentence: str) -> None:
     with pytest.raises(OptionRefused, match=sentence):
         json_schema(columns)
+
+
+@pytest.mark.parametrize(
+    ("column", "whole", "not_whole"),
+    [
+        ("byte", {"127": 127, "-128": -128, "null": None}, ["200", "128", "-129", "256", "1.0"]),
+        (
+            "decimal(12,2)",
+            {
+                "1.50": "1.50",
+                "1.500": "1.50",
+                "-0.01": "-0.01",
+                "1e2": "100.00",
+                '"7.5"': "7.50",
+                "9999999999.99": None,
+            },
+            ["1.005", "0.001", "10000000000", '"1,5"', '"1,000.50"', "1e-3"],
+        ),
+        ("decimal(38,0)", {"9" * 38: "9" * 38}, ["1" + "0" * 38]),
+    ],
+)
+def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
+    spark: SparkSession, column: str, whole: dict[str, object], not_whole: list[str]
+) -> None:
+    """from_json makes -56 of the byte 200, rounds decimals off, and reads "1,5" as 15."""
+    forms = ['{{"n":{0}}}', '{{"s":{{"n":{0}}}}}', '{{"m":{{"k":[{{"n":{0}}}]}}}}']
+    values = [(form.format(number), number) for number in [*whole, *not_whole] for form in forms]
+    records = spark.createDataFrame(
+        [(0, offset, None, None, bytearray(value.encode())) for offset, (value, _) in enumerate(values)],
+        "partition int, offset long, timestamp timestamp, key binary, value binary",
+    )
+    n = f"n {column}"
+    read = rows(records, f"{n}, s struct<{n}>, m map<string, array<struct<{n}>>>").orderBy("_offset").collect()
+    for (value, number), row in zip(values, read, strict=True):
+        kept = number in not_whole
+        assert (row._value is not None) == kept, value
+        assert row._ratchet_state == (NOT_PARSED if kept else PARSED)
+        found = row.n if row.n is not None else row.s.n if row.s is not None else row.m["k"][0].n if row.m else None
+        expected = None if kept else whole[number] or (None if number == "null" else number)
+        assert (None if found is None else str(found)) == (None if expected is None else str(expected)), value

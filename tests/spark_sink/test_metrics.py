@@ -111,6 +111,7 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
         "commits": 0,
         "offsets": {0: 0, 1: 6},
         "rejects": 0,
+        "undeclared_fields": [],
         "generation": 1,
         "lag": 0,
         "commit_seconds": {"sum": 0.0, "max": 0.0},
@@ -180,6 +181,29 @@ def test_a_terminal_shows_a_bar_and_a_line_for_each_commit() -> None:
     assert "INFO commit 2: 5 rows, 0 rejects in 0.50 s, offsets 0: 5-10" in lines
     assert "INFO afterwards" in lines
     assert any(line.startswith("Committing offsets") and "10/10" in line for line in lines), lines
+
+
+START = """
+import logging, sys, time
+from spark_sink._progress import starting
+logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.INFO)
+with starting("Spark"):
+    logging.getLogger("spark_sink").info("meanwhile")
+    time.sleep(2)
+logging.getLogger("spark_sink").info("afterwards")
+"""
+
+
+def test_a_terminal_shows_how_long_a_start_takes() -> None:
+    words = [sys.executable, "-c", START]
+    code, lines, _ = on_a_terminal(words)
+    assert code == 0, lines
+    assert len({line[-7:] for line in lines if re.search(r"Starting Spark 0:00:\d\d$", line)}) > 1, (
+        lines
+    )  # seconds pass
+    assert [line for line in lines if line.startswith("INFO")] == ["INFO meanwhile", "INFO afterwards"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["INFO starting Spark", "INFO meanwhile", "INFO afterwards"]
 
 
 @pytest.mark.long

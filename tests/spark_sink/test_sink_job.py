@@ -80,7 +80,7 @@ def test_a_partition_added_later_is_read_from_its_beginning(
 
 
 def test_refuses_when_retention_has_passed_the_stored_offset(
-    broker: str, new_topic: Callable[..., str], write: Write, run: Run, table: str
+    broker: str, new_topic: Callable[..., str], write: Write, run: Run, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"x"] * 10)
@@ -93,7 +93,9 @@ def test_refuses_when_retention_has_passed_the_stored_offset(
     ):
         run(topic)
     assert count(table) == 10
+    assert "any more" not in caplog.text
     assert run(topic, name="again").rows == 6  # the remedy that the sentence names
+    assert "does not begin at offset 0 any more (partition 0 at 15)" in caplog.text
 
 
 def test_refuses_a_topic_that_was_created_again(

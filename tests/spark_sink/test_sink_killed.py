@@ -49,6 +49,7 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["offsets"] == {"0": 552, "1": 552}
+    assert done.stderr.count("starting Spark (local[1])") == 1
     assert rows("_partition", "who", "n", "_value") == [(p, f"p{p}", n, None) for p in (0, 1) for n in range(500)]
     assert read_totals(table, "who", ["n"]) == {"p0": {"n": 124_750}, "p1": {"n": 124_750}}
     assert files > 0
@@ -63,6 +64,7 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     empty = command(*arguments, "--json", JAVA_HOME="/nowhere")  # nothing to do, so Java is not needed
     assert empty.returncode == 0, empty.stderr
     assert json.loads(empty.stdout)["commits"] == 0
+    assert "starting Spark" not in empty.stderr
     assert count(table) == 1000
 
 

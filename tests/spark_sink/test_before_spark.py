@@ -1,0 +1,104 @@
+"""What Spark does not need to start for is refused before it starts, also where nothing is to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from sites import Site
+
+from spark_sink import Job, Recipe, Shape, TopicPlanner, run_batch, run_stream, run_structured
+from spark_sink._columns import record_schema
+from spark_sink._command import EXIT_REFUSED, main
+from spark_sink.errors import OptionRefused, SchemaDiffers, SinkError
+
+NewTopic = Callable[..., str]
+
+
+class NoSpark:
+    """In the place of a session: a start of Spark fails the test."""
+
+    def __call__(self) -> AbstractContextManager[SparkSession]:
+        raise AssertionError("Spark was started")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--columns=who strin"], "'strin' at character 5 where a type"),
+        (["--columns=who string, who int"], "there are two of that name"),
+        (["--columns=_offset int"], "one of Ratchet's own"),
+        (["--columns=_ratchet_deleted int"], "one of Ratchet's own"),
+        (["--columns=x double", "--kind=totals", "--key=_key", "--sum=x", "--rejects"], "cannot be added up exactly"),
+        (["--columns=x int", "--kind=totals", "--key=_key", "--sum=y", "--rejects"], "needs column 'y'"),
+        (["--columns=x int", "--kind=upsert", "--key=user", "--rejects"], "needs column 'user'"),
+        (["--columns=x double", "--kind=upsert", "--key=x", "--rejects"], "cannot be a key"),
+        (["--columns=x int", "--kind=totals", "--key=x", "--rejects", "--keep-value"], "no rows of single records"),
+        (["--columns=x int", "--sql=SELECT 1", "--keep-value"], "_value would never be null"),
+        (["--store=duckdb", "--master=spark://127.0.0.1:7077"], "Choose store postgres, or delta"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["batch", "stream", "structured"])
+def test_options_that_contradict_each_other(
+    broker: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mode: str,
+    more: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.setattr("spark_sink._command.spark_session", lambda *_: NoSpark()())
+    where = [
+        f"--bootstrap={broker}",
+        f"--topic={new_topic(partitions=1)}",
+        f"--path={tmp_path / 'x'}",
+        "--name=job",
+    ]
+    assert main([*where, f"--mode={mode}", *more]) == EXIT_REFUSED
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_columns_of_a_table_that_is_there(
+    site: Site, broker: str, new_topic: NewTopic, write: Callable[..., None], cook: Callable[..., object]
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b'{"who":"a","n":1}'])
+    first = Recipe("who string, n long", rejects=site.rejects)
+    cook(topic, first)
+    planner, rejects = TopicPlanner(broker, topic, {}), record_schema() if site.rejects else None
+    store = site.make("job", topic, planner.identity(), first.shape, rejects)
+    generation = store.generation()
+
+    def run(recipe: Recipe) -> None:  # nothing is to be read
+        run_batch(Job(broker, topic, "job", recipe), planner, store, NoSpark())
+
+    run(first)
+    for columns, said in [
+        ("who string, n int", "column n"),
+        ("who string", "column n"),
+        ("who string, n long, more date", "column more"),
+        ("who string, n string", "column n"),
+    ]:
+        with pytest.raises(SchemaDiffers, match=said):
+            run(Recipe(columns, rejects=site.rejects))
+    other = Job(broker, topic, "job", Recipe("who string", rejects=site.rejects))
+    for start in (run_stream, run_structured):
+        with pytest.raises(SchemaDiffers, match="column n"):
+            start(other, planner, store, NoSpark(), 0.1, None)  # type: ignore[arg-type]
+    assert store.generation() == generation
+
+
+def test_a_recipe_knows_its_columns_without_spark() -> None:
+    found = Recipe("who string, n decimal(9,2)", Shape("totals", ("who",), ("n",)), rejects=True).known_schema()
+    assert found is not None
+    assert found.simpleString() == "struct<who:string,_records:bigint,n:decimal(38,2)>"
+    assert Recipe("infer").known_schema() is None
+    with pytest.raises(OptionRefused, match="needs column 'x'"):
+        Recipe("who string", Shape("totals", ("x",)), rejects=True).known_schema()
+    assert issubclass(SchemaDiffers, SinkError)
