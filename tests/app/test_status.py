@@ -32,6 +32,7 @@ def worker() -> KnownWorker:
                     evicted_displaced=4,
                     jumps=7,
                     recent=InvalidShare(100, 20, 10_000, 100),
+                    restarts=5,
                 ),
             )
         ]
@@ -90,7 +91,7 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "evicted_displaced": 4,
         "jumps": 7,
         "recent": {"judged": 100, "invalid": 20, "judged_before": 10000, "invalid_before": 100},
-        "restarts": 0,
+        "restarts": 5,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
