@@ -36,6 +36,9 @@ class KeyedLines:
     def mark(self, sequence: int) -> str:
         return self._file.mark(sequence)
 
+    def check(self, sequence: int, mark: str) -> str | None:
+        return self._file.check(sequence, mark)
+
 
 def main(path: Path, topic: str, name: str, bootstrap: str, until: str, rate: str) -> None:
     """See the module."""

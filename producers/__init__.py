@@ -14,7 +14,7 @@ from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
 from producers._producer import Producer, TopicDecision
 from producers._progress import PROGRESS_TOPIC, Progress, read_progress
 from producers._publish import Published, publish
-from producers._source import Record, Source
+from producers._source import CheckedSource, Record, Source
 from producers._stream import StreamSource
 from producers._topics import TopicShape, admin_client, create_topic, describe_topic, made_topic
 
@@ -25,6 +25,7 @@ __all__ = [
     "PROGRESS_TOPIC",
     "SEQUENCE_HEADER",
     "AsyncProducer",
+    "CheckedSource",
     "FileSet",
     "FileSource",
     "Format",

@@ -80,7 +80,8 @@ class LineFormat:
             asked = f"--key {key}" if key is not None else f"--sequence-field {sequence_field}"
             raise SettingsError(f"{asked} needs fields, but the format is 'lines': add --format ndjson or --format csv")
         self.name, self.key, self.sequence_field = format, key, sequence_field
-        self._columns: list[str] | None = None
+        self.columns: list[str] | None = None
+        """As `header` has taken them."""
         self._parsed = {"lines": Parsed, "ndjson": self._json, "csv": self._row}[format]
 
     @property
@@ -100,7 +101,7 @@ class LineFormat:
         if not text or twice is not None:
             what = "names no columns" if not text else f"names the column {twice!r} twice"
             raise Unusable(f"{what}; the first line of CSV is the columns' names")
-        self._columns = columns
+        self.columns = columns
 
     def next_line(self, stream: BinaryIO, *, whole: bool = False) -> bytes:
         """The next line, or row, with its end; empty at the stream's end.
@@ -162,13 +163,13 @@ class LineFormat:
         return self._with_fields(value, texts)
 
     def _row(self, value: bytes) -> Parsed | None:
-        assert self._columns is not None  # noqa: S101 - the header comes first
+        assert self.columns is not None  # noqa: S101 - the header comes first
         if not value:
             return None
         cells = _cells(value.decode())
-        if len(cells) != len(self._columns):
-            raise Unusable(f"has {len(cells)} fields, but the first line names {len(self._columns)} columns. Mend it")
-        fields = dict(zip(self._columns, cells, strict=True))
+        if len(cells) != len(self.columns):
+            raise Unusable(f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Mend it")
+        fields = dict(zip(self.columns, cells, strict=True))
         for name, what in self._wanted():
             if name not in fields:
                 raise Unusable(f"has no column {name!r}, which is to be {what}. It has: {_some(fields)}")

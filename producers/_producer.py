@@ -31,7 +31,7 @@ from producers._ledger import Keeper, Ledger
 from producers._outbox import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Headers, Outbox
 from producers._prefix import AcknowledgedPrefix
 from producers._progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
-from producers._source import Source
+from producers._source import CheckedSource, Source
 from producers._topics import TopicShape, admin_client, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
@@ -126,6 +126,7 @@ class Producer:
         self._source, self._from_start, self._topic_replaced = source, from_start, topic_replaced
         self._store_records = store_records
         self._say = say or log.warning
+        self._said: list[str] = []
 
         self._ledger = Ledger(options, topic, self.name, timeout_s=timeout_s, say=self._say)
         shape = self._topic_shape(options, timeout_s)
@@ -327,6 +328,11 @@ class Producer:
                     "a source that tells what that was: a program has numbered its records itself. Nobody can say "
                     "whether it was this source. Publish it under another producer name"
                 )
+        elif isinstance(source, CheckedSource):
+            said = source.check(stored.sequence, stored.source)
+            if said and said not in self._said:
+                self._said.append(said)
+                self._say(said)
         elif source.mark(stored.sequence) != stored.source:
             raise SourceError(
                 f"the source has changed since producer {self.name!r} published it to {self.topic!r} up to sequence "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Record(NamedTuple):
@@ -54,5 +54,21 @@ class Source(Protocol):
 
         Raises:
             SourceError: the source has become too short to have this sequence.
+        """
+        ...
+
+
+@runtime_checkable
+class CheckedSource(Source, Protocol):
+    """A source that says more about a change than that there is one, and may take other marks than it makes itself."""
+
+    def check(self, sequence: int, mark: str) -> str | None:
+        """Find the source to be the one that made this mark for this sequence.
+
+        Returns:
+            A sentence for the user, if there is anything to say.
+
+        Raises:
+            SourceError: it is another one; with what has changed.
         """
         ...

@@ -49,7 +49,10 @@ def publish(
         typer.Option("--sequence-field", help="JSON field or CSV column that is the record's sequence; it must rise."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Of a folder: wait for more lines and files, until SIGINT or SIGTERM.")
+        bool,
+        typer.Option(
+            "--follow", help="Of a folder, or of a log that is rotated: wait for more, until SIGINT or SIGTERM."
+        ),
     ] = False,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")

@@ -1,11 +1,13 @@
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from errors import SettingsError, SourceError
-from producers import FileSet, FileSource, Record, records_of
+from producers import FileSet, FileSource, Record, _file_set, records_of
 from producers._file_set import BYTE_BITS
+from producers._folder import list_folder
 
 
 @pytest.fixture
@@ -26,22 +28,63 @@ def test_the_sequence_is_file_and_byte_and_reading_goes_on_anywhere(paths: list[
 
 
 def test_files_are_appended_and_nothing_else(paths: list[Path], tmp_path: Path) -> None:
-    third = 2 << BYTE_BITS | 3
+    third = 2 << BYTE_BITS
     mark = FileSet(paths).mark(third)
     more = tmp_path / "d.txt"
     more.write_bytes(b"four\n")
-    assert FileSet([*paths, more]).mark(third) == mark
-    assert FileSet([paths[1], paths[0], paths[2]]).mark(third) != mark
-    assert FileSet([paths[0], more, paths[2]]).mark(third) != mark
-    with pytest.raises(SourceError, match=r"3 files have been published from, and there are 2\. Put back"):
-        FileSet(paths[:2]).mark(third)
+
+    def refused(files: list[Path], says: str) -> None:
+        with pytest.raises(SourceError, match=says):
+            FileSet(files).check(third, mark)
+
+    grown = FileSet([*paths, more])
+    assert grown.check(third, mark) is None
+    assert grown.mark(third) == mark
+    assert [record.value for record in grown.read(third + 1)] == [b"four"]
+    refused([paths[1], paths[0], paths[2]], r"a\.txt has come, and its name stands before one that is known \(b\.txt\)")
+    refused([paths[0], more, paths[2]], "another producer name")
+    refused(paths[:2], r"3 files have been published from, and there are 2\. Put back")
     paths[0].write_bytes(b"one\ntwo\nmore\n")  # finished long ago: nobody would ever read this
-    assert FileSet(paths).mark(third) != mark
+    refused(paths, r"b\.txt has changed since it was read to its end")
+    paths[0].write_bytes(b"one\ntwX\n")
+    refused(paths, r"b\.txt has changed since it was read to its end: its bytes 0 to 8")
     paths[0].write_bytes(b"one\ntwo\n")
-    assert FileSet(paths).mark(third) == mark
+    assert FileSet(paths).check(third, mark) is None
     paths[2].write_bytes(b"th")
-    with pytest.raises(SourceError, match="shorter than it was"):
-        FileSet(paths).mark(third)
+    refused(paths, "shorter than it was")
+    paths[2].write_bytes(b"thref")
+    refused(paths, r"c\.txt: has changed between byte 0 and byte 5")
+
+
+def test_more_files_than_a_mark_names_are_known_by_one_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_file_set, "BEFORE", 3)
+    for number in range(8):
+        (tmp_path / f"{number}.txt").write_bytes(b"%d\n" % number)
+    source = FileSet([tmp_path])
+    source.mark(-1)
+    sequences = [record.sequence for record in source.read(0)]
+    mark = source.mark(sequences[-2])
+    again = FileSet([tmp_path])
+    assert again.check(sequences[-2], mark) is None
+    assert [record.value for record in again.read(sequences[-2] + 1)] == [b"7"]
+    assert again.mark(sequences[-1]) == source.mark(sequences[-1])
+    (tmp_path / "1.txt").write_bytes(b"X\n")
+    with pytest.raises(SourceError, match="one of the first 3 files has changed or is gone"):
+        FileSet([tmp_path]).check(sequences[-2], mark)
+
+
+def test_old_marks_of_several_files(paths: list[Path]) -> None:
+    names = [path.name.encode() for path in paths]
+    digest = b""
+    for name, content in zip(names, (b"one\ntwo\n", b""), strict=False):
+        head = hashlib.sha256(content).digest()
+        digest = hashlib.sha256(digest + b"%s\n%d\n%s" % (name, len(content), head)).digest()[:16]
+    old = f"files:{digest.hex()}:{FileSource.NO_MARK}"
+    source = FileSet(paths)
+    assert "from an earlier version" in (source.check(2 << BYTE_BITS, old) or "")
+    assert FileSet(paths).check(2 << BYTE_BITS, source.mark(2 << BYTE_BITS)) is None
+    with pytest.raises(SourceError, match="has changed"):
+        FileSet([paths[1], paths[0], paths[2]]).check(2 << BYTE_BITS, old)
 
 
 def test_one_file_can_become_the_first_of_several(paths: list[Path]) -> None:
@@ -60,7 +103,7 @@ def test_what_cannot_be_a_set(tmp_path: Path) -> None:
         FileSet([tmp_path])
     with pytest.raises(SourceError, match="there is no such file"):
         FileSet([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(SettingsError, match="only a folder can be followed"):
+    with pytest.raises(SettingsError, match="one folder or one log can be followed"):
         FileSet([tmp_path / "a", tmp_path / "b"], follow=True)
 
 
@@ -83,10 +126,11 @@ def test_a_folder_that_grows(tmp_path: Path) -> None:
     assert given(reading, 2) == [b'{"id":"c","text":"w"}', b'{"id":"d"}']
     source.stop()
     assert list(reading) == []  # the last line has no end yet
-    assert source.mark(1 << BYTE_BITS | 3) == FileSet([tmp_path]).mark(1 << BYTE_BITS | 3)
+    assert FileSet([tmp_path]).check(1 << BYTE_BITS | 3, source.mark(1 << BYTE_BITS | 3)) is None
 
 
-def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path) -> None:
+def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_file_set, "SETTLED_AFTER_S", 0.0)
     (tmp_path / "b.txt").write_bytes(b"one\n")
     source = FileSet([tmp_path], follow=True)
     reading = source.read(0)
@@ -95,9 +139,12 @@ def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.txt has come, and its name stands before one that is known"):
         next(reading)
     (tmp_path / "a.txt").unlink()
+    reading = FileSet([tmp_path], follow=True).read(0)
+    assert given(reading, 1) == [b"one"]
     (tmp_path / "b.txt").unlink()
-    with pytest.raises(SourceError, match=r"b\.txt is gone: .* Put back what is missing"):
-        next(source.read(0))
+    (tmp_path / "c.txt").write_bytes(b"next\n")
+    with pytest.raises(SourceError, match=r"the 4 bytes that were read of b\.txt are not the beginning of c\.txt"):
+        next(reading)
 
 
 def test_a_bad_row_is_not_waited_for(tmp_path: Path) -> None:
@@ -112,3 +159,94 @@ def test_a_bad_row_is_not_waited_for(tmp_path: Path) -> None:
 def test_records_of_files_are_what_is_published(paths: list[Path]) -> None:
     assert list(records_of(paths)) == list(FileSet(paths).read(0))
     assert list(records_of(paths[:1])) == list(FileSource(paths[0]).read(0))
+
+
+def test_names_that_rotation_gives(tmp_path: Path) -> None:
+    def ordered(*names: str) -> list[str]:
+        for path in tmp_path.iterdir():
+            path.unlink()
+        for name in names:
+            (tmp_path / name).touch()
+        return [file.path.name for file in list_folder(tmp_path)]
+
+    assert ordered("app.log", "app.log.1", "app.log.10.gz", "app.log.2.gz") == [
+        "app.log.10.gz",
+        "app.log.2.gz",
+        "app.log.1",
+        "app.log",
+    ]
+    assert ordered("app.log", "app-20260102.log", "app-20260101.log.gz", "app-20260101.log") == [
+        "app-20260101.log",
+        "app-20260102.log",
+        "app.log",
+    ]
+    assert ordered("app.log", "app.log-20260102-17", "app.log-20260101.gz", "web.log") == [
+        "app.log-20260101.gz",
+        "app.log-20260102-17",
+        "app.log",
+        "web.log",
+    ]
+    assert ordered("2026-01-02.log", "2026-01-01.log", "a.csv", "a-b.csv", "b.gz") == [
+        "2026-01-01.log",
+        "2026-01-02.log",
+        "a-b.csv",
+        "a.csv",
+        "b.gz",
+    ]
+    with pytest.raises(SourceError, match=r"nobody can tell which of app\.log-01022026, app\.log-02012026 is older"):
+        ordered("app.log", "app.log-01022026", "app.log-02012026")
+
+
+def test_one_log_of_several_is_followed_by_its_name(tmp_path: Path) -> None:
+    for name, content in (("app.log", b"new\n"), ("app.log.1", b"old\n"), ("web.log", b"other\n")):
+        (tmp_path / name).write_bytes(content)
+    source = FileSet([tmp_path / "app.log"], follow=True)
+    reading = source.read(0)
+    assert given(reading, 1) == [b"old"]
+    source.stop()
+    assert [record.value for record in reading] == [b"new"]
+
+
+def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_file_set, "SETTLED_AFTER_S", 0.0)
+    log = tmp_path / "app.log"
+
+    def after(*changes: tuple[str, bytes]) -> str:
+        for path in tmp_path.iterdir():
+            path.unlink()
+        log.write_bytes(b"1\n2\n3\n")
+        reading = FileSet([tmp_path], follow=True).read(0)
+        assert given(reading, 3) == [b"1", b"2", b"3"]
+        for name, content in changes:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(SourceError) as refused:
+            list(reading)
+        return str(refused.value)
+
+    assert "the 6 bytes that were read of app.log are not the beginning of app.log" in after(("app.log", b"4\n"))
+    assert "bytes that were read of app.log are not the beginning of app.log" in after(("app.log", b"4\n5\n6\n7\n"))
+    assert "both begin with the 6 bytes that were read of app.log" in after(("app.log.1", b"1\n2\n3\n"))
+    assert "app.log.1 has come, and its name stands before one that is known" in after(("app.log.1", b"unheard of\n"))
+
+
+def test_a_log_that_grows_after_it_was_read_to_its_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_file_set, "SETTLED_AFTER_S", 0.0)
+    (tmp_path / "a.log").write_bytes(b"1\n")
+    (tmp_path / "b.log").write_bytes(b"2\n")
+    reading = FileSet([tmp_path], follow=True).read(0)
+    assert given(reading, 2) == [b"1", b"2"]
+    (tmp_path / "a.log").write_bytes(b"1\n3\n")
+    with pytest.raises(SourceError, match=r"a\.log has changed since it was read .*ratchet publish --follow FILE"):
+        next(reading)
+
+
+def test_a_table_that_is_begun_anew_names_its_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_file_set, "QUIET_S", 0.0)
+    (tmp_path / "t.csv.1").write_bytes(b"a,b\n1,2\n")
+    (tmp_path / "t.csv").write_bytes(b"3,4\n5,6\n")
+    reading = FileSet([tmp_path], follow=True, format="csv").read(0)
+    assert given(reading, 1) == [b'{"a":"1","b":"2"}']
+    with pytest.raises(SourceError, match=r"t\.csv: line 1: does not name the columns of t\.csv\.1"):
+        next(reading)

@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import re
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from errors import SettingsError, SourceError
 from producers import FileSource, Record
-from producers._files import HEAD_BYTES
+from producers._file_mark import FIRST_CHECKPOINT_BYTES, FileMark
 
 LINES = [b'{"id":"a"}', b'{"id":2}', b'{"id":true}', b'{"id":1.50}', '{"id":"é","x":[1]}'.encode()]
 
@@ -176,16 +177,100 @@ def test_a_key_needs_json(tmp_path: Path) -> None:
         FileSource(path, key="id")
 
 
-def test_mark_stands_for_what_was_published_and_nothing_after_it(write) -> None:
-    first = b"".join(b"line %d\n" % i for i in range(2000))
-    mark = FileSource(write("f.txt", first)).mark
-    grown = FileSource(write("f.txt", first + b"more\n"))
-    mended = FileSource(write("f.txt", first[:100] + b"X" + first[101:]))
-    assert len(first) > HEAD_BYTES
-    assert grown.mark(9000) == mark(9000)
-    assert mended.mark(100) == mark(100)
-    assert mended.mark(101) != mark(101)
-    assert mended.mark(9000) != mark(9000)
+def test_what_was_published_is_known_by_all_its_bytes(write) -> None:
+    lines = [b"line %d\n" % i for i in range(40_000)]
+    content = b"".join(lines)
+    source = FileSource(write("f.txt", content))
+    assert source.mark(-1) == FileSource.NO_MARK
+    reading = source.read(0)
+    given = [next(reading).sequence for _ in range(30_000)]
+    last, end = given[-1], given[-1] + len(lines[len(given) - 1])
+    mark = source.mark(last)
+    assert end > 3 * FIRST_CHECKPOINT_BYTES
+    assert len(mark) < 2000
+    for grown in (content, content + b"more\n", content[:end]):
+        resumed = FileSource(write("f.txt", grown))
+        assert resumed.check(last, mark) is None
+        assert resumed.mark(last) == mark
+        assert b"".join((record.value or b"") + b"\n" for record in resumed.read(last + 1)) == grown[end:]
+        made, again = FileMark.decode(resumed.mark(last)), FileMark.decode(FileSource(resumed.path).mark(last))
+        assert made
+        assert again
+        assert (made.end, made.digest) == (again.end, again.digest)
+    for place in (0, 100, 5000, FIRST_CHECKPOINT_BYTES, end - 2, end - 1):
+        changed = FileSource(write("f.txt", content[:place] + b"X" + content[place + 1 :]))
+        with pytest.raises(
+            SourceError, match=r"has changed between byte \d+ and byte \d+\. .*another producer"
+        ) as failure:
+            changed.check(last, mark)
+        found = re.search(r"between byte (\d+) and byte (\d+)", str(failure.value))
+        assert found
+        assert int(found[1]) <= place < int(found[2])
+        assert int(found[2]) - int(found[1]) < 2 * FIRST_CHECKPOINT_BYTES
+    with pytest.raises(SourceError, match=f"ends at byte {end - 1}, before byte {end}: it is shorter than it was"):
+        FileSource(write("f.txt", content[: end - 1])).check(last, mark)
+    behind = FileSource(write("f.txt", content[:end] + b"X" + content[end + 1 :]))
+    assert behind.check(last, mark) is None
+
+
+def test_each_records_digest_is_there_until_a_later_one_is_asked_for(write) -> None:
+    content = b"".join(b"%d\n" % (i * i) for i in range(500))
+    path = write("f.txt", content)
+    source = FileSource(path)
+    source.mark(-1)
+    sequences = [record.sequence for record in source.read(0)]
+    for sequence in sequences[::7]:
+        assert source.mark(sequence) == FileSource(path).mark(sequence)
+        assert FileSource(path).check(sequence, source.mark(sequence)) is None
+
+
+def test_a_file_may_be_compressed_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_bytes(b"one\ntwo\n")
+    mark = FileSource(tmp_path / "f.txt").mark(0)
+    (tmp_path / "f.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    source = FileSource(tmp_path / "f.txt.gz")
+    assert source.check(0, mark) is None
+    assert [record.value for record in source.read(1)] == [b"two"]
+
+
+def test_a_line_without_an_end_must_not_be_added_to(write) -> None:
+    mark = FileSource(write("f.txt", b"one\ntwo")).mark(4)
+    for good in (b"one\ntwo", b"one\ntwo\n", b"one\ntwo\r\nthree", b"one\ntwo\nthree"):
+        FileSource(write("f.txt", good)).check(4, mark)
+    with pytest.raises(SourceError, match="has more in the line at byte 4 than when that was published"):
+        FileSource(write("f.txt", b"one\ntwo and\n")).check(4, mark)
+
+
+def test_a_name_that_went_on_without_the_file_is_refused(write) -> None:
+    source = FileSource(write("f.txt", b"one\ntwo\n"))
+    with pytest.raises(SourceError, match="was left at byte 0, and the name went on to 4 without it"):
+        source.check(4, source.mark(0))
+
+
+def test_another_key_or_format_is_another_source(write) -> None:
+    path = write("f.ndjson", b'{"a":1,"b":2}\n')
+    mark = FileSource(path, key="a").mark(0)
+    for other in (FileSource(path, key="b"), FileSource(path), FileSource(path, format="lines")):
+        with pytest.raises(SourceError, match="with another --format or --key"):
+            other.check(0, mark)
+    with pytest.raises(SourceError, match="with other sequences"):
+        FileSource(path, sequence_field="a").check(0, mark)
+
+
+def test_a_mark_of_an_earlier_version_is_taken_and_replaced(write) -> None:
+    content = b"".join(b"line %d\n" % i for i in range(2000))
+    sequence = content.index(b"line 1500\n")
+    old = f"sha256:{hashlib.sha256(content[:4096]).hexdigest()}:4096"
+    source = FileSource(write("f.txt", content))
+    said = source.check(sequence, old)
+    assert said
+    assert "known by its first 4,096 bytes only, from an earlier version" in said
+    assert FileMark.decode(source.mark(sequence))
+    assert next(source.read(sequence + 1)).value == b"line 1501"
+    with pytest.raises(SourceError, match="has changed since it was published"):
+        FileSource(write("f.txt", b"L" + content[1:])).check(sequence, old)
+    with pytest.raises(SourceError, match="another producer name"):
+        FileSource(write("f.txt", content[:5000])).check(sequence, old)
 
 
 def test_a_file_shorter_than_what_was_published(write) -> None:
