@@ -208,9 +208,10 @@ class Report:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is input that no worker has committed: pending, halted, or never judged."""
+        """Whether there is input that a worker may still commit: pending, halted, or not judged so far."""
         waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
-        return bool(self.pending or self.halted or self.never_judged or any(waiting))
+        never = any(not each.deleted for each in self.never_judged)
+        return bool(self.pending or self.halted or never or any(waiting))
 
     @property
     def is_compared(self) -> bool:
@@ -222,7 +223,7 @@ class Report:
         waiting = {
             "pending": self.pending,
             "halted partitions": len(self.halted),
-            "never judged stretches": len(self.never_judged),
+            "never judged stretches": sum(not each.deleted for each in self.never_judged),
             "not yet in the table": self.results.waiting if self.results else 0,
             "not yet published": self.source.unpublished if self.source else 0,
             "of the source pending": self.source.pending if self.source else 0,
@@ -232,6 +233,7 @@ class Report:
     def _not_compared(self) -> list[str]:
         reasons = {
             "undecided": self.undecided,
+            "stretches deleted before anybody has judged them": sum(each.deleted for each in self.never_judged),
             "stretches of which the policy topic no longer says what held": sum(
                 check.verdict == "unproven" for check in self.policies
             ),
