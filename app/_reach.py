@@ -68,10 +68,12 @@ class Reachability:
         It is given up after `REFUSED_FOR_S` where it cannot be connected to, after `SILENT_FOR_S` where it is silent.
         """
         began = time.monotonic()
-        while (reason := self.ask()) is not None:
-            waited_s = time.monotonic() - began
-            if waited_s > (SILENT_FOR_S if self._reason is None else REFUSED_FOR_S):
+        patience_s = ASK_FOR_S
+        while (reason := self.ask(patience_s)) is not None:
+            if time.monotonic() - began > (SILENT_FOR_S if self._reason is None else REFUSED_FOR_S):
                 return reason
+            # Each question is a new one: an answer that takes longer than the first would never be waited for.
+            patience_s = SILENT_FOR_S if self._reason is None else ASK_FOR_S
             time.sleep(0.05)  # an answer that lists no broker comes at once
         return None
 
