@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 import uuid
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from worker_process import Site, WorkerProcess, read_all
 
 MIB = 1 << 20
@@ -27,18 +29,23 @@ def place(broker: str, folder: Path, most: int) -> Site:
     return Site(folder, broker, app, STREAM.format(app=app, most=most))
 
 
-def publish(site: Site, partition: int, sequence: int, value: bytes) -> None:
-    """One record in a batch of its own."""
+def publish(site: Site, partition: int, first: int, *values: bytes) -> None:
+    """Records in one batch, numbered from the first."""
+    size = sum(map(len, values))
     producer = Producer(
         {
             "bootstrap.servers": site.broker,
             "compression.type": "zstd",
-            "message.max.bytes": 2 * len(value) + MIB,
+            "message.max.bytes": 2 * size + MIB,
+            "batch.size": 2 * size + MIB,
+            "queue.buffering.max.kbytes": 1 << 20,
+            "linger.ms": 60_000,  # until the flush: they are one batch
             "enable.idempotence": True,
         }
     )
-    headers = [("ratchet-producer", b"me"), ("ratchet-sequence", sequence.to_bytes(8, "big"))]
-    producer.produce(f"{site.app}.in", value, partition=partition, headers=headers)
+    for sequence, value in enumerate(values, first):
+        headers = [("ratchet-producer", b"me"), ("ratchet-sequence", sequence.to_bytes(8, "big"))]
+        producer.produce(f"{site.app}.in", value, partition=partition, headers=headers)
     assert producer.flush(60) == 0
 
 
@@ -87,16 +94,23 @@ def test_forwarding_a_batch_at_the_bound_takes_at_most_three_times_of_it(broker:
     site = place(broker, tmp_path, 64)
     worker = WorkerProcess(site)
     topic = f"{site.app}.in"
+    make = NewTopic(topic, 2, 1, config={"max.message.bytes": str(90 * MIB)})
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([make])[topic].result(60)
+    noise = random.Random(8).randbytes(10_000)
+    one, many = [bytes(64 * MIB - 200)], [noise[n % 100 :] + b"%d" % n for n in range(6_500)]
     try:
         worker.start()
         publish(site, 0, 1, b"first")
         worker.wait_for(lambda: site.position(topic) == 1, "the first record")
         resting = memory(worker, "VmRSS")
         Path(f"/proc/{worker.process.pid}/clear_refs").write_text("5")  # the peak counts from here
-        publish(site, 0, 2, bytes(64 * MIB - 200))
-        worker.wait_for(lambda: site.position(topic) == 2, "the large record")
-        assert memory(worker, "VmHWM") - resting <= 3 * 64 * MIB
-        assert lengths(site)[0] == [5, 64 * MIB - 200]
+        for first, values in ((2, one), (3, many)):
+            publish(site, 0, first, *values)
+            end = first + len(values) - 1
+            worker.wait_for(lambda end=end: site.position(topic) == end, "the large batch")
+            assert memory(worker, "VmHWM") - resting <= 3 * 64 * MIB
+        assert lengths(site)[0] == [5, *map(len, one), *map(len, many)]
         worker.stop()
     finally:
         worker.end()
