@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -201,6 +202,8 @@ def try_command(words: list[str], port: int) -> None:
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", write_through=True)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, here)
+        for number in (signal.SIGINT, signal.SIGTERM):  # commands that run as services take them over
+            stack.callback(signal.signal, number, signal.getsignal(number))
         os.chdir(folder)
         Path("ratchet.toml").write_text(SETTINGS.format(port=port))
         Path("fuzz.txt").write_text("one\ntwo\n")
