@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from agents import deduplicate
 from app._group_rules import refusal, rules_of
 from app._growth import watch
 from app._inputs import EmptyInputs
+from app._names import earlier_transactional_id, policy_topic, transactional_id
 from app._policy import PolicyFollower, StreamSwitch
 from app._producers import list_producers
 from app._status import IdentityStatus, PartitionStatus, ProducersAnswer, TableStatus
@@ -31,6 +32,7 @@ from transport import (
     LaneTableManager,
     RuledAssignor,
     Standby,
+    TopicState,
     client_options,
 )
 
@@ -73,7 +75,13 @@ class Stream:
             output=self.settings.output,
             dead_letters=self.settings.dead_letters,
             group=settings.app,
-            transactional_id=f"{settings.app}-{self.settings.input}-{number}",
+            transactional_id=transactional_id(settings.app, self.settings.input, number),
+            earlier_id=earlier_transactional_id(settings.app, self.settings.input, number),
+            app=settings.app,
+            stream=self.name,
+            rule=self.settings.rule,
+            policy_topic=policy_topic(settings.app),
+            claimed=self.topics.claimed,
             first_header=self.first_header,
             second_header=self.second_header,
             compression=self.settings.compression,
@@ -165,7 +173,12 @@ class Application:
             PartitionsDiffer: an input was given more partitions.
         """
         inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
-        growth = asyncio.create_task(watch(self.cluster, inputs))
+        others = [
+            topic
+            for stream in self.streams.values()
+            for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
+        ]
+        growth = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), growth]
         empty = asyncio.create_task(self.empty_inputs.watch())  # it ends as soon as there is nothing to say
         try:
@@ -178,6 +191,10 @@ class Application:
             await asyncio.gather(*waits, empty, return_exceptions=True)
         if self.app.crashed:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
+
+    def _tell_lanes(self, topics: Mapping[str, TopicState]) -> None:
+        for lane in self.lanes.running.values():
+            lane.look_at(topics)
 
     async def stop(self) -> None:
         """Commit and end every lane, then leave the group."""

@@ -21,8 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from app._names import policy_topic
 from app.settings import STREAM_NAME, Settings
-from errors import PolicyLost, RatchetError
+from errors import PolicyLost, RatchetError, TopicReplaced
 from transport import EARLIEST, LATEST, Changelog, Cluster, Policy, RecordBatch
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,8 @@ MAX_KEY_BYTES: Final = 256
 MAX_VALUE_BYTES: Final = 1024
 PAUSE_S: Final = 5.0
 """Before the policy topic is tried again that could not be read."""
+LANES_HALT_S = 5.0
+"""A few times of what it takes until every lane has heard that a topic of its own is another one."""
 SHOWN: Final = 60
 """Bytes of a foreign key that the log shows."""
 
@@ -62,11 +65,6 @@ class Said(NamedTuple):
 
 
 NOTHING: Final = Said(None, 0)
-
-
-def policy_topic(app: str) -> str:
-    """The policy topic of an app."""
-    return f"{app}-policy"
 
 
 def policy_key(stream: str | None) -> bytes:
@@ -268,6 +266,12 @@ class PolicyFollower:
                 while True:
                     await self._tell(None)
                     await self._changelog.follow()
+            except TopicReplaced as error:
+                # The lanes halt, and stay so until a person has decided; whatever then holds stands in the new topic.
+                log.error("the policy topic is another one now; reading it anew", reason=str(error))
+                await asyncio.sleep(LANES_HALT_S)
+                self._complete = False
+                self.policies.said.clear()
             except RatchetError as error:
                 # What was read so far goes on to hold.
                 log.error("the policy topic cannot be read; trying again", reason=str(error))

@@ -8,7 +8,8 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from app._policy import Policies, PolicyFollower, policy_key, policy_topic, policy_value
+from app._names import policy_topic
+from app._policy import Policies, PolicyFollower, policy_key, policy_value
 from app._topics import partition_counts, prepare_policy
 from app.settings import Settings
 from errors import BrokerUnavailable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -11,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from app._inputs import refuse_missing
-from app._policy import policy_topic
+from app._names import OWNERS_TOPIC, policy_topic
+from app._ownership import StreamOwnership, names_of
 from app.settings import Settings, StreamSettings
 from errors import BrokerUnavailable, PartitionsDiffer, TopicError
 from producers import explained, made_topic, no_broker_is_let_in
@@ -40,25 +42,25 @@ class StreamTopics(NamedTuple):
     output_limit: int
     dead_letters_limit: int
     changelog_limit: int
-
-
-def changelog_name(app: str, stream: str) -> str:
-    """The changelog topic of a stream, named as Faust names those of its tables."""
-    return f"{app}-{stream}-changelog"
+    claimed: Mapping[str, str] = MappingProxyType({})
+    """By topic that this stream writes alone, the id it had when it was claimed."""
 
 
 def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSettings) -> StreamTopics:
     """Create what is missing of a stream's topics, and check that they fit each other.
 
     Raises:
-        TopicMissing: a topic of the stream is missing, and `create_topics` is off.
+        TopicMissing: a topic of the stream is missing, and `create_topics` is off or the changelog knows of it.
+        TopicTaken: somebody else writes a topic that this stream would write.
         PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
         TopicError: a topic cannot be created, or the changelog is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
-    changelog = changelog_name(settings.app, name)
-    found = partition_counts(admin, [stream.input, stream.output, stream.dead_letters, changelog])
+    found = partition_counts(admin, names_of(settings, name))
+    ownership = StreamOwnership(settings, bootstrap, name, found)
+    changelog = ownership.changelog()
+    ownership.check(changelog)
     if not settings.creates_topics(name):
         refuse_missing(admin, name, stream, found)
     partitions = found.get(stream.input, stream.partitions)
@@ -86,8 +88,22 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
     )
     if stream.is_bounded:
         _check_clock(changelog, config)
-    limits = (limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog))
-    return StreamTopics(changelog, partitions, *limits)
+    prepare_owners(admin, settings)
+    claimed = ownership.claim(changelog)
+    output, dead_letters, entries = (
+        limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
+    )
+    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed)
+
+
+def prepare_owners(admin: AdminClient, settings: Settings) -> None:
+    """Create the topic of claims if it is missing, and check it.
+
+    Raises:
+        TopicError: it cannot be created, has more than one partition, or is not compacted only.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    _prepare_single(admin, settings, OWNERS_TOPIC, "who writes which topic")
 
 
 def prepare_policy(bootstrap: str, settings: Settings) -> None:
@@ -98,17 +114,20 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
-    topic = policy_topic(settings.app)
+    _prepare_single(admin, settings, policy_topic(settings.app), "policies that were set long ago")
+
+
+def _prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
     found = partition_counts(admin, [topic])
     if topic not in found:
         replication = max((stream.replication for stream in settings.streams.values()), default=1)
         create(admin, topic, 1, replication, COMPACTED)
     elif found[topic] != 1:
         raise PartitionsDiffer(
-            f"{topic}: has {found[topic]} partitions. Policies have to be in one order, so it must have one: delete "
-            "the topic while no worker runs, and set the policies again"
+            f"{topic}: has {found[topic]} partitions. Its records have to be in one order, so it must have one: delete "
+            "the topic while no worker runs, and write them again"
         )
-    _only_compacted(admin, topic, "policies that were set long ago")
+    _only_compacted(admin, topic, loses)
 
 
 def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings import SettingsError as UnreadableVariable
 
 from app._mistakes import PREFIX, no_such_setting, sentences, unreadable
+from app._names import is_ratchets_own
 from errors import SettingsError
 from spark_sink._secrets import keep
 from tables import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
@@ -126,6 +127,15 @@ class StreamSettings(_Section):
     """Most identities remembered; each partition has an even share. None: all."""
     inactive_after_s: int | None = Field(default=None, ge=1, le=10**9)
     """Seconds without a record after which an identity is forgotten. None: never."""
+
+    @property
+    def rule(self) -> dict[str, str]:
+        """How records are judged, by setting: state of one rule means nothing under another."""
+        return {
+            "identity": str(self.identity),
+            "sequence": self.sequence,
+            "sequence_form": str(self.sequence_form),
+        }
 
     @property
     def is_bounded(self) -> bool:
@@ -303,6 +313,18 @@ class Settings(BaseSettings):
                     f"{stream.dead_letters!r}. Give dead letters a topic without results in it"
                 )
         return streams
+
+    @model_validator(mode="after")
+    def _nothing_of_our_own(self) -> Settings:
+        for name, stream in self.streams.items():
+            for part in ("input", "output", "dead_letters"):
+                topic = getattr(stream, part)
+                if is_ratchets_own(topic, self.app, list(self.streams)):
+                    raise ValueError(
+                        f"the {part} of {name!r} is {topic!r}, which Ratchet or Kafka writes for itself. Name another "
+                        "topic"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _commit_before_timeout(self) -> Settings:

@@ -14,6 +14,7 @@ from typing import Any
 from faults import _scenes
 from faults._count import Difference
 from faults._kafka import EmbeddedKafka
+from faults._operations import operations
 from faults._site import Site
 from faults._storm import Plan, Storm
 
@@ -78,6 +79,7 @@ class Result:
     clock_jumps: int = 0
     full_disks: int = 0
     refused_partitions: int = 0
+    refused_operations: int = 0
     seconds: float = 0.0
     ready_s: list[float] = field(default_factory=list)
 
@@ -134,6 +136,10 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
     say("changelogs that have lost data")
     difference, result.refused_partitions = _scenes.lost_changelogs(kept / "scene-4", seed + 4)
     result.add(difference, 0)
+    say("what operators do: policies made anew, a rule edited, an application renamed, partitions moved back")
+    difference, events, refused = operations(kept / "scene-5", seed + 5)
+    result.refused_operations = refused
+    result.add(difference, events)
     result.seconds = time.monotonic() - began
     if folder is None and result.ok:
         _remove(kept)

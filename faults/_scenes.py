@@ -138,7 +138,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
             site.wait_for_progress(site.positions(), "the first commits")
             worker.stop()
             admin = kafka.admin()
-            changelog = f"{site.app}-by-{{}}-changelog"
+            changelog = f"{site.app}-changelog.by-{{}}"
             # Created again: the local store knows more than it.
             again = changelog.format("key")
             admin.delete_topics([again], operation_timeout=30)[again].result(60)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
-from transport import EncodedBatch, Owner, RecordBatch, Sighting, entry_batch
-from transport import _kernels as records
+from transport import EncodedBatch, Owner, RecordBatch, Sighting, encode_entries
 from transport import _owner as entries
-
-_OVERHEAD = 40
-"""Most bytes a changelog record takes besides its key and value."""
 
 
 class Ownership:
@@ -32,12 +30,7 @@ class Ownership:
 
     def encode(self) -> list[EncodedBatch]:
         """Changelog entries of the open transaction."""
-        if self._claim is None:
-            return []
-        pair = self._claim.pack()
-        out = np.empty(records.HEADER_SIZE + sum(map(len, pair)) + _OVERHEAD, np.uint8)
-        at, count = entry_batch(out, [pair])
-        return [EncodedBatch.finish(out[:at], count)]
+        return encode_entries([self._claim.pack()], sys.maxsize) if self._claim is not None else []
 
     def settle(self) -> None:
         """Pushed becomes persisted."""

@@ -24,9 +24,9 @@ from tables._ownership import Ownership
 from tables._sequences import Reader
 from tables._spec import MAX_IDENTITY_BYTES, Identity
 from tables._store import EVICTED, PROGRESS, Evicted, Progress, Store
-from tables._stretches import Stretches
+from tables._stretches import Stretch, Stretches
 from tables._tally import MOST_MOVED, Tally
-from transport import NO_EPOCH, EncodedBatch, Owner, RecordBatch, Sighting, crash_point, pack_entries
+from transport import NO_EPOCH, EncodedBatch, Owner, RecordBatch, Sighting, crash_point, encode_entries, pack_entries
 
 log = structlog.get_logger(__name__)
 
@@ -475,6 +475,28 @@ class SequencePartition:
         )
         self.discard()
         return False
+
+    def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
+        """Changelog entries of a person's decision, see `ratchet resume`. Nothing here changes.
+
+        Args:
+            owner: with the decision in it
+            position: of the input, to read next
+            forget: with a null for every identity
+        """
+        before = self.progress or Progress(0, 0, 0, 0)
+        entries: list[tuple[bytes, bytes | None]] = [
+            owner.pack(),
+            (PROGRESS, before._replace(next=position, epoch=NO_EPOCH).pack()),
+        ]
+        if (last := self.stretches.last) is not None:
+            # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
+            entries.append(Stretch(last.number + 1, True, position, position, 0, 0).pack())
+        if forget:
+            self._save()
+            with closing(self._opened().entries()) as known:
+                entries += [(key, None) for key, _ in known]
+        return encode_entries(entries, self.limit)
 
     def _where(self, batch: RecordBatch, index: int) -> str:
         return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"

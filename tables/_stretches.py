@@ -12,21 +12,20 @@ Where nothing was ever switched there is none, and everything was judged.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from errors import StateError
-from transport import EncodedBatch, Policy, RecordBatch, entry_batch
+from transport import EncodedBatch, Policy, RecordBatch, encode_entries
 from transport import _kernels as records
 
 STRETCH: Final = b"s"
 _NUMBER: Final = struct.Struct(">q")
 _VALUE: Final = struct.Struct(">B?qqqq")
 _VERSION: Final = 1
-_OVERHEAD: Final = 40
-"""Most bytes a changelog record takes besides its key and value."""
 
 
 class Stretch(NamedTuple):
@@ -114,13 +113,7 @@ class Stretches:
 
     def encode(self) -> list[EncodedBatch]:
         """Changelog entries of the open transaction."""
-        if not self._pushed:
-            return []
-        pairs = [stretch.pack() for stretch in self._pushed.values()]
-        size = sum(len(key) + len(value) + _OVERHEAD for key, value in pairs)
-        out = np.empty(records.HEADER_SIZE + size, np.uint8)
-        at, count = entry_batch(out, pairs)
-        return [EncodedBatch.finish(out[:at], count)]
+        return encode_entries((stretch.pack() for stretch in self._pushed.values()), sys.maxsize)
 
     def settle(self) -> None:
         """Pushed becomes persisted."""

@@ -13,10 +13,11 @@ from transport._crash import POINTS as CRASH_POINTS
 from transport._crash import SETTLEMENT_POINTS, crash_point
 from transport._crash import VARIABLE as CRASH_AT
 from transport._delivery import Delivery
-from transport._encoding import BATCH_WRITTEN, EncodedBatch, entry_batch, forward, pack_entries
+from transport._encoding import BATCH_WRITTEN, EncodedBatch, encode_entries, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
 from transport._lane import Lane
 from transport._lane_spec import LaneSpec, LaneState, LaneStatus
+from transport._move import PartitionMove
 from transport._owner import KEY as OWNER
 from transport._owner import Decision, Owner
 from transport._owner import Topic as OwnedTopic
@@ -25,6 +26,7 @@ from transport._policy import AlwaysOn, Policy, Switch
 from transport._record_batch import Header, RecordBatch, read_chunk
 from transport._security import client_options
 from transport._standby import Standby
+from transport._transaction_requests import is_ours
 from transport._until_stopped import done_before
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "Lanes",
     "OwnedTopic",
     "Owner",
+    "PartitionMove",
     "PartitionState",
     "Policy",
     "RecordBatch",
@@ -65,9 +68,11 @@ __all__ = [
     "client_options",
     "crash_point",
     "done_before",
+    "encode_entries",
     "entry_batch",
     "forward",
     "id_text",
+    "is_ours",
     "pack_entries",
     "protocol_of",
     "read_chunk",

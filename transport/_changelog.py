@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from errors import PositionLost, StateAhead
+from errors import LogTruncated, PositionLost, RatchetError, StateAhead, TopicReplaced
 from transport import _owner as owners
 from transport._by_id import NO_EPOCH, id_text
 from transport._cluster import EARLIEST, LATEST, Cluster, replaced
@@ -100,14 +100,12 @@ class Changelog:
         """
         state, topic, partition = self.state, self.state.changelog, self.partition
         self.topic_id = (await self.cluster.found([topic]))[topic].id
-        await self._compare()
+        try:
+            await self._compare()
+        except (TopicReplaced, LogTruncated, StateAhead) as error:
+            await self._decided(error)
         first = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
         end = await self.cluster.offset(topic, partition, LATEST, self._connection)
-        if state.position > end:
-            raise StateAhead(
-                f"{topic}, partition {partition}: the local store stands for everything below offset "
-                f"{state.position}, but the changelog ends at {end}: it lost its end; see docs/reference/halted.md"
-            )
         if state.position < first:
             raise PositionLost(
                 f"{topic}, partition {partition}: the local store ends at offset {state.position}, but the "
@@ -141,20 +139,32 @@ class Changelog:
         state, topic, owner = self.state, self.state.changelog, self.state.owner
         before = owner.topics.get(owners.CHANGELOG) if owner else None
         if before is not None and before.id != id_text(self.topic_id):
-            newest = await self._owner_in_log()
-            if newest is None or not newest.decisions or newest.decisions[-1] in (owner.decisions if owner else ()):
-                raise replaced(topic, before.id, id_text(self.topic_id))
-            log.warning(
-                "the local store is of a topic that is gone, and a person has decided to go on with the new one; it is "
-                "rebuilt from the changelog",
-                changelog=topic,
-                partition=self.partition,
-                decided=newest.decisions[-1].reason,
+            raise replaced(topic, before.id, id_text(self.topic_id))
+        end = await self.cluster.offset(topic, self.partition, LATEST, self._connection)
+        if state.position > end:
+            raise StateAhead(
+                f"{topic}, partition {self.partition}: the local store stands for everything below offset "
+                f"{state.position}, but the changelog ends at {end}: it lost its end, or was deleted and created "
+                "again; see docs/reference/halted.md"
             )
-            state.discard()
         if (seen := state.sighting) is not None:
             # Only for what the broker says of it: whatever it brings comes again.
             await self._fetch(seen.position, seen.epoch, max_bytes=1, max_wait_ms=0)
+
+    async def _decided(self, error: RatchetError) -> None:
+        """Begin anew where a person has decided to go on without what the state knows; otherwise raise the error."""
+        newest = await self._owner_in_log()
+        known = self.state.owner.decisions if self.state.owner else ()
+        if newest is None or not newest.decisions or newest.decisions[-1] in known:
+            raise error
+        log.warning(
+            "the local store is rebuilt from the changelog, as a person has decided",
+            changelog=self.state.changelog,
+            partition=self.partition,
+            decision=newest.decisions[-1].reason,
+            otherwise=str(error),
+        )
+        self.state.discard()
 
     async def _owner_in_log(self) -> Owner | None:
         """The newest entry of the whole log, whatever the state stands for."""

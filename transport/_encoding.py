@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,10 @@ _CRC_AT: Final = 17
 BATCH_WRITTEN: Final = 1_048_588
 """bytes of records, Kafka's default for max.message.bytes: larger batches are written only where one record needs it.
 Several are under way at once, and each is copied on its way into the socket."""
+
+
+ENTRY_OVERHEAD: Final = 40
+"""Most bytes a changelog record takes besides its key and value."""
 
 
 @dataclass(slots=True)
@@ -160,19 +164,45 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
     return encoded
 
 
-def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
+def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> list[EncodedBatch]:
+    """Batches of key and value pairs; a value that is None is null. limit: bytes, of one batch where a pair fits it."""
+    batches: list[EncodedBatch] = []
+    waiting: list[tuple[bytes, bytes | None]] = []
+    size = kernels.HEADER_SIZE
+
+    def finish_waiting() -> None:
+        out = np.empty(size, np.uint8)
+        at, count = entry_batch(out, waiting)
+        batches.append(EncodedBatch.finish(out[:at], count))
+
+    for key, value in pairs:
+        takes = len(key) + len(value or b"") + ENTRY_OVERHEAD
+        if waiting and size + takes > limit:
+            finish_waiting()
+            waiting, size = [], kernels.HEADER_SIZE
+        waiting.append((key, value))
+        size += takes
+    if waiting:
+        finish_waiting()
+    return batches
+
+
+def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, int]:
     """Begin a batch in out with a few key and value pairs; for the compiled passes to go on from.
 
     Args:
         out: uint8[bytes], with room for the batch header and the pairs
-        pairs: keys and values
+        pairs: keys and values; None is null
 
     Returns:
         (position after the last byte, records)
     """
     at = kernels.HEADER_SIZE
     for delta, (key, value) in enumerate(pairs):
-        record = b"\0" + varint(0) + varint(delta) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
+        length = -1 if value is None else len(value)
+        record = (
+            b"\0" + varint(0) + varint(delta) + varint(len(key)) + key + varint(length) + (value or b"") + varint(0)
+        )
         record = varint(len(record)) + record
         out[at : at + len(record)] = np.frombuffer(record, np.uint8)
         at += len(record)

@@ -214,7 +214,11 @@ class Lane:
         self._topics = {name: found[name].id for name in names.values()}
         topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
         now = Owner(spec.app, spec.stream, dict(spec.rule), topics)
-        if (before := state.owner) is not None:
+        if (before := state.owner) is None:
+            for name, claimed in spec.claimed.items():
+                if name in self._topics and id_text(self._topics[name]) != claimed:
+                    raise replaced(name, claimed, id_text(self._topics[name]))
+        else:
             now = msgspec.structs.replace(now, decisions=before.decisions)
             if differences := before.differences(now):
                 raise OwnerDiffers(

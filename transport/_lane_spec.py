@@ -46,6 +46,9 @@ class LaneSpec:
     rule: Mapping[str, str] = field(default_factory=dict)
     """How records are judged, as `Owner.rule` has it."""
     policy_topic: str = ""
+    claimed: Mapping[str, str] = field(default_factory=dict)
+    """Ids, as text, that topics had when this stream claimed them, by topic: for a changelog that says nothing
+    itself."""
     earlier_id: str = ""
     """The transactional id that an earlier version of Ratchet had for this partition: it is fenced as well."""
 

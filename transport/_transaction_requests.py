@@ -43,6 +43,11 @@ def offset_metadata(topic_id: str, epoch: int) -> str:
     return OFFSET_METADATA.format(topic=topic_id, epoch=epoch)
 
 
+def is_ours(metadata: str) -> bool:
+    """Whether an offset was committed in a lane's transaction, by what was left with it."""
+    return OURS.fullmatch(metadata) is not None
+
+
 class Appended(NamedTuple):
     """Where a batch is in its partition.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app._results import result_stream
-from app._topics import changelog_name
 from app._verify._compare import ExpectedPartition
 from app._verify._halted import halted_partitions
 from app._verify._identities import Emitted
@@ -127,7 +126,7 @@ def _verify(
     run = Run(settings, name, reader, bounds, report)
     with run.continued(state):
         letters = run.letters()
-        stretches, owners = reader.changelog(changelog_name(settings.app, name))
+        stretches, owners = reader.changelog(reader.changelog_name(settings.app, name))
         for partition in range(reader.partitions):
             baseline = run.begin(partition)
             owner = owners.get(partition)

@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from app._ownership import known_changelog
 from app._verify._policies import PolicyTopic
 from app._verify._rule import RecordView
 from app.settings import Settings, StreamSettings
@@ -162,6 +163,11 @@ class Reader:
         )
         # Of a topic that was deleted and created again it says nothing.
         return found if found is not None and found.topic_id == self.topic_ids[self._stream.input] else None
+
+    def changelog_name(self, app: str, stream: str) -> str:
+        """The name of a stream's changelog topic, of the earlier form where it has one of those."""
+        admin = AdminClient({"log_level": 0, **self._options})
+        return known_changelog(app, stream, admin.list_topics(timeout=self._timeout_s).topics)
 
     def changelog(self, changelog: str) -> tuple[dict[int, list[Stretch]], dict[int, Owner]]:
         """What the changelog says of each input partition: its stretches by number, and whose it is.

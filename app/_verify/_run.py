@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app._policy import policy_topic
+from app._names import policy_topic
 from app._verify._baseline import Baseline
 from app._verify._compare import ExpectedPartition
 from app._verify._letters import Letters

@@ -14,6 +14,7 @@ from app.cli.faults import faults
 from app.cli.policy import policy
 from app.cli.producers import producers
 from app.cli.publish import publish
+from app.cli.resume import resume
 from app.cli.setup import setup
 from app.cli.sink import sink
 from app.cli.status import status
@@ -31,7 +32,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (demo, broker, worker, web, publish, tables, producers, status, verify, setup):
+for command in (demo, broker, worker, web, publish, tables, producers, status, resume, verify, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(bench, name="bench")

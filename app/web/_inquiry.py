@@ -16,12 +16,13 @@ import structlog
 from app._group import Group, describe_group
 from app._inputs import never_had_a_record
 from app._lookup import QueryError, answer_of
+from app._names import changelog_name
 from app._producers import ProducersPage, merge_pages
 from app._reach import Reachability, no_answer
 from app._status import IdentityAnswer, ProducersAnswer, WorkerStatus
 from app.settings import Settings
 from app.web._kafka import InputPartition, KafkaView
-from app.web._model import KnownIdentity, Lookup, Overview, Stream, Worker, changelog_topic, known, merge, without_kafka
+from app.web._model import KnownIdentity, Lookup, Overview, Stream, Worker, known, merge, without_kafka
 from errors import BrokerUnavailable
 from transport import client_options
 
@@ -61,7 +62,7 @@ class Inquiry:
         self._reach = Reachability(bootstrap, settings.kafka)
         self._away: list[str] = []  # the sentence, where Kafka did not answer when it was asked last
         self._last_known: list[str] = []
-        self._changelogs = {name: changelog_topic(settings, name) for name in settings.streams}
+        self._changelogs = {name: changelog_name(settings.app, name) for name in settings.streams}
         self._overview: Overview | None = None
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()

@@ -13,6 +13,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from app._names import earlier_changelog_name
 from app.settings import Settings
 from errors import BrokerUnavailable
 from producers import options_refused
@@ -70,7 +71,11 @@ class KafkaView:
 
     def _read(self, changelogs: dict[str, str]) -> dict[str, list[InputPartition]]:
         inputs = {name: stream.input for name, stream in self._settings.streams.items()}
-        partitions = self._partitions({*inputs.values(), *changelogs.values()})
+        earlier = {name: earlier_changelog_name(self._settings.app, name) for name in inputs}
+        partitions = self._partitions({*inputs.values(), *changelogs.values(), *earlier.values()})
+        changelogs = {
+            name: topic if topic in partitions else earlier.get(name, topic) for name, topic in changelogs.items()
+        }
         input_partitions = [TopicPartition(topic, p) for topic in inputs.values() for p in partitions.get(topic, ())]
         changelog_partitions = [
             TopicPartition(topic, p) for topic in changelogs.values() for p in partitions.get(topic, ())

@@ -182,11 +182,6 @@ def without_kafka(stream: Stream) -> Stream:
     return replace(stream, partitions=rows)
 
 
-def changelog_topic(settings: Settings, stream: str) -> str:
-    """The changelog's name where no worker tells it: Faust's own pattern."""
-    return f"{settings.app}-{stream}-changelog"
-
-
 def _stream(
     name: str,
     stream: StreamSettings,

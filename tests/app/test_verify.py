@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
+from app._names import changelog_name
 from app._status import StatusServer
 from app._verify import ExitCode, Halted, NeverJudged, RecordView, Report, halted_partitions, verify
 from app._verify._rule import Rule
@@ -66,7 +67,7 @@ def test_what_went_by_while_deduplication_was_off_must_all_be_there(
     ]
     stage.write(0, 0, given)
     stage.write(1, 0, [given[i] for i in output])
-    changelog = f"{stage.settings.app}-events-changelog"
+    changelog = changelog_name(stage.settings.app, "events")
     admin = AdminClient({"bootstrap.servers": broker})
     admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
     entries = [Stretch(0, False, 2, 6, 1, 4), Stretch(1, True, 6, 6, 2, 0)]

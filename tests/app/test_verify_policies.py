@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
-from app._policy import policy_key, policy_topic, policy_value
+from app._names import changelog_name, policy_topic
+from app._policy import policy_key, policy_value
 from app._verify import ExitCode
 from app._verify._policies import PolicyTopic, check_stretches
 from app.settings import Settings, StreamSettings
@@ -125,7 +126,7 @@ def test_the_engines_word_is_not_believed(broker: str, new_topic: NewTopic, said
     given = [record(1), record(1)]
     stage.write(0, 0, given)
     stage.write(1, 0, given)
-    changelog, policies = f"{stage.settings.app}-events-changelog", policy_topic(stage.settings.app)
+    changelog, policies = changelog_name(stage.settings.app, "events"), policy_topic(stage.settings.app)
     admin = AdminClient({"bootstrap.servers": broker})
     for made in admin.create_topics([Topic(name, 1, 1) for name in (changelog, policies)]).values():
         made.result(30)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 from app._application import _bounds
+from app._names import changelog_name
 from app._topics import COMPACTED, config_of, create, prepare
 from app.settings import Settings, StreamSettings
 from errors import SettingsError, TopicError
@@ -72,7 +73,7 @@ def test_changelog_that_retention_deletes_from_is_refused(broker: str, tmp_path:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker})
-    changelog = f"{place.app}-events-changelog"
+    changelog = changelog_name(place.app, "events")
     topic = NewTopic(changelog, num_partitions=4, replication_factor=1, config={"cleanup.policy": policy})
     admin.create_topics([topic])[changelog].result(30)
     done = place.command("worker")

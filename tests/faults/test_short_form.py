@@ -36,5 +36,5 @@ def test_every_fault_once_and_every_event_exactly_once(tmp_path: Path) -> None:
     assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
     assert told["events"] >= 20_000
     struck = ("worker_kills", "zombies", "broker_restarts", "rebalances", "network_faults", "damaged_stores")
-    for fault in (*struck, "clock_jumps", "full_disks", "refused_partitions"):
+    for fault in (*struck, "clock_jumps", "full_disks", "refused_partitions", "refused_operations"):
         assert told[fault] >= 1, fault

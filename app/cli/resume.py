@@ -1,0 +1,100 @@
+"""`ratchet resume`: lets a partition that stands still go on, as a person decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli._options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from app._resume import Plan
+    from app.settings import Settings
+
+
+def resume(
+    stream: Stream = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="Number of the input partition. Default: all of them.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Where to read on: earliest, latest or an OFFSET of the input. Default: where it is."
+        ),
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the changelog with your name.")] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Forget the last sequences: what was counted before can count again.")
+    ] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take over an output or changelog that another application has claimed.")
+    ] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing changes.")] = False,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Let partitions that have halted go on from where you say, with what is there now.
+
+    Says what it finds and what it would do; --execute does it, in one transaction for each partition, and records who
+    decided it, when and why. Workers may run: they go on by themselves within half a minute.
+    """
+    import asyncio
+
+    import msgspec
+
+    from app._reach import wait_until_reachable
+    from app._resume import Resume, Wanted
+    from app.settings import load
+    from errors import SettingsError
+
+    settings = load(config)
+    if settings.bootstrap is None:
+        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+    if execute and not (reason or "").strip():
+        raise SettingsError("--execute needs --reason: say why, for whoever reads the changelog later")
+    name, _ = settings.stream(stream)
+    wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
+    decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt))
+    numbers = _numbers(partition, decision.partitions, settings, name)
+    plans = asyncio.run(decision.execute(numbers) if execute else decision.plan(numbers))
+    if json:
+        body = [msgspec.to_builtins(plan) | {"skipped": plan.skipped, "again": plan.again} for plan in plans]
+        typer.echo(msgspec.json.encode({"stream": name, "executed": execute, "partitions": body}).decode())
+        return
+    for plan in plans:
+        _tell(plan, execute)
+    if not execute:
+        typer.echo("Nothing was changed. Add --execute and --reason TEXT to do it.")
+
+
+def _numbers(partition: str | None, partitions: int, settings: Settings, name: str) -> list[int]:
+    from errors import SettingsError
+
+    if partition is None:
+        return list(range(partitions))
+    if not (partition.isascii() and partition.isdecimal()) or int(partition) >= partitions:
+        topic = settings.streams[name].input
+        raise SettingsError(
+            f"--partition: {topic} has partitions 0 to {partitions - 1}, and no {partition[:20]!r}. Name one of them"
+        )
+    return [int(partition)]
+
+
+def _tell(plan: Plan, done: bool) -> None:
+    verb = "goes on" if done else "would go on"
+    typer.echo(f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} from offset {plan.after}")
+    for each in plan.found:
+        typer.echo(f"  found: {each}")
+    if plan.before is None:
+        typer.echo("  where it stood before means nothing for what is there now")
+    elif plan.before != plan.after:
+        typer.echo(f"  it stood at offset {plan.before}")
+    if plan.skipped:
+        typer.echo(f"  {plan.skipped} offsets are skipped: what is in them is never judged nor forwarded")
+    if plan.again:
+        again = "count again" if plan.forget else "are dropped where their sequence was counted"
+        typer.echo(f"  {plan.again} offsets are read again: records in them {again}")
+    kept = "are forgotten" if plan.forget else "are kept"
+    typer.echo(f"  {plan.identities} last sequences {kept}")

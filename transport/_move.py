@@ -1,0 +1,112 @@
+"""Moving a partition by hand: its owner entry, its progress and the group's offset, in the lane's own transaction."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from transport._by_id import NO_EPOCH
+from transport._changelog import Changelog
+from transport._cluster import Cluster, Committed
+from transport._encoding import EncodedBatch
+from transport._owner import INPUT, Owner
+from transport._partition_state import PartitionState
+from transport._settlement import is_known
+from transport._transaction import TransactionalProducer
+from transport._transaction_requests import OURS, offset_metadata
+
+
+class MovableState(PartitionState, Protocol):
+    """What a move needs of the table partition beyond what a lane does."""
+
+    def __len__(self) -> int:
+        """Identities with a persisted sequence."""
+
+    def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
+        """Changelog entries: the owner, the progress with this input offset, and nulls for all that is forgotten."""
+
+
+class PartitionMove:
+    """One input partition, out of its lane's hands for a moment."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: MovableState,
+        *,
+        topic: str,
+        partition: int,
+        group: str,
+        ids: tuple[str, str],
+        writes: tuple[str, ...],
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            cluster: connected
+            state: empty, in a folder of its own
+            topic: the input
+            partition: its number
+            group: whose offset it is
+            ids: the transactional id of an earlier version, and the lane's
+            writes: topics that the lane writes to
+        """
+        self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
+        self._connection = ("move", topic, partition)
+        places = [(name, partition) for name in writes]
+        self._earlier, ours = ids
+        self._producer = TransactionalProducer(cluster, ours, group, 60_000, places)
+        self._committed: Committed | None = None
+
+    async def take_over(self) -> None:
+        """Fence the lane, as a successor would.
+
+        Raises:
+            TransactionError: Kafka refuses.
+        """
+        if await is_known(self.cluster, self._earlier, self._connection):
+            await self._producer.of(self._earlier).initialise()
+        await self._producer.initialise()
+
+    async def read(self) -> None:
+        """What is committed: the group's offset, and the changelog from its beginning.
+
+        Raises:
+            RatchetError: the changelog cannot be read.
+        """
+        self._committed = await self.cluster.committed(self.group, self.topic, self.partition, self._connection)
+        self.state.open()
+        await Changelog(self.cluster, self.state, self.partition, self._connection).restore()
+
+    @property
+    def position(self) -> int | None:
+        """The input offset that would be read next; None where nothing says so."""
+        known = self.state.input_position
+        if self._committed is None:
+            return known
+        if OURS.fullmatch(self._committed.metadata) is None:
+            return self._committed.offset
+        return self._committed.offset if known is None else max(known, self._committed.offset)
+
+    @property
+    def committed_in(self) -> str | None:
+        """Id of the topic that the group's offset is in, as text; None where it does not say."""
+        found = OURS.fullmatch(self._committed.metadata) if self._committed else None
+        return found["topic"] if found else None
+
+    async def write(self, owner: Owner, position: int, *, forget: bool) -> None:
+        """Commit the decision, whose newest one stands in `owner`.
+
+        Raises:
+            Fenced: the lane has taken over again.
+            Aborted: nothing of it is visible.
+        """
+        changelog = self.state.changelog
+        self._producer.begin([(changelog, self.partition)])
+        for entries in self.state.moved(owner, position, forget=forget):
+            await self._producer.produce(changelog, self.partition, entries)
+        metadata = offset_metadata(owner.topics[INPUT].id, NO_EPOCH)
+        await self._producer.commit(self.topic, self.partition, position, metadata)
+
+    def close(self) -> None:
+        """Release the store."""
+        self.state.close()
