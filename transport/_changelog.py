@@ -84,6 +84,8 @@ class Changelog:
         """16 bytes, as of the last `restore`."""
         self._seen = Sighting(0, NO_EPOCH)
         self._sighted = 0
+        self._end = Sighting(0, NO_EPOCH)
+        """Where the log ended behind the state's last commit, as far as it was looked at."""
         self._heard = passed_s()
 
     async def restore(self) -> int:
@@ -117,6 +119,8 @@ class Changelog:
         while state.position < end or not state.restored():
             restored += await self.follow()
         self._heard = passed_s()
+        epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
+        self._sighted, self._end = state.position, Sighting(state.position, epoch)
         return restored
 
     async def keep_up(self) -> bool:
@@ -192,8 +196,23 @@ class Changelog:
         batch = await self._fetch(position, NO_EPOCH, max_bytes=1, max_wait_ms=0)
         if batch.epoch < 0:
             return None  # the marker is still being written
-        self._sighted = position
-        return Sighting(batch.next, batch.epoch)
+        self._sighted, self._end = position, Sighting(batch.next, batch.epoch)
+        return self._end
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was committed that `sight` has not yet seen."""
+        return self.state.position > self._sighted
+
+    async def has_grown(self) -> bool:
+        """Whether there is more than the state's last commit. While its lane has no transaction open, another wrote it.
+
+        Raises:
+            TopicReplaced: behind its name is another topic now.
+            LogTruncated: it lost entries that the state has.
+        """
+        batch = await self._fetch(*self._end, max_bytes=1, max_wait_ms=0)
+        return batch.next > self._end.position
 
     async def follow(self) -> int:
         """Apply what one fetch brings, which may be nothing; waits for it up to FETCH_WAIT_MS.

@@ -235,6 +235,14 @@ class Lane:
             if name in topics and topics[name].id != before:
                 self._replaced = replaced(name, id_text(before), id_text(topics[name].id))
 
+    async def _notice_others(self) -> None:
+        """Without an event to work on, nothing else tells that the partition was taken over, or moved by a person."""
+        commits = self.status.commits
+        if self._producer.state is not State.READY or self._changelog.is_behind:
+            return
+        if await self._changelog.has_grown() and self._producer.state is State.READY and self.status.commits == commits:
+            raise Aborted(f"{self.state.changelog}, partition {self.spec.partition}: another has written to it")
+
     async def _ask_for_limits(self) -> None:
         """A record was too large: somebody may have raised max.message.bytes since."""
         spec, changelog = self.spec, self.state.changelog
@@ -340,6 +348,7 @@ class Lane:
                 await asyncio.sleep(SIGHT_EVERY_S)
                 if (sighting := await self._changelog.sight()) is not None:
                     self.state.sighted(sighting)
+                await self._notice_others()
         except RatchetError as error:
             self._replaced = error
 

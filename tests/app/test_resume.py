@@ -128,7 +128,8 @@ def test_an_input_that_the_changelog_knows_is_not_made_anew(
     publish(place, source, 1, 3)
     served(place, worker, source, 3)
     worker.stop()
-    AdminClient({"bootstrap.servers": broker}).delete_topics([source])[source].result(30)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_topics([source])[source].result(30)
     done = place.command("worker")
     assert done.returncode == 2
     assert f"there is no topic '{source}', and the changelog {place.app}-changelog.events knows of one" in done.stderr
