@@ -148,6 +148,10 @@ class EmbeddedKafka(Kafka):
         """host:port,... of all nodes, through the worker's own proxies."""
         return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self._proxies[worker])
 
+    def proxy(self, worker: int, node: int) -> Proxy:
+        """Between a worker and a node, by its id."""
+        return self._proxies[worker][node - 1]
+
     def line(self, worker: int, line: Line) -> None:
         """Let all of a worker's connections be so."""
         for proxy in self._proxies[worker]:

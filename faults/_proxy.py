@@ -40,6 +40,11 @@ class Proxy:
         self._speaking.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._gates: set[asyncio.Event] = set()
+        """Of the connections that stand: while one is not set, what its client says goes no further."""
+        self._held: set[asyncio.Event] = set()
+        self.answers = 0
+        """What the far side has said on connections that were held."""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
@@ -54,6 +59,23 @@ class Proxy:
     def line(self, line: Line) -> None:
         self._line = line
         self._loop.call_soon_threadsafe(self._apply)
+
+    def hold(self) -> None:
+        """Let the connections that stand now swallow what their clients say, while new ones pass."""
+        self._loop.call_soon_threadsafe(self._hold)
+
+    def release(self) -> None:
+        """Let what was swallowed arrive, whether its sender is still there or not."""
+        self._loop.call_soon_threadsafe(self._release)
+
+    def _hold(self) -> None:
+        self._held |= self._gates
+        for gate in self._gates:
+            gate.clear()
+
+    def _release(self) -> None:
+        for gate in self._held:
+            gate.set()
 
     def close(self) -> None:
         """Reset every connection and end."""
@@ -93,6 +115,9 @@ class Proxy:
         self._tasks.add(task)
         self._writers.add(writer)
         far: asyncio.StreamWriter | None = None
+        gate = asyncio.Event()
+        gate.set()
+        self._gates.add(gate)
         try:
             if self._line is Line.CUT:
                 return
@@ -100,8 +125,8 @@ class Proxy:
             far_reader, far = await asyncio.open_connection("127.0.0.1", self.target)
             self._writers.add(far)
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._forward(reader, far))
-                both.create_task(self._forward(far_reader, writer))
+                both.create_task(self._forward(reader, far, gate))
+                both.create_task(self._forward(far_reader, writer, gate, is_far=True))
         except* OSError:
             pass  # one of the two sides has gone; the other learns it below
         finally:
@@ -110,14 +135,23 @@ class Proxy:
                     _reset(end)
                     self._writers.discard(end)
             self._tasks.discard(task)
+            self._gates.discard(gate)
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event, *, is_far: bool = False
+    ) -> None:
         while data := await reader.read(CHUNK):
             await self._speaking.wait()
+            if is_far:
+                self.answers += gate in self._held
+            else:
+                await gate.wait()
             if self._line is Line.DELAYED:
                 await asyncio.sleep(self.delay_s)
             writer.write(data)
             await writer.drain()
+        if gate in self._held and not is_far:
+            await asyncio.Event().wait()  # the client has given up; what it said is still on its way
         raise ConnectionResetError  # the whole connection ends with either direction
 
 

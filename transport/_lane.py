@@ -416,6 +416,11 @@ class Lane:
         self.status.commits += 1
         self.status.records += self._records
         self._records = 0
+        if producer.state is State.SPENT:
+            raise Aborted(
+                f"{spec.transactional_id}: committed, but its end was asked for more than once, or its epochs are used "
+                "up: the id is initialised before anything else begins"
+            )
 
     async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:
         """Send changelog entries; returns each batch's way there and how many records it has."""

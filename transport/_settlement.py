@@ -75,6 +75,8 @@ class Unsettled(NamedTuple):
     producer_id: int
     committed: bool
     open: dict[Place, OpenAt]
+    taken_over_at: int = -1
+    """The epoch that its id has now."""
 
     def explains(self, producer_id: int, stuck: Mapping[Place, OpenAt]) -> bool:
         """Whether these open records are part of it."""
@@ -134,7 +136,7 @@ async def find_unsettled(
         noted = COMPLETE[known.state]
     if noted is None and remembered is not None and remembered.explains(known.producer_id, stuck):
         noted = remembered.committed
-    unsettled = None if noted is None else Unsettled(known.producer_id, noted, stuck)
+    unsettled = None if noted is None else Unsettled(known.producer_id, noted, stuck, known.epoch)
     if not is_over:
         raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, unsettled)
     return unsettled

@@ -30,7 +30,7 @@ from transport._cluster import Cluster, InvalidRecord, Retry, explained
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
 from transport._settlement import SETTLE_WITHIN_S, Place, Unsettled, describe, last_end, leave_note, left_open
-from transport._transaction_requests import END_FOR_S, FENCED, Appended, TransactionRequests
+from transport._transaction_requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +55,8 @@ class State(StrEnum):
     NEW = "new"
     READY = "ready"
     OPEN = "open"
+    SPENT = "spent"
+    """Committed, and to be initialised before the next transaction begins."""
     FAILED = "failed"
 
 
@@ -111,10 +113,11 @@ class TransactionalProducer:
     async def _initialise(self) -> None:
         while True:
             taken_over = await self._take_over()
-            if self._owed is None:
+            if self._owed is not None:
+                await self._guard(self._settle(self._owed, taken_over))
+                self._owed = None  # the coordinator knows now
+            if not self._requests.spent:
                 break
-            await self._guard(self._settle(self._owed, taken_over))
-            self._owed = None  # the coordinator knows now
         self.state = State.READY
 
     async def _take_over(self) -> float:
@@ -129,6 +132,11 @@ class TransactionalProducer:
                 crash_point("noted")
                 continue  # it took a moment, in which an owner that is alive may have gone on
             asked = asyncio.get_running_loop().time()
+            if self._owed is not None and self._owed.taken_over_at >= LAST_EPOCH:
+                # Taking over would give it another producer id, which could not end it. There is nobody to fence: under
+                # this epoch no owner begins anything.
+                self._requests.resume(self._owed.producer_id, self._owed.taken_over_at)
+                break
             try:
                 await self._requests.initialise(self.timeout_ms)
                 break
@@ -172,6 +180,8 @@ class TransactionalProducer:
                 f"{self.transactional_id}: a transaction of producer id {unsettled.producer_id} was left open in "
                 f"{list(unsettled.open)}, and Kafka has given out another one. End it with kafka-transactions.sh abort"
             )
+        # Its epoch stays what it is, and when this is done the id is initialised once more.
+        self._requests.resume(self._requests.producer_id, self._requests.epoch)
         retry = Retry("complete a transaction that Kafka left open", id=self.transactional_id)
         while True:
             if asyncio.get_running_loop().time() - taken_over > SETTLE_WITHIN_S:
@@ -254,7 +264,9 @@ class TransactionalProducer:
                 raise outcome
         crash_point("offered")
         await self._guard(self._requests.end(commit=True))
-        self.state = State.READY
+        if self._requests.ends_raise_epoch:
+            self._sequences.clear()
+        self.state = State.SPENT if self._requests.spent else State.READY
 
     async def abort(self) -> None:
         """Give up the open transaction, if the broker will hear of it; `initialise` does it otherwise."""
@@ -262,7 +274,7 @@ class TransactionalProducer:
         await self._drop()
         if was is State.OPEN:
             try:
-                await asyncio.wait_for(self._requests.end_once(commit=False), timeout=2.0)
+                await asyncio.wait_for(self._requests.give_up(self.timeout_ms), timeout=2.0)
             except (kafka.KafkaError, TimeoutError) as error:
                 log.info("abort not delivered", id=self.transactional_id, reason=repr(error))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from aiokafka import errors as kafka
@@ -21,6 +22,7 @@ from aiokafka.protocol.transaction import (
 
 from transport._cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
 from transport._produce import BatchRequest
+from transport._transaction_v2 import GiveUpRequest, RaisingEndRequest, ends_raise_epochs
 
 FENCED: Final = (
     kafka.InvalidProducerEpoch,  # also what a transaction gets that the coordinator has timed out (version 0 requests)
@@ -28,6 +30,9 @@ FENCED: Final = (
     kafka.InvalidProducerIdMapping,
     kafka.InvalidTxnState,
 )
+LAST_EPOCH: Final = (1 << 15) - 2
+"""With the next end Kafka would give out another producer id, and nobody could end under the old one any more what
+Kafka has left open in spite of it. So the id is initialised at this epoch, after a look at that."""
 END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
 OFFSET_METADATA: Final = "ratchet 2 {topic} {epoch}"
@@ -72,6 +77,10 @@ class TransactionRequests:
         """
         self.cluster, self.transactional_id, self.group, self.connection = cluster, transactional_id, group, connection
         self.producer_id, self.epoch = -1, -1
+        self.ends_raise_epoch = False
+        """Whether every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
+        self.in_doubt = False
+        """Whether a request has got no clear answer since then: it may still be carried out."""
 
     async def initialise(self, timeout_ms: int) -> None:
         """Take the id over: whoever had it is fenced, and what it has open is aborted.
@@ -81,9 +90,21 @@ class TransactionRequests:
         """
         request = InitProducerIdRequest(self.transactional_id, timeout_ms)
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
+            ends_raise = await ends_raise_epochs(self.cluster, node, self.connection)
             response = await self.cluster.send(node, request, self.connection)
             raise_for(response.error_code)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        self.ends_raise_epoch, self.in_doubt = ends_raise, False
+
+    def resume(self, producer_id: int, epoch: int) -> None:
+        """Go on under this epoch, which no end raises; the id is `spent` by that."""
+        self.producer_id, self.epoch = producer_id, epoch
+        self.ends_raise_epoch, self.in_doubt = False, True
+
+    @property
+    def spent(self) -> bool:
+        """Whether the id has to be initialised before anything else begins."""
+        return self.in_doubt or self.epoch >= LAST_EPOCH
 
     async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
         """Take partitions into the transaction, which begins with the first.
@@ -145,7 +166,11 @@ class TransactionRequests:
                 raise_for(code)
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing."""
+        """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing by itself.
+
+        But a copy that is still on its way would end whatever is open under its epoch when it arrives: after more than
+        one try this is `spent`.
+        """
         retry = Retry("end transaction", id=self.transactional_id)
         began = asyncio.get_running_loop().time()
         while True:
@@ -154,6 +179,7 @@ class TransactionRequests:
             except (*FENCED, kafka.TransactionalIdAuthorizationFailed):
                 raise
             except kafka.KafkaError as error:
+                self.in_doubt = True
                 self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 if asyncio.get_running_loop().time() - began > END_FOR_S:
                     raise
@@ -161,12 +187,27 @@ class TransactionRequests:
 
     async def end_once(self, *, commit: bool) -> None:
         """Commit or abort, with one request."""
-        request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, commit)
-        raise_for((await self._ask_coordinator(request)).error_code)
+        make = RaisingEndRequest if self.ends_raise_epoch else EndTxnRequest
+        response = await self._ask_coordinator(make(self.transactional_id, self.producer_id, self.epoch, commit))
+        raise_for(response.error_code)
+        if self.ends_raise_epoch:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+
+    async def give_up(self, timeout_ms: int) -> None:
+        """Abort what is open so that nothing which was sent for it can be appended any more, with one request."""
+        if self.ends_raise_epoch:
+            return await self.end_once(commit=False)
+        request = GiveUpRequest(self.transactional_id, timeout_ms, self.producer_id, self.epoch)
+        with suppress(kafka.ConcurrentTransactions):  # it is being aborted
+            raise_for((await self._ask_coordinator(request)).error_code)
 
     async def _ask_coordinator(self, request: Any) -> Any:
         node = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
-        return await self.cluster.send(node, request, self.connection)
+        try:
+            return await self.cluster.send(node, request, self.connection)
+        except kafka.KafkaError:
+            self.in_doubt = True
+            raise
 
 
 def _partition_codes(response: Any) -> list[int]:

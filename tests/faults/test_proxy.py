@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -91,3 +92,18 @@ def test_a_cut_resets_connections_and_refuses_new_ones_until_it_is_mended(proxy:
     proxy.line = Line.OPEN
     with connect(proxy) as connection:
         assert said_back(connection, b"after") == b"after"
+
+
+def test_what_a_held_connection_has_said_arrives_after_its_client_has_gone(proxy: Proxy) -> None:
+    with connect(proxy) as connection:
+        assert said_back(connection, b"before") == b"before"
+        proxy.hold()
+        connection.sendall(b"late")
+    with connect(proxy) as other:
+        assert said_back(other, b"meanwhile") == b"meanwhile"
+    assert proxy.answers == 0
+    proxy.release()
+    deadline = time.monotonic() + 60
+    while proxy.answers == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from app._broker import EmbeddedBroker
+from faults._kafka import EmbeddedKafka
 from transport import Cluster, client_options
 
 
@@ -24,3 +25,15 @@ def own_broker() -> Iterator[EmbeddedBroker]:
     options = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with EmbeddedBroker(options=options) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A Kafka whose nodes may be stopped one by one, and a network to it (of worker 0) that can fail.
+
+    A node that stands still for seconds is to stay a leader, and coordinators are to stay where they are: what is to go
+    wrong here is stopped on purpose.
+    """
+    options = {"broker.session.timeout.ms": "6000", "auto.leader.rebalance.enable": "false"}
+    with EmbeddedKafka(tmp_path_factory.mktemp("nodes"), nodes=3, workers=1, options=options) as kafka:
+        yield kafka

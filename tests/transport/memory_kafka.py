@@ -1,8 +1,12 @@
 """Kafka in memory, as far as a lane needs it: partition logs, one consumer group, transactions with epochs.
 
-Only the broker is replaced by it; stricter than Kafka where the two could differ, so that nothing passes here that
-would fail there. A `Link` is a worker's connection to it, in the place of `transport.Cluster`; requests can be lost on
-it before or after they are carried out, the worker behind it can stand still, and it can be gone.
+Only the broker is replaced by it. The end of a transaction raises the producer's epoch (KIP-890, part 2), or leaves it
+as it is. In the latter case it can be a Kafka that does not ask the coordinator before it appends a transaction's batch
+(before part 1 of KIP-890): then nothing but the epoch in the log refuses one that comes late.
+
+A `Link` is a worker's connection to it, in the place of `transport.Cluster`. A request can be lost on it before or
+after it is carried out, or come late: its sender has given it up, and perhaps sent it again, and it is carried out at
+some later time, or once more then. The worker behind it can stand still, and it can be gone.
 """
 
 from __future__ import annotations
@@ -12,21 +16,38 @@ import struct
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.transaction import InitProducerIdRequest
+from aiokafka.protocol.types import CompactArray, Int16
 from aiokafka.record.default_records import DefaultRecordBatch
 from known_batches import HEAD, marker, stamped
 
 from transport._by_id import TopicState
 from transport._cluster import EARLIEST, Committed, Fetched
-from transport._describe import DescribeTransactionsRequest
+from transport._describe import TAGS, TEXT, DescribeTransactionsRequest
+from transport._transaction_v2 import FEATURE, FINALIZED_FEATURES
 
 INVALID_EPOCH, INVALID_STATE, CONCURRENT, OUT_OF_ORDER, NOT_LEADER, NO_SUCH_ID = 47, 48, 51, 45, 6, 105
+INVALID_ID, FENCED = 49, 90
 ABORT, COMMIT = 0, 1
+FEATURES = CompactArray(("name", TEXT), ("most", Int16), ("least", Int16), TAGS)
+COMES_LATE = (
+    "AddPartitionsToTxnRequest",
+    "AddOffsetsToTxnRequest",
+    "BatchRequest",
+    "TxnOffsetCommitRequest",
+    "EndTxnRequest",
+    "RaisingEndRequest",
+    "GiveUpRequest",
+    "InitProducerIdRequest",
+)
+"""Of a request that only asks nobody notices that it came late."""
 BATCHES_PER_FETCH = 3
 """Few, so that a backlog takes several fetches and several transactions."""
 
@@ -64,6 +85,8 @@ class Log:
         self.end = 0
         self.aborted: list[tuple[int, int, int]] = []
         """(producer, first offset, offset of the marker)"""
+        self.producers: dict[int, tuple[int, int]] = {}
+        """(epoch, next sequence) by producer: what is known here even if no coordinator is asked."""
 
     def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
         """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
@@ -79,8 +102,17 @@ class Log:
         self.end += fields[6] + 1
         return self.batches[-1].offset
 
-    def settle(self, producer: int, kind: int) -> None:
-        """Write the marker that ends a producer's open transaction here."""
+    def refuses(self, producer: int, epoch: int, base: int) -> int:
+        """The error code for a batch that begins with this sequence; 0 if it fits."""
+        known, following = self.producers.get(producer, (epoch, 0))
+        if epoch < known:
+            return INVALID_EPOCH
+        return OUT_OF_ORDER if base != (following if epoch == known else 0) else 0
+
+    def settle(self, producer: int, kind: int, epoch: int = 0) -> None:
+        """Write the marker that ends a producer's open transaction here. epoch: what it carries."""
+        known, following = self.producers.get(producer, (epoch, 0))
+        self.producers[producer] = (epoch, following if epoch == known else 0)
         mine = [batch for batch in self.batches if batch.producer == producer and batch.committed is None]
         for batch in mine:
             batch.committed = kind == COMMIT
@@ -117,62 +149,115 @@ class Transaction:
     state: str = "empty"
     partitions: set[tuple[str, int]] = field(default_factory=set)
     takes_offsets: bool = False
-    offsets: dict[tuple[str, str, int], Committed] = field(default_factory=dict)
-    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    raised: bool = False
+    """Whether its last end has raised the epoch."""
 
 
 class MemoryKafka:
     """Carries out requests, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends_raise_epoch: bool = False, verifies: bool = True) -> None:
+        """See the module's text.
+
+        Args:
+            ends_raise_epoch: whether the cluster has agreed on it.
+            verifies: whether leaders ask the coordinator before they append what belongs to a transaction.
+        """
+        self.ends_raise_epoch, self.verifies = ends_raise_epoch, verifies or ends_raise_epoch
         self.logs: defaultdict[tuple[str, int], Log] = defaultdict(Log)
         self.offsets: dict[tuple[str, str, int], Committed] = {}
+        self.pending: defaultdict[int, dict[tuple[str, str, int], Committed]] = defaultdict(dict)
+        """Offsets of open transactions, by producer."""
+        self.offset_epochs: dict[int, int] = {}
+        """The epoch of a producer's last marker among the offsets."""
         self.transactions: dict[str, Transaction] = {}
+        self.last_epoch = 1 << 15
+        """An id whose producer has had it gets a new producer."""
         self.stamped = dict[str, Callable[[], int]]()
         """Topics with LogAppendTime, and their clocks in milliseconds."""
         self.without_leader: set[tuple[str, int]] = set()
         """Partitions that nobody leads; a transaction ends without them, as Kafka 4.3 does it."""
+        self.late: list[Any] = []
+        """Requests whose senders have given them up, on their way."""
 
     def carry_out(self, request: Any) -> Any:
         return getattr(self, type(request).__name__)(**{name[1:]: value for name, value in vars(request).items()})
 
-    def _open(self, transactional_id: str, producer_id: int, producer_epoch: int) -> tuple[Transaction, int]:
+    def deliver_late(self) -> None:
+        """All that is late arrives; nobody hears the answers.
+
+        But not a late taking over while a transaction is open that Kafka calls complete: it takes the knowledge of how
+        that was to end with it (docs/decisions/0017-late-requests.md, what remains), and the partition halts.
+        """
+        late, self.late = self.late, []
+        for request in late:
+            wipes = type(request).__name__ in ("InitProducerIdRequest", "GiveUpRequest")
+            if not (wipes and self.left_open()):
+                self.carry_out(request)
+
+    def left_open(self) -> bool:
+        """Whether it calls a transaction complete that it has not ended everywhere."""
+        ids = {each.producer: each for each in self.transactions.values()}
+        batches = [batch for log in self.logs.values() for batch in log.batches if batch.committed is None]
+        # What an open transaction has written itself will be settled with it.
+        return any(
+            (last := ids.get(b.producer)) is None or last.state != "open" or b.epoch < last.epoch for b in batches
+        )
+
+    def _owned(self, transactional_id: str, producer_id: int, producer_epoch: int) -> tuple[Transaction, int]:
         transaction = self.transactions[transactional_id]
-        assert producer_id == transaction.producer
+        if producer_id != transaction.producer:
+            return transaction, INVALID_ID
         return transaction, 0 if producer_epoch == transaction.epoch else INVALID_EPOCH
 
-    def _end(self, transaction: Transaction, kind: int) -> None:
+    def _end(self, transaction: Transaction, kind: int, raises: bool) -> None:
+        """raises: whether the markers carry the next epoch, which is the id's from now on."""
+        producer = transaction.producer
+        transaction.epoch += raises
         for place in sorted(transaction.partitions - self.without_leader):
-            self.logs[place].settle(transaction.producer, kind)
-        if kind == COMMIT:
-            self.offsets.update(transaction.offsets)
-        transaction.partitions, transaction.offsets, transaction.takes_offsets = set(), {}, False
+            self.logs[place].settle(producer, kind, transaction.epoch)
+        if transaction.takes_offsets:
+            offsets = self.pending.pop(producer, {})
+            self.offset_epochs[producer] = transaction.epoch
+            if kind == COMMIT:
+                self.offsets.update(offsets)
+        transaction.partitions, transaction.takes_offsets = set(), False
         transaction.state = "committed" if kind == COMMIT else "aborted"
+        transaction.raised = False
+
+    def FeaturesRequest(self) -> Any:
+        agreed = [(FEATURE, 2 if self.ends_raise_epoch else 1, 0, {})]
+        return SimpleNamespace(error_code=0, tags={FINALIZED_FEATURES: FEATURES.encode(agreed)})
 
     def InitProducerIdRequest(self, transactional_id: str, **_: Any) -> Any:
         transaction = self.transactions.setdefault(transactional_id, Transaction(1_000 + len(self.transactions)))
-        transaction.epoch += 1
-        was_open = transaction.state == "open"
-        if was_open:
-            self._end(transaction, ABORT)
+        if was_open := transaction.state == "open":
+            self._end(transaction, ABORT, raises=True)
         else:
-            transaction.state = "empty"
-        transaction.sequences.clear()
+            if transaction.epoch >= self.last_epoch:
+                transaction.producer, transaction.epoch = transaction.producer + 100, -1
+            transaction.epoch, transaction.state, transaction.raised = transaction.epoch + 1, "empty", False
         return SimpleNamespace(
             error_code=CONCURRENT if was_open else 0,
             producer_id=transaction.producer,
             producer_epoch=transaction.epoch,
         )
 
+    def GiveUpRequest(self, transactional_id: str, transaction_timeout_ms: int, **owner: int) -> Any:
+        transaction, code = self._owned(transactional_id, **owner)
+        if transaction.state == "open" and code != INVALID_ID:  # Kafka does not look at the epoch here
+            code = 0
+        return SimpleNamespace(error_code=code) if code else self.InitProducerIdRequest(transactional_id)
+
     def AddPartitionsToTxnRequest(self, topics: Any, **who: Any) -> Any:
-        transaction, code = self._open(**who)
+        transaction, code = self._owned(**who)
         if not code:
             transaction.state = "open"
             transaction.partitions.update((topic, number) for topic, numbers in topics for number in numbers)
         return SimpleNamespace(errors=[(topic, [(number, code) for number in numbers]) for topic, numbers in topics])
 
     def AddOffsetsToTxnRequest(self, group_id: str, **who: Any) -> Any:
-        transaction, code = self._open(**who)
+        transaction, code = self._owned(**who)
         if not code:
             transaction.state, transaction.takes_offsets = "open", True
         return SimpleNamespace(error_code=code)
@@ -182,28 +267,33 @@ class MemoryKafka:
         data = bytes(batch)
         fields = HEAD.unpack_from(data)
         producer, epoch, base, count = fields[9], fields[10], fields[11], fields[12]
-        transaction, code = self._open(transactional_id, producer, epoch)
+        transaction, code = self._owned(transactional_id, producer, epoch)
         place, offset, at_ms = (topic, number), -1, -1
+        if not self.verifies:
+            code = 0
+        if not code and self.verifies and (transaction.state != "open" or place not in transaction.partitions):
+            code = INVALID_STATE
         if place in self.without_leader:
             code = NOT_LEADER
-        if not code and (transaction.state != "open" or place not in transaction.partitions):
-            code = INVALID_STATE
-        if not code and base != transaction.sequences.get(place, 0):
-            code = OUT_OF_ORDER
+        log = self.logs[place]
+        code = code or log.refuses(producer, epoch, base)
         if not code:
-            transaction.sequences[place] = base + count
+            log.producers[producer] = (epoch, base + count)
             if topic in self.stamped:
                 at_ms = self.stamped[topic]()
-            offset = self.logs[place].append(data, producer, at_ms)
+            offset = log.append(data, producer, at_ms)
         return SimpleNamespace(topics=[(topic, [(number, code, offset, at_ms)])])
 
     def TxnOffsetCommitRequest(self, group_id: str, topics: Any, **who: Any) -> Any:
-        transaction, code = self._open(**who)
-        if not code and not transaction.takes_offsets:
+        transaction, code = self._owned(**who)
+        producer, epoch = who["producer_id"], who["producer_epoch"]
+        if not self.verifies:
+            code = INVALID_EPOCH if epoch < self.offset_epochs.get(producer, epoch) else 0
+        if not code and self.verifies and not transaction.takes_offsets:
             code = INVALID_STATE
         ((topic, ((number, offset, metadata),)),) = topics
         if not code:
-            transaction.offsets[group_id, topic, number] = Committed(offset, metadata)
+            self.pending[producer][group_id, topic, number] = Committed(offset, metadata)
         return SimpleNamespace(errors=[(topic, [(number, code)])])
 
     def DescribeTransactionsRequest(self, transactional_id: str) -> Any:
@@ -238,13 +328,43 @@ class MemoryKafka:
         return SimpleNamespace(topics=found, error_code=0)
 
     def EndTxnRequest(self, transaction_result: bool, **who: Any) -> Any:
-        transaction, code = self._open(**who)
-        wanted = "committed" if transaction_result else "aborted"
+        transaction, code = self._owned(**who)
         if not code and transaction.state == "open":
-            self._end(transaction, COMMIT if transaction_result else ABORT)
-        elif not code and transaction.state != wanted:  # else asked again: the first answer was lost
-            code = INVALID_STATE
+            self._end(transaction, COMMIT if transaction_result else ABORT, raises=False)
+        elif not code:
+            code = self._ended_so(transaction, transaction_result)
         return SimpleNamespace(error_code=code)
+
+    def RaisingEndRequest(self, transaction_result: bool, producer_epoch: int, **who: Any) -> Any:
+        assert self.ends_raise_epoch
+        transaction, code = self._owned(producer_epoch=producer_epoch, **who)
+        if not code and transaction.state == "open":
+            self._end(transaction, COMMIT if transaction_result else ABORT, raises=True)
+            transaction.raised = True
+            if transaction.epoch > self.last_epoch:
+                transaction.producer, transaction.epoch = transaction.producer + 100, 0
+        elif transaction.raised and code == INVALID_EPOCH and producer_epoch + 1 == transaction.epoch:
+            code = self._ended_so(transaction, transaction_result)
+        elif not code and not transaction_result:
+            transaction.epoch, transaction.state, transaction.raised = transaction.epoch + 1, "aborted", True
+        elif not code:
+            code = INVALID_STATE
+        elif code == INVALID_EPOCH:
+            code = FENCED
+        return SimpleNamespace(error_code=code, producer_id=transaction.producer, producer_epoch=transaction.epoch)
+
+    def _ended_so(self, transaction: Transaction, committed: bool) -> int:
+        """Asked again: the first answer was lost."""
+        return 0 if transaction.state == ("committed" if committed else "aborted") else INVALID_STATE
+
+
+class Fate(Enum):
+    """What becomes of a request that gets no answer."""
+
+    LOST = "it never arrives"
+    UNANSWERED = "it is carried out, and its answer is lost"
+    LATE = "it arrives later"
+    TWICE = "it is carried out, its answer is lost, and it comes once more"
 
 
 class Link:
@@ -257,8 +377,8 @@ class Link:
         self.dead = False
         self.awake = asyncio.Event()
         self.awake.set()
-        self.lose: tuple[int, bool] | None = None
-        """(requests until then, whether that one is carried out before its answer is lost)"""
+        self.lose: tuple[int, Fate] | None = None
+        """(requests until then, what becomes of that one)"""
 
     async def _alive(self) -> None:
         await asyncio.sleep(0)
@@ -277,14 +397,17 @@ class Link:
             raise PowerOff
         if not isinstance(request, InitProducerIdRequest):
             await self._alive()
-        lost, carried_out = False, True
+        fate: Fate | None = None
         if self.lose is not None:
-            left, carried_out = self.lose
-            lost, self.lose = left == 0, (left - 1, carried_out) if left else None
-        answer = self.kafka.carry_out(request) if carried_out or not lost else None
+            left, fate = self.lose
+            self.lose = (left - 1, fate) if left else None
+            fate = None if left else fate
+        if fate in (Fate.LATE, Fate.TWICE) and type(request).__name__ in COMES_LATE:
+            self.kafka.late.append(copy(request))
+        answer = self.kafka.carry_out(request) if fate not in (Fate.LOST, Fate.LATE) else None
         if not isinstance(request, DescribeTransactionsRequest):
             await self._alive()
-        if lost:
+        if fate is not None:
             raise KafkaConnectionError("lost on the way")
         return answer
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from memory_kafka import Link, MemoryKafka, PowerOff
+from memory_kafka import Fate, Link, MemoryKafka, PowerOff
 from rocksdict import Checkpoint
 
 from agents import deduplicate
@@ -108,6 +108,10 @@ class Worker:
         self.lane = Lane(self.link, SPEC, partition, self.deliveries.put, self.policies)  # type: ignore[arg-type]
         self.crash_at: tuple[str, int] | None = None
         self.freeze_at: str | None = None
+        self.lose_at: tuple[str, Fate] | None = None
+        """(point, what becomes of the next request that is sent after it)"""
+        self.deliver_at: tuple[str, int] | None = None
+        """(point, times): when what is late arrives."""
         self.leaderless_at_the_end: set[tuple[str, int]] = set()
         """Partitions that nobody leads any more when this worker is about to commit."""
 
@@ -124,6 +128,12 @@ class Worker:
         if point == "offered":
             self.link.kafka.without_leader |= self.leaderless_at_the_end
             self.leaderless_at_the_end = set()
+        if self.lose_at is not None and self.lose_at[0] == point:
+            self.link.lose, self.lose_at = (0, self.lose_at[1]), None
+        if self.deliver_at is not None and self.deliver_at[0] == point and self.link.kafka.late:
+            self.deliver_at = (point, self.deliver_at[1] - 1) if self.deliver_at[1] > 1 else None
+            if self.deliver_at is None:
+                self.link.kafka.deliver_late()
         if self.freeze_at == point:
             self.freeze_at = None
             self.link.awake.clear()

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from known_batches import HEAD, Source, encode
-from memory_kafka import ABORT, MemoryKafka, PowerOff, Record
+from memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
 from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Bounds, Evicted, Identity, Progress, Stretch
@@ -44,6 +44,7 @@ from transport._transaction_requests import OURS
 FOREIGN = 77
 """A transactional producer that writes to the input and is none of ours."""
 ALL_POINTS = (*CRASH_POINTS, *SETTLEMENT_POINTS)
+POINTS_OF_A_TRANSACTION = ("judged", "produced", "logged", "offered", "committed")
 SLOTS = (0, 1)
 PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
@@ -53,6 +54,16 @@ EVICTED_IN_ALL = Counter[str]()
 """By all workers that came to the end of a run."""
 STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
 """Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
+
+
+class Protocol(NamedTuple):
+    """Of Kafka's transactions; see memory_kafka."""
+
+    ends_raise_epoch: bool
+    verifies: bool
+
+
+PROTOCOLS = [Protocol(False, False), Protocol(False, True), Protocol(True, True)]
 
 
 class Sent(NamedTuple):
@@ -173,15 +184,30 @@ class CommitPath(RuleBasedStateMachine):
         every_commit=st.booleans(),
         memory=st.sampled_from([0, 1 << 40]),
         at_once=st.booleans(),
+        protocol=st.sampled_from(PROTOCOLS),
+        last_epoch=st.sampled_from([4, 9, 1 << 15]),
         data=st.data(),
     )
-    def begin(self, kind: Identity, every_commit: bool, memory: int, at_once: bool, data: st.DataObject) -> None:
+    def begin(
+        self,
+        kind: Identity,
+        every_commit: bool,
+        memory: int,
+        at_once: bool,
+        protocol: Protocol,
+        last_epoch: int,
+        data: st.DataObject,
+    ) -> None:
+        self.kafka.ends_raise_epoch, self.kafka.verifies = protocol
+        self.kafka.last_epoch = last_epoch
         self.kind, self.memory, self.bounds = kind, memory, data.draw(self.bounds_of_a_run)
         if self.bounds is not None:
             self.kafka.stamped[CHANGELOG] = lambda: 10**9 + int(self.loop.time() * MS_A_SECOND)
         self.patch = pytest.MonkeyPatch()
         for module in ("transport._lane", "transport._transaction", "tables._partition"):
             self.patch.setattr(f"{module}.crash_point", crash_point)
+        self.patch.setattr("transport._transaction_requests.LAST_EPOCH", last_epoch)
+        self.patch.setattr("transport._transaction.LAST_EPOCH", last_epoch)
         self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
         self.patch.setattr("tables._partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("tables._partition.LOAD_ENTRIES", 1)
@@ -318,10 +344,32 @@ class CommitPath(RuleBasedStateMachine):
                 self.start(slot)
 
     @precondition(_running)
-    @rule(data=st.data(), requests=st.integers(0, 9), carried_out=st.booleans(), seconds=STEP_S)
-    def lose_a_request(self, data: st.DataObject, requests: int, carried_out: bool, seconds: float) -> None:
-        self._worker(data).link.lose = (requests, carried_out)
+    @rule(data=st.data(), requests=st.integers(0, 9), fate=st.sampled_from(list(Fate)), seconds=STEP_S)
+    def lose_a_request(self, data: st.DataObject, requests: int, fate: Fate, seconds: float) -> None:
+        self._worker(data).link.lose = (requests, fate)
         self.append(data, seconds)
+
+    @precondition(_running)
+    @rule(
+        data=st.data(),
+        fate=st.sampled_from([Fate.LATE, Fate.TWICE]),
+        lost_at=st.sampled_from(["judged", "produced", "logged", "offered"]),
+        late_at=st.sampled_from(POINTS_OF_A_TRANSACTION),
+        seconds=STEP_S,
+    )
+    def be_late(self, data: st.DataObject, fate: Fate, lost_at: str, late_at: str, seconds: float) -> None:
+        """In the middle of the next transaction, if it is the end that is late."""
+        worker = self._worker(data)
+        worker.lose_at, worker.deliver_at = (lost_at, fate), (late_at, data.draw(st.integers(1, 2)))
+        self.append(data, seconds)
+        self.append(data, seconds)
+
+    @precondition(lambda self: self.kafka.late)
+    @rule(data=st.data(), seconds=STEP_S, longer=STEP_S)
+    def arrive_late(self, data: st.DataObject, seconds: float, longer: float) -> None:
+        self.append(data, seconds)
+        self.kafka.deliver_late()
+        self.go_on(longer)
 
     @rule(data=st.data(), places=st.sets(st.sampled_from(PLACES), min_size=1), seconds=STEP_S, longer=STEP_S)
     def lose_leaders(self, data: st.DataObject, places: set[tuple[str, int]], seconds: float, longer: float) -> None:
@@ -408,11 +456,7 @@ class CommitPath(RuleBasedStateMachine):
 
     @property
     def _left_open(self) -> bool:
-        """Whether Kafka calls a transaction complete that it has not ended everywhere."""
-        ids = {each.producer: each for each in self.kafka.transactions.values()}
-        batches = [batch for place in PLACES for batch in self.kafka.logs[place].batches if batch.committed is None]
-        # What an open transaction has written itself will be settled with it.
-        return any((last := ids[b.producer]).state != "open" or b.epoch < last.epoch for b in batches)
+        return self.kafka.left_open()
 
     @property
     def committed_offset(self) -> int:
@@ -479,12 +523,14 @@ class CommitPath(RuleBasedStateMachine):
             self.kafka.without_leader.clear()
             self._bury()
             for worker in filter(None, self.workers):
-                worker.crash_at = worker.link.lose = worker.freeze_at = None
+                worker.crash_at = worker.link.lose = worker.freeze_at = worker.lose_at = None
                 worker.leaderless_at_the_end = set()
             for slot in self._running():
                 self._stop(slot)
             self.workers = [last := self._new_worker("last"), None]
             run(self.loop, last.start())
+            run(self.loop, asyncio.sleep(2))
+            self.kafka.deliver_late()
             run(self.loop, asyncio.sleep(100))
             assert self.committed_offset == self.kafka.logs[INPUT, 0].end
             self.committed_is_what_the_oracle_says()
@@ -495,11 +541,14 @@ class CommitPath(RuleBasedStateMachine):
             EVICTED_IN_ALL.update(table.evicted._asdict())
             run(self.loop, last.stop())
         finally:
-            self.patch.undo()
-            self.loop.run_until_complete(asyncio.sleep(0))
-            asyncio.set_event_loop(None)
-            self.loop.close()
-            shutil.rmtree(self.folder)
+            self.close()
+
+    def close(self) -> None:
+        self.patch.undo()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        asyncio.set_event_loop(None)
+        self.loop.close()
+        shutil.rmtree(self.folder)
 
 
 CHECKS = {

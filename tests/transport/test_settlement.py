@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -56,16 +56,12 @@ def kill_at(patch: pytest.MonkeyPatch, point: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    # A node that stands still for seconds is to stay a leader, and coordinators are to stay where they are: what is to
-    # go wrong here is stopped on purpose.
-    options = {"broker.session.timeout.ms": "6000", "auto.leader.rebalance.enable": "false"}
-    with EmbeddedKafka(tmp_path_factory.mktemp("nodes"), nodes=3, workers=0, options=options) as kafka:
-        admin = kafka.admin()
-        topics = [NewTopic(topic, 1, replica_assignment=[[node]]) for topic, node in PLACES.items()]
-        for created in admin.create_topics(topics).values():
-            created.result(30)
-        yield kafka
+def kafka(three_nodes: EmbeddedKafka) -> EmbeddedKafka:
+    topics = [NewTopic(topic, 1, replica_assignment=[[node]]) for topic, node in PLACES.items()]
+    admin = three_nodes.admin()
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+    return three_nodes
 
 
 @pytest.fixture(autouse=True)
