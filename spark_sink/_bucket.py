@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -134,6 +134,19 @@ class BucketFolder:
     def folders(self, *folders: str) -> list[str]:
         """See `LocalFolder.folders`."""
         return [info.base_name for info in self._listed(*folders) if not info.is_file]
+
+    def read(self, name: str, *folders: str) -> bytes | None:
+        """See `LocalFolder.read`."""
+        try:
+            with self.filesystem.open_input_stream(self.inside(*folders, name)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """See `LocalFolder.sizes`."""
+        found = self.filesystem.get_file_info([self.inside(name) for name in names])
+        return [info.size if info.is_file else None for info in found]
 
     def remove(self, name: str, *folders: str) -> None:
         """See `LocalFolder.remove`."""

@@ -14,12 +14,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from spark_sink import _crash
+from spark_sink import _crash, _topic_id
 from spark_sink._bucket import BucketFolder
 from spark_sink._columns import DELETED
+from spark_sink._decision import Decision, Held
+from spark_sink._delta_log import Folder, read_entry
 from spark_sink._delta_merge import merge, require_plain
+from spark_sink._delta_sound import (
+    Soundness,
+    generation_key,
+    newest_generation,
+    require_plain_log,
+    stored_offsets,
+    topic_key,
+)
 from spark_sink._folder import LocalFolder
-from spark_sink._parquet import stem, write_files
+from spark_sink._parquet import require_files, stem, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import (
     next_generation,
@@ -29,10 +39,11 @@ from spark_sink._store import (
     require_names,
     require_start,
 )
-from spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line
+from spark_sink._topic_id import StoredId
+from spark_sink.errors import OptionRefused, RowsLost, SchemaDiffers, SinkError, StoreError, first_line
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Schema
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -40,8 +51,8 @@ COMMIT_ATTEMPTS = 100
 """How often a commit is tried again after another writer of the table was first. Each of those is a success of somebody
 else (another job, a compaction), so this many in a row means that something is wrong."""
 
-
-Folder = LocalFolder | BucketFolder
+UNKNOWN_ROWS = 2**62
+"""Noted where a merge decides how many rows there are; no table has as many."""
 
 STAGING = "_ratchet_staged"
 """Folder in the table's for rows that a merge reads; Delta's own clean-up leaves names with an underscore alone."""
@@ -83,9 +94,13 @@ class DeltaStore:
         self._topic = topic
         self._topic_identity = topic_identity
         self._generation_key = generation_key(name)
-        self._topic_key = f"ratchet-sink/{name}/{topic}"
+        self._topic_key = topic_key(name, topic)
+        self._sound = Soundness(self._folder, name, topic)
         self._generation: int | None = None
         self._table: DeltaTable | None = None
+        self._table_id, self._version = "", -1
+        """Of the table that was opened, and of this holder's last entry in its log."""
+        self._columns: dict[str, str] = {}
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
@@ -97,8 +112,30 @@ class DeltaStore:
         table = open_table(self._folder)
         if table is None:
             return {}
+        self._sound.require(table)
         self._require_same_topic(table)
         return self._stored(table)
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        table = self._existing()
+        stored, is_other = self._stored(table), self._stored_id(table).is_other(self._topic_identity)
+        try:
+            self._sound.require(table)
+        except SinkError as error:
+            return Held(stored, None if is_other else self._sound.of_rows(table), str(error), is_other)
+        return Held(stored, None if is_other else stored, "", is_other)
+
+    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `ResultStore.put`; the decision is in the entry's userMetadata, which DESCRIBE HISTORY shows."""
+        table = self._existing()
+        require_plain_log(table, self._folder)
+        taken, _ = self._take_over(table, generation, self._offset_actions(offsets), offsets, decision)
+        return taken
+
+    def make(self, schema: StructType) -> None:
+        """See `Numbered.make`."""
+        self._open_or_create(schema)
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
@@ -116,26 +153,14 @@ class DeltaStore:
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
         table = self._open_or_create(schema)
-        for _ in range(COMMIT_ATTEMPTS):
-            self._refresh(table)
-            self._require_same_topic(table)
-            stored = self._stored(table)
-            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._folder}")
-            try:
-                self._write(table, [], {self._generation_key: taken}, taken, stored)
-            except CommitFailedError:
-                continue  # another writer was first; it may have taken the same generation
-            except DeltaError as error:
-                self._refuse(error)
-            self._table, self._generation = table, taken
-            self._remove_staged(before=taken)
-            return stored
-        raise StoreError(
-            f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
-        )
+        taken, stored = self._take_over(table, generation)
+        self._table, self._generation = table, taken
+        self._version = table.transaction_version(self._sound.version_key) or 0
+        self._table_id = str(table.metadata().id)
+        self._columns = _types(table.schema())
+        self._remove_staged(before=taken)
+        return stored
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
@@ -150,6 +175,7 @@ class DeltaStore:
         table = self._table
         if table is None:
             raise RuntimeError("commit() after close()")
+        self._require_same_table()
         self._refresh(table)
         self._require_unchanged(table, start)  # before the work, so that a fenced job writes no more files
         _crash.passing("before-write")
@@ -170,16 +196,13 @@ class DeltaStore:
             self._refresh(table)
             self._require_unchanged(table, start)  # a successor removes what was staged before it
             raise
-        transactions = {
-            self._generation_key: generation,
-            f"{self._topic_key}/partitions": max(end) + 1,
-            **{f"{self._topic_key}/{partition}": offset for partition, offset in end.items()},
-        }
-        if self._topic_identity:
-            transactions[f"{self._topic_key}/identity"] = self._topic_identity
+        transactions = {self._generation_key: generation, **self._offset_actions(end)}
         _crash.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
             failure: DeltaError | OSError
+            if not self._shape.key:
+                require_files(self._folder, written)  # a clean-up takes files that no entry names yet
+            attempt = table.version() + 1
             try:
                 self._write(table, written, transactions, generation, end)
                 break
@@ -195,7 +218,10 @@ class DeltaStore:
             raise StoreError(
                 f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
+        self._version = attempt
         _crash.passing("after-commit")
+        if not self._shape.key:
+            require_files(self._folder, written, f"Version {self._version} of the table names it")
         if self._shape.key:
             with suppress(OSError):  # the commit is done
                 for name, _, _ in written:
@@ -226,11 +252,24 @@ class DeltaStore:
         return newest_generation(table, self._name)
 
     def _stored(self, table: DeltaTable) -> dict[int, int]:
-        count = table.transaction_version(f"{self._topic_key}/partitions") or 0
-        versions = {
-            partition: table.transaction_version(f"{self._topic_key}/{partition}") for partition in range(count)
-        }
-        return {partition: offset for partition, offset in versions.items() if offset is not None}
+        return stored_offsets(table, self._name, self._topic)
+
+    def _stored_id(self, table: DeltaTable) -> StoredId:
+        high, low, rest = (
+            table.transaction_version(f"{self._topic_key}/identity{part}") for part in ("", "-low", "-rest")
+        )
+        if high is None or low is None or rest is None:
+            return StoredId("", high or 0)
+        return StoredId(_topic_id.text(_topic_id.of_parts(high, low, rest)), high)
+
+    def _offset_actions(self, end: Mapping[int, int]) -> dict[str, int]:
+        """The `txn` actions that say how far the topic is read."""
+        actions = {f"{self._topic_key}/{partition}": offset for partition, offset in end.items()}
+        actions[f"{self._topic_key}/partitions"] = max(end, default=-1) + 1
+        if self._topic_identity:
+            names = [f"{self._topic_key}/identity{part}" for part in ("", "-low", "-rest")]
+            actions |= dict(zip(names, _topic_id.parts(self._topic_identity), strict=True))
+        return actions
 
     def _is_committed(self, table: DeltaTable, end: Mapping[int, int]) -> bool:
         return self._newest(table) == self._generation and self._stored(table) == end
@@ -238,11 +277,80 @@ class DeltaStore:
     def _require_unchanged(self, table: DeltaTable, start: Mapping[int, int]) -> None:
         newest, stored = self._newest(table), self._stored(table)
         require_holder(self._name, self._topic, self._folder, self._generation, newest, stored, start)
+        self._sound.require(table)
+        require_columns(self._folder, _types(table.schema()), self._columns)
 
     def _require_same_topic(self, table: DeltaTable) -> None:
-        stored = table.transaction_version(f"{self._topic_key}/identity")
-        if stored and self._topic_identity and stored != self._topic_identity:
-            raise other_topic(self._topic, self._folder, self._stored(table))
+        known = self._stored_id(table)
+        if known.is_other(self._topic_identity):
+            raise other_topic(self._topic, self._folder, self._stored(table), known, self._topic_identity)
+
+    # -- whether rows and offsets still belong together
+
+    def _require_same_table(self) -> None:
+        """The log of the table that was opened, and not one that has been made in its place since."""
+        held = self._version
+        try:
+            about = {} if (entry := read_entry(self._folder, held)) is None else entry.about
+        except OSError:
+            about = {}
+        if about.get("job") == self._name and about.get("table") == self._table_id:
+            return
+        now = open_table(self._folder)  # the entry may have been cleaned up
+        if (
+            now is None
+            or str(now.metadata().id) != self._table_id
+            or (now.transaction_version(self._sound.version_key) or 0) < held
+        ):
+            raise RowsLost(
+                f"{self._folder}: the table was removed or made anew while job {self._name} wrote to it. Nothing more "
+                "was added; run the job again, and it begins where the table that is there now says"
+            )
+
+    # -- writing
+
+    def _take_over(
+        self,
+        table: DeltaTable,
+        generation: int | None,
+        actions: Mapping[str, int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        decision: Decision | None = None,
+    ) -> tuple[int, dict[int, int]]:
+        """An entry with a new generation, and where given, other offsets.
+
+        Returns:
+            Generation and offsets.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        for _ in range(COMMIT_ATTEMPTS):
+            self._refresh(table)
+            note: dict[str, object] = {}
+            if decision is None:
+                self._sound.require(table)
+                self._require_same_topic(table)
+            else:
+                decision.require_seen(self._folder, self._stored(table))
+                note["resume"] = json.loads(decision.as_json(self._stored(table), offsets or {}))
+            stored = self._stored(table) if offsets is None else dict(offsets)
+            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._folder}")
+            try:
+                self._write(table, [], {self._generation_key: taken, **(actions or {})}, taken, stored, note)
+            except CommitFailedError:
+                continue  # another writer was first; it may have taken the same generation
+            except DeltaError as error:
+                self._refuse(error)
+            return taken, stored
+        raise StoreError(
+            f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+        )
+
+    def _existing(self) -> DeltaTable:
+        table = open_table(self._folder)
+        if table is None:
+            raise StoreError(f"{self._folder}: there is no result table. Look at the path")
+        return table
 
     def _write(
         self,
@@ -251,6 +359,7 @@ class DeltaStore:
         transactions: Mapping[str, int],
         generation: int,
         end: Mapping[int, int],
+        note: Mapping[str, object] | None = None,
     ) -> None:
         from deltalake import CommitProperties
         from deltalake.transaction import AddAction, RemoveAction, Transaction
@@ -258,6 +367,12 @@ class DeltaStore:
         # Other keys than userMetadata make the commit unreadable for delta-spark. No retries inside delta-rs: it
         # would put this commit behind one that it has not compared itself with.
         about = {"job": self._name, "topic": self._topic, "generation": generation, "offsets": dict(end)}
+        about |= {"table": str(table.metadata().id), **(note or {})}
+        # Its own version, which is the next one or none; and how many rows the table then has, where that is known.
+        transactions = {**transactions, self._sound.version_key: table.version() + 1}
+        merged = self._shape.key and written
+        rows = UNKNOWN_ROWS if merged else table.count() + sum(rows for _, rows, _ in written)
+        transactions[self._sound.rows_key] = rows
         properties = CommitProperties(
             custom_metadata={"userMetadata": json.dumps(about)},
             max_commit_retries=0,
@@ -299,9 +414,7 @@ class DeltaStore:
             raise SchemaDiffers(
                 f"{self._folder}: the table is partitioned, and not one of Ratchet's. Choose another path"
             )
-        present = {field.name: str(field.type) for field in table.schema().fields}
-        expected = {field.name: str(field.type) for field in Schema.from_json(schema.json()).fields}
-        require_columns(self._folder, present, expected)
+        require_columns(self._folder, _types(table.schema()), _types(Schema.from_json(schema.json())))
 
     def _create_folder(self) -> None:
         try:
@@ -317,14 +430,8 @@ class DeltaStore:
         ) from None
 
 
-def generation_key(job: str) -> str:
-    """Under which the log keeps the number of a job's newest holder."""
-    return f"ratchet-sink/{job}/generation"
-
-
-def newest_generation(table: DeltaTable, job: str) -> int:
-    """Number of the newest holder; 0: there was none."""
-    return table.transaction_version(generation_key(job)) or 0
+def _types(schema: Schema) -> dict[str, str]:
+    return {field.name: str(field.type) for field in schema.fields}
 
 
 def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:

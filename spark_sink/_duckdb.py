@@ -16,12 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spark_sink import _crash
+from spark_sink import _crash, _topic_id
 from spark_sink._columns import DELETED
+from spark_sink._decision import Decision, Held
 from spark_sink._parquet import stem, write_files
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
-from spark_sink._store import other_topic, require_columns, require_holder, require_names, require_start
-from spark_sink.errors import OptionRefused, StoreError, first_line
+from spark_sink._store import (
+    other_topic,
+    require_columns,
+    require_holder,
+    require_names,
+    require_start,
+    rows_lost,
+)
+from spark_sink._topic_id import StoredId
+from spark_sink.errors import OptionRefused, RowsLost, StoreError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +56,16 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_jobs
 CREATE TABLE IF NOT EXISTS ratchet_sink_offsets
     (result VARCHAR, job VARCHAR, topic VARCHAR, "partition" INTEGER, next BIGINT NOT NULL, identity BIGINT NOT NULL,
      PRIMARY KEY (result, job, topic, "partition"));
+CREATE TABLE IF NOT EXISTS ratchet_sink_marks
+    (result VARCHAR, job VARCHAR, topic VARCHAR, relation VARCHAR, topic_id VARCHAR NOT NULL, filled BOOLEAN NOT NULL,
+     PRIMARY KEY (result, job, topic, relation));
+CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
+    (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
 """
+"""A table is marked as filled where a commit has left rows in it: one that is empty or gone later was put back."""
+
+
+OF_JOB = "WHERE result = ? AND job = ? AND topic = ?"
 
 
 class DuckDBStore:
@@ -105,15 +123,43 @@ class DuckDBStore:
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
         with self.reading() as database:
+            self._require_sound(database)
             self._require_same_topic(database)
             return self._stored(database)
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        with self.reading() as database:
+            if not self._newest(database):
+                raise StoreError(f"{self._path}: job and table have never met. Run the sink first")
+            stored, what = self._stored(database), self._broken(database)
+            is_other = self._known_topic(database).is_other(self._topic_identity)
+            of_rows = None if is_other or what == self._rejected else {} if what else stored
+            return Held(stored, of_rows, str(self._lost(what)) if what else "", is_other)
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.put`; decisions are kept in the table `ratchet_sink_decisions`."""
+        with self._writing() as database:
+            database.execute(BOOK)
+            generation, before = self._newest(database) + 1, self._stored(database)
+            decision.require_seen(self._path, before)
+            database.execute(
+                "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
+            )
+            database.execute(f"DELETE FROM ratchet_sink_offsets {OF_JOB}", self._key)  # noqa: S608
+            self._move(database, offsets)
+            database.execute(
+                "INSERT INTO ratchet_sink_decisions VALUES (?, ?, ?, current_timestamp, ?)",
+                [*self._key, decision.as_json(before, offsets)],
+            )
+        return generation
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         with self.reading() as database:
-            if not database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [self._table]).fetchall():
+            if not self._has(database, self._table):
                 return None
             return from_arrow_schema(database.table(quoted(self._table)).limit(0).to_arrow_table().schema)
 
@@ -135,6 +181,7 @@ class DuckDBStore:
         arrow = to_arrow_schema(schema)
         with self._writing() as database:
             database.execute(BOOK)
+            self._require_sound(database)  # before a table that was dropped is made anew
             self._create_table(database, self._table, arrow)
             if self._rejects is not None:
                 self._create_table(database, self._rejected, to_arrow_schema(self._rejects))
@@ -190,6 +237,7 @@ class DuckDBStore:
     ) -> None:
         with self._writing() as database:
             self._require_holder(database, generation, start)
+            self._require_sound(database)
             if brought.files:
                 database.register("brought", brought.dataset())
                 self._add(database, deletes=brought.deletes)
@@ -198,11 +246,7 @@ class DuckDBStore:
                 database.register("rejected", rejected.dataset())
                 database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
                 database.unregister("rejected")
-            for partition, offset in end.items():
-                database.execute(
-                    "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",
-                    [self._table, self._name, self._topic, partition, offset, self._topic_identity],
-                )
+            self._move(database, end)
             _crash.passing("in-commit")
 
     def _add(self, database: DuckDBPyConnection, *, deletes: bool) -> None:
@@ -260,8 +304,7 @@ class DuckDBStore:
         ).fetchall()
 
     def _has_book(self, database: DuckDBPyConnection) -> bool:
-        found = database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'ratchet_sink_offsets'").fetchall()
-        return bool(found)
+        return self._has(database, "ratchet_sink_offsets")
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
         """After an error, what the file itself says.
@@ -281,9 +324,70 @@ class DuckDBStore:
         require_holder(self._name, self._topic, self._path, generation, newest, stored, start)
 
     def _require_same_topic(self, database: DuckDBPyConnection) -> None:
-        identities = {identity for _, _, identity in self._entries(database) if identity}
-        if self._topic_identity and identities - {self._topic_identity}:
-            raise other_topic(self._topic, self._path, self._stored(database))
+        known = self._known_topic(database)
+        if known.is_other(self._topic_identity):
+            raise other_topic(self._topic, self._path, self._stored(database), known, self._topic_identity)
+
+    def _known_topic(self, database: DuckDBPyConnection) -> StoredId:
+        first_bits = max((identity for _, _, identity in self._entries(database)), default=0)
+        found: list[tuple[str]] = []
+        if self._has(database, "ratchet_sink_marks"):
+            found = database.execute(f"SELECT topic_id FROM ratchet_sink_marks {OF_JOB}", self._key).fetchall()  # noqa: S608
+        return StoredId(max((text for (text,) in found), default=""), first_bits)
+
+    # -- whether the tables are those that the offsets belong to
+
+    @property
+    def _key(self) -> list[str]:
+        return [self._table, self._name, self._topic]
+
+    @property
+    def _relations(self) -> list[str]:
+        return [self._table, *([] if self._rejects is None else [self._rejected])]
+
+    def _move(self, database: DuckDBPyConnection, end: Mapping[int, int]) -> None:
+        """Store these offsets, and which tables they belong to."""
+        for partition, offset in end.items():
+            database.execute(
+                "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",
+                [*self._key, partition, offset, _topic_id.first_bits(self._topic_identity)],
+            )
+        for relation in self._relations:
+            database.execute(
+                "INSERT OR REPLACE INTO ratchet_sink_marks VALUES (?, ?, ?, ?, ?, ?)",
+                [*self._key, relation, _topic_id.text(self._topic_identity), self._is_filled(database, relation)],
+            )
+
+    def _broken(self, database: DuckDBPyConnection) -> str:
+        """The table that is empty or gone and was not; empty: none."""
+        if not self._stored(database):
+            return ""
+        marks: dict[str, bool] = {}
+        if self._has(database, "ratchet_sink_marks"):
+            select = f"SELECT relation, filled FROM ratchet_sink_marks {OF_JOB}"  # noqa: S608
+            marks = dict(database.execute(select, self._key).fetchall())
+        filled = {relation for relation, is_filled in marks.items() if is_filled}
+        if self._table not in marks and not self._has(database, self._table):
+            filled.add(self._table)  # an earlier version has left no mark, and made the table before any offset
+        return next((name for name in self._relations if name in filled and not self._is_filled(database, name)), "")
+
+    def _lost(self, relation: str) -> RowsLost:
+        what = f"table {relation} was dropped, or all its rows were removed"
+        return rows_lost(self._path, what, relation == self._table)
+
+    def _require_sound(self, database: DuckDBPyConnection) -> None:
+        """Raise `RowsLost` where a table has been emptied or dropped since the offsets were committed."""
+        what = self._broken(database)
+        if what:
+            raise self._lost(what)
+
+    def _is_filled(self, database: DuckDBPyConnection, relation: str) -> bool:
+        if not self._has(database, relation):
+            return False
+        return bool(database.execute(f"SELECT 1 FROM {quoted(relation)} LIMIT 1").fetchall())  # noqa: S608
+
+    def _has(self, database: DuckDBPyConnection, relation: str) -> bool:
+        return bool(database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [relation]).fetchall())
 
     # -- tables and the file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,35 @@ class LocalFolder:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 return []
             raise
+
+    def read(self, name: str, *folders: str) -> bytes | None:
+        """A file of a folder below this one; None: there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            with self._entered(folders) as folder:
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
+                with os.fdopen(file, "rb") as opened:
+                    return opened.read()
+        except FileNotFoundError:
+            return None
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """Bytes of each of these files of the folder; None: it is not there.
+
+        Raises:
+            OSError: they cannot be looked at.
+        """
+        found: list[int | None] = []
+        with self._entered(()) as folder:
+            for name in names:
+                try:
+                    found.append(os.stat(name, dir_fd=folder, follow_symlinks=False).st_size)
+                except FileNotFoundError:
+                    found.append(None)
+        return found
 
     def remove(self, name: str, *folders: str) -> None:
         """Remove a file of a folder below this one, where it is still there.

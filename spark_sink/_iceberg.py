@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from spark_sink import _crash
+from spark_sink import _crash, _topic_id
 from spark_sink._bucket import BucketFolder
 from spark_sink._columns import DELETED
+from spark_sink._decision import Decision, Held
 from spark_sink._folder import LocalFolder
 from spark_sink._iceberg_catalog import Lake
+from spark_sink._iceberg_lineage import (
+    MARKS_KEY,
+    OFFSETS_KEY,
+    broken,
+    mark_key,
+    marks,
+    offsets_of_rows,
+    rows_key,
+    total_rows,
+)
 from spark_sink._iceberg_merge import merged
-from spark_sink._parquet import stem, write_file, write_files
+from spark_sink._parquet import FILE_NAME, require_files, stem, write_file, write_files
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import (
     next_generation,
@@ -27,8 +39,10 @@ from spark_sink._store import (
     require_holder,
     require_names,
     require_start,
+    rows_lost,
 )
-from spark_sink.errors import OptionRefused, StoreError, first_line
+from spark_sink._topic_id import StoredId
+from spark_sink.errors import OptionRefused, SinkError, StoreError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +78,8 @@ UPKEEP = {
 SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
+DECISIONS_KEPT = 20
+"""Of who has decided where a job goes on, the newest so many stay in the table's properties."""
 
 ONE_MACHINE = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
 
@@ -106,6 +122,8 @@ class IcebergStore:
             raise OptionRefused("store iceberg needs pyiceberg: pip install 'kafka-ratchet[iceberg]'") from None
         self._lake = Lake(path, storage_options or {}, catalog or {})
         self.one_machine = "" if catalog else ONE_MACHINE
+        if topic == "generation":
+            raise OptionRefused("store iceberg has a property of that name: choose another output topic or store")
         if not TABLE_NAME.fullmatch(table):
             raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
@@ -114,6 +132,7 @@ class IcebergStore:
         self._topic_key = f"ratchet-sink.{name}.{topic}"
         self._generation: int | None = None
         self._table: Table | None = None
+        self._schema: StructType | None = None
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
@@ -125,8 +144,35 @@ class IcebergStore:
         table = self.existing()
         if table is None:
             return {}
+        self._require_sound(table)
         self._require_same_topic(table)
         return self._stored(table)
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        table = self._there()
+        stored, is_other = self._stored(table), self._entry(table)[1].is_other(self._topic_identity)
+        try:
+            self._require_sound(table)
+        except SinkError as error:
+            return Held(stored, None if is_other else self._of_rows(table), str(error), is_other)
+        return Held(stored, None if is_other else stored, "", is_other)
+
+    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `ResultStore.put`; decisions are a property of the table."""
+        table = self._there()
+        key = f"ratchet-sink-decisions.{self._name}"
+        kept = [
+            *json.loads(table.properties.get(key, "[]")),
+            json.loads(decision.as_json(self._stored(table), offsets)),
+        ]
+        more = {key: json.dumps(kept[-DECISIONS_KEPT:]), self._topic_key: self._offset_entry(offsets)}
+        taken: int = self._take_over(table, generation, more, decision)
+        return taken
+
+    def make(self, schema: StructType) -> None:
+        """See `Numbered.make`."""
+        self._open_or_create(schema)
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
@@ -144,23 +190,10 @@ class IcebergStore:
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
-        from pyiceberg.exceptions import CommitFailedException
-
         table = self._open_or_create(schema)
-        for _ in range(COMMIT_ATTEMPTS):
-            self._refresh(table)
-            self._require_same_topic(table)
-            stored = self._stored(table)
-            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._lake}")
-            try:
-                self._write(table, [], {self._generation_key: str(taken), **RETRIES})
-            except CommitFailedException:
-                continue  # another writer was first; it may have taken the same generation
-            except Exception as error:
-                self._refuse(error)
-            self._table, self._generation = table, taken
-            return stored
-        raise StoreError(f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
+        self._generation = self._take_over(table, generation)
+        self._table, self._schema = table, schema
+        return self._stored(table)
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
@@ -184,6 +217,7 @@ class IcebergStore:
         wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
         rows: list[str] | pa.Table
         count: int
+        written: list[tuple[str, int, int]] = []
         if self._shape.key:
             if DELETED in dataframe.columns:
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
@@ -193,15 +227,12 @@ class IcebergStore:
             written = write_files(dataframe, folder.inside(), wanted, stem(self._name, generation), folder.filesystem)
             rows = [f"{table.location()}/data/{name}" for name, _, _ in written]
             count = sum(rows for _, rows, _ in written)
-        offsets = {
-            "offsets": {str(partition): offset for partition, offset in end.items()},
-            "identity": self._topic_identity,
-        }
-        properties = {self._generation_key: str(generation), self._topic_key: json.dumps(offsets)}
+        properties = {self._generation_key: str(generation), self._topic_key: self._offset_entry(end)}
         _crash.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
+            require_files(folder, written)  # a clean-up takes files that no snapshot names yet
             try:
-                self._write(table, rows, properties)
+                self._write(table, rows, properties, count)
                 break
             except Exception as error:  # pyiceberg hands out errors of SQLAlchemy, SQLite, Avro and the disk
                 failure = error
@@ -216,6 +247,7 @@ class IcebergStore:
                 f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
         _crash.passing("after-commit")
+        require_files(folder, written, "The table's newest snapshot names it")
         return count
 
     def close(self) -> None:
@@ -227,9 +259,19 @@ class IcebergStore:
     def _newest(self, table: Table) -> int:
         return newest_generation(table, self._name)
 
-    def _entry(self, table: Table) -> tuple[dict[int, int], int]:
-        stored = json.loads(table.properties.get(self._topic_key, '{"offsets": {}, "identity": 0}'))
-        return {int(partition): offset for partition, offset in stored["offsets"].items()}, stored["identity"]
+    def _entry(self, table: Table) -> tuple[dict[int, int], StoredId]:
+        stored = json.loads(table.properties.get(self._topic_key, '{"offsets": {}}'))
+        known = StoredId(stored.get("topic_id", ""), stored.get("identity", 0))
+        return {int(partition): offset for partition, offset in stored["offsets"].items()}, known
+
+    def _offset_entry(self, offsets: Mapping[int, int]) -> str:
+        return json.dumps(
+            {
+                "offsets": {str(partition): offset for partition, offset in offsets.items()},
+                "identity": _topic_id.first_bits(self._topic_identity),
+                "topic_id": _topic_id.text(self._topic_identity),
+            }
+        )
 
     def _stored(self, table: Table) -> dict[int, int]:
         return self._entry(table)[0]
@@ -237,29 +279,99 @@ class IcebergStore:
     def _require_holder(self, table: Table, generation: int, start: Mapping[int, int]) -> None:
         newest, stored = self._newest(table), self._stored(table)
         require_holder(self._name, self._topic, self._lake, generation, newest, stored, start)
+        self._require_sound(table)
+        if self._schema is not None:
+            self._require_columns(table, self._schema)
 
     def _require_same_topic(self, table: Table) -> None:
-        stored, identity = self._entry(table)
-        if identity and self._topic_identity and identity != self._topic_identity:
-            raise other_topic(self._topic, self._lake, stored)
+        stored, known = self._entry(table)
+        if known.is_other(self._topic_identity):
+            raise other_topic(self._topic, self._lake, stored, known, self._topic_identity)
+
+    def _require_sound(self, table: Table) -> None:
+        """Raise `RowsLost` where the table's rows are not those that its properties stand for."""
+        if self._newest(table):
+            what = broken(table, self._name)
+            if what:
+                raise rows_lost(self._lake, what, self._of_rows(table) is not None)
+            return
+        try:
+            files = [task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()]
+        except Exception as error:
+            self._refuse(error)
+        if any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files)):
+            what = f"the table has rows that job {self._name} wrote, and no offsets: they were removed, or it is a copy"
+            raise rows_lost(self._lake, what, self._of_rows(table) is not None)
+
+    def _of_rows(self, table: Table) -> dict[int, int] | None:
+        return offsets_of_rows(table, self._name, self._topic)
+
+    def _take_over(
+        self,
+        table: Table,
+        generation: int | None,
+        more: Mapping[str, str] | None = None,
+        decision: Decision | None = None,
+    ) -> int:
+        """A snapshot with a new generation, and where given, more properties."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        for _ in range(COMMIT_ATTEMPTS):
+            self._refresh(table)
+            if decision is None:
+                self._require_sound(table)
+                self._require_same_topic(table)
+            else:
+                decision.require_seen(self._lake, self._stored(table))
+            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._lake}")
+            try:
+                self._write(table, [], {self._generation_key: str(taken), **RETRIES, **(more or {})})
+            except CommitFailedException:
+                continue  # another writer was first; it may have taken the same generation
+            except Exception as error:
+                self._refuse(error)
+            self._refresh(table)
+            return int(taken)
+        raise StoreError(f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
+
+    def _there(self) -> Table:
+        table = self.existing()
+        if table is None:
+            raise StoreError(f"{self._lake}: there is no result table {self._table_name}. Look at the path")
+        return table
 
     # -- the table
 
-    def _write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str]) -> None:
+    def _topics(self, properties: Mapping[str, str]) -> dict[str, dict[str, int]]:
+        """Offsets of each topic that the job has read."""
+        prefix = f"ratchet-sink.{self._name}."
+        return {
+            key.removeprefix(prefix): json.loads(value)["offsets"]
+            for key, value in properties.items()
+            if key.startswith(prefix) and key != self._generation_key
+        }
+
+    def _write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str], added: int = 0) -> None:
         """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to.
 
         Args:
             table: the table.
             rows: Parquet files to add, or rows with a key to bring in.
             properties: to set.
+            added: how many rows the files have.
         """
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
+        mark = uuid.uuid4().hex[:16]
+        summary = {
+            MARKS_KEY: json.dumps({**(marks(table) or {}), self._name: mark}),
+            OFFSETS_KEY: json.dumps({"mark": mark, "topics": self._topics({**table.properties, **properties})}),
+        }
+        total = (total_rows(table) or 0) + added
         with table.transaction() as transaction:
-            transaction.set_properties(dict(properties))
             if not len(rows):
-                with transaction.update_snapshot().fast_append():
+                with transaction.update_snapshot(snapshot_properties=summary).fast_append():
                     pass  # a snapshot without files, for whoever holds the older one to fail on
             elif not isinstance(rows, list):
                 plain = [name for name in rows.column_names if name != DELETED]
@@ -267,17 +379,21 @@ class IcebergStore:
                 whole = merged(held, rows, self._shape)
                 folder = self.data_folder(table)
                 if len(held):
-                    transaction.delete(AlwaysTrue())
+                    # The last snapshot of the commit is the one that says what it stands on.
+                    transaction.delete(AlwaysTrue(), {} if len(whole) else summary)
                 if len(whole):
                     # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
                     stemmed = stem(self._name, self._generation or 0)
                     name = write_file(whole, folder.inside(), stemmed, folder.filesystem)
-                    transaction.add_files([f"{table.location()}/data/{name}"], check_duplicate_files=False)
+                    transaction.add_files([f"{table.location()}/data/{name}"], summary, check_duplicate_files=False)
                 elif not len(held):
-                    with transaction.update_snapshot().fast_append():
+                    with transaction.update_snapshot(snapshot_properties=summary).fast_append():
                         pass  # deletions of rows that are not there
+                total = whole.num_rows
             else:  # names are new, and a look through all is slow
-                transaction.add_files(rows, check_duplicate_files=False)
+                transaction.add_files(rows, summary, check_duplicate_files=False)
+            noted = {mark_key(self._name): mark, rows_key(self._name): str(total)}
+            transaction.set_properties({**properties, **noted})
             expired = _expired(table)
             if expired:
                 with ExpireSnapshots(transaction) as expire:

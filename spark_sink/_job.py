@@ -17,7 +17,8 @@ from spark_sink._plan import Extent, TopicPlanner, resume, say_what_is_gone, sli
 from spark_sink._progress import Committed, log_commit, progress
 from spark_sink._reading import Job, records
 from spark_sink._spark_errors import spark_errors_named
-from spark_sink._store import ResultStore, require_reach
+from spark_sink._store import NEW_TOPIC, ResultStore, require_reach
+from spark_sink._topic_id import text
 from spark_sink._undeclared import SAMPLE_OFFSETS, report_undeclared
 from spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed, TopicRecreated
 
@@ -200,9 +201,8 @@ def require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) 
     """Raise `TopicRecreated` unless the topic is still the one that the job began with."""
     if extent.identity != identity:
         raise TopicRecreated(
-            f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}). To "
-            "read the new topic from its beginning into the same table, give the job a new name; rows may then be "
-            "there twice"
+            f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}): its id "
+            f"was {text(identity)} and is {text(extent.identity)}. {NEW_TOPIC}"
         )
 
 

@@ -8,10 +8,12 @@ Kafka's committed records do not change, so that they parse as they did before.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
 from spark_sink import _crash
+from spark_sink._decision import STORED, Decision, Held
 from spark_sink._store import ResultStore
 from spark_sink.errors import Fenced, StoreError
 
@@ -38,6 +40,14 @@ class Numbered(ResultStore, Protocol):
         """
         ...
 
+    def make(self, schema: StructType) -> None:
+        """Make the table where there is none, without taking over; see `ResultStore.open`."""
+        ...
+
+    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `ResultStore.put` and `open`."""
+        ...
+
 
 class PairedStore:
     """A `ResultStore` of two: rows go to one, rejects to the other.
@@ -60,7 +70,36 @@ class PairedStore:
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
+        self._rejects.offsets()  # a rejects table that was put back is noticed as well
         return self._rows.offsets()
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        rows, rejects = self._rows.held(), self._rejects_held()
+        if rejects.trouble and rows.of_rows is not None:
+            # Rejects come back with the rows of their range only: those have to begin where the rejects end, or before.
+            reached = rejects.of_rows
+            if reached is None or any(reached.get(p, 0) < offset for p, offset in rows.of_rows.items()):
+                return replace(rows, of_rows=None, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
+        return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.put`. The rejects table keeps its own offsets, unless they belong to something else."""
+        rows, rejects = self._rows.held(), self._rejects_held()
+        reached = rejects.stored
+        if rows.is_other_topic or rejects.is_other_topic:
+            reached = offsets
+        elif rejects.trouble and decision.source != STORED:
+            reached = rejects.of_rows or {}
+        generation = max(self._rows.generation(), self._rejects.generation()) + 1
+        # Rows first: whoever ends in between leaves rejects that are still refused.
+        taken = self._rows.put(offsets, decision, generation)
+        self._rejects.make(self._rejects_schema)
+        self._rejects.put(reached, replace(decision, seen=None), generation)
+        return taken
+
+    def _rejects_held(self) -> Held:
+        return Held({}, {}, "") if self._rejects.columns() is None else self._rejects.held()
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,36 @@ def write_file(table: pa.Table, folder: str, stem: str, filesystem: Any = None) 
         if filesystem is None:
             os.fsync(file.fileno())
     return name
+
+
+def require_files(folder: Any, written: Sequence[tuple[str, int, int]], named: str = "") -> None:
+    """Refuse to commit files that somebody has removed since the tasks wrote them: the table could not be read.
+
+    Args:
+        folder: of the table, or of its data; see `LocalFolder.sizes`.
+        written: what `write_files` has returned.
+        named: the commit is done, and this is what names the files; empty: it is not done yet.
+
+    Raises:
+        StoreError: a file is gone or has another size.
+    """
+    try:
+        sizes = folder.sizes([name for name, _, _ in written])
+    except OSError as error:
+        raise StoreError(f"{folder}: the files of a commit cannot be looked at ({error.strerror})") from None
+    for (name, _, size), found in zip(written, sizes, strict=True):
+        if found != size:
+            what = "is gone" if found is None else f"has {found} bytes in place of {size}"
+            ways = (
+                f"{named}, so that the table cannot be read: restore the version before, then `ratchet sink resume "
+                "--from table`"
+                if named
+                else "Nothing was committed; run the job again"
+            )
+            raise StoreError(
+                f"{folder}: {name} {what}, which a task of this commit had written. A clean-up that removes files so "
+                f"young (VACUUM with a short retention?) takes what is on its way into the table. {ways}"
+            )
 
 
 def _is_here(path: Path, size: int) -> bool:

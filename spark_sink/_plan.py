@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from spark_sink._oldest import oldest
+from spark_sink._topic_id import HALF
 from spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
 
 log = logging.getLogger("spark_sink")
@@ -18,8 +19,6 @@ REQUEST_TIMEOUT_S = 30.0
 
 LEADER_PAUSE_S = 0.2
 """Between two questions about a partition without a leader, in seconds; an election takes about as long."""
-
-POSITIVE_63_BITS = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class TopicPlanner:
             raise KafkaUnavailable(f"the Kafka client refuses its options: {text}") from None
 
     def identity(self) -> int:
-        """63 bits of the topic's id (KIP-516), which differs after the topic was deleted and created again.
+        """The topic's id (KIP-516) in 128 bits, which differs after the topic was deleted and created again.
 
         0 where the broker gives no id. Raises as `extent` does.
         """
@@ -157,7 +156,9 @@ class TopicPlanner:
 
 
 def _identity(topic: Any) -> int:
-    return int(topic.topic_id.get_most_significant_bits()) & POSITIVE_63_BITS
+    found = topic.topic_id
+    high, low = (int(half) & HALF for half in (found.get_most_significant_bits(), found.get_least_significant_bits()))
+    return high << 64 | low
 
 
 def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
@@ -168,7 +169,7 @@ def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
         TopicRecreated: a stored offset lies beyond the end, or its partition is gone.
     """
     afresh = (
-        "To read the topic from its beginning into the same table, give the job a new name; rows of any partition that "
+        "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows of any partition that "
         "are still in the topic and in the table are then there twice"
     )
     for partition, offset in sorted(stored.items()):

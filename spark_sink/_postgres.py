@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from spark_sink import _crash
 from spark_sink._columns import DELETED
+from spark_sink._decision import Decision, Held
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_tasks import commit_partitions, stage, textual
 from spark_sink._postgres_types import Column, column_types, names, spark_schema, table_parts
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
-from spark_sink._store import require_names, require_start
-from spark_sink.errors import Fenced, OptionRefused
+from spark_sink._store import require_names, require_start, rows_lost
+from spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -67,6 +68,7 @@ class PostgresStore:
         self._result = table_parts(table)[-1]
         self._rejected = table_parts(f"{table}_rejects")[-1]
         self._book = Book(url, password, table, name, topic, topic_identity)
+        self._topic_identity = topic_identity
         self._shape, self._rejects, self._in_tasks = shape, rejects, in_tasks
         self._generation: int | None = None
         self._columns: list[Column] = []
@@ -79,8 +81,53 @@ class PostgresStore:
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
         with self._book.database() as database:
+            self._require_sound(database)
             self._book.require_same_topic(database)
             return self._book.stored(database)
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        with self._book.database() as database:
+            if not self._book.generation(database):
+                raise StoreError(f"{self._book.where}: job and table have never met. Run the sink first")
+            stored = self._book.stored(database)
+            is_other = self._book.known_topic(database).is_other(self._topic_identity)
+            relation, what = self._broken(database)
+            of_rows = None if is_other or relation not in {"", self._result} else {} if relation else stored
+            return Held(stored, of_rows, str(self._lost(relation, what)) if relation else "", is_other)
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.put`; decisions are kept in the table `ratchet_sink_decisions`."""
+        with self._book.database() as database:
+            newest = self._book.generation(database)
+            self._book.end_sessions(database, newest)
+            with database.transaction():
+                self._book.marks.create(database)
+                generation = self._book.take_over(database)
+                before = self._book.stored(database)
+                decision.require_seen(self._book.where, before)
+                self._book.forget(database)
+                self._book.move(database, offsets)
+                self._book.marks.note(database, self._relations)
+                self._book.marks.decide(database, decision.as_json(before, offsets))
+            self._book.end_sessions(database, generation - 1)
+        return generation
+
+    @property
+    def _relations(self) -> list[str]:
+        return [self._result, *([] if self._rejects is None else [self._rejected])]
+
+    def _broken(self, database: Database) -> tuple[str, str]:
+        return self._book.marks.broken(database, self._relations) if self._book.stored(database) else ("", "")
+
+    def _lost(self, relation: str, what: str) -> RowsLost:
+        return rows_lost(self._book.where, what, relation == self._result)
+
+    def _require_sound(self, database: Database) -> None:
+        """Raise `RowsLost` where the table is not the one that the offsets were committed with."""
+        relation, what = self._broken(database)
+        if relation:
+            raise self._lost(relation, what)
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
@@ -105,6 +152,7 @@ class PostgresStore:
         if self._rejects is not None:
             tables[self._rejected] = column_types(self._rejects)
         with self._book.database() as database:
+            self._require_sound(database)  # before a table that was dropped is made anew
             with database.transaction():
                 self._book.create_tables(database, tables, self._shape.key)
             self._book.require_same_topic(database)  # a refusal ends nobody's sessions
@@ -113,6 +161,7 @@ class PostgresStore:
                 self._book.require_same_topic(database)
                 generation = self._book.take_over(database)
                 stored = self._book.stored(database)
+                self._book.marks.note(database, self._relations)
             # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
             self._book.end_sessions(database, generation - 1)
             self._book.drop_staging(database, generation - 1)
@@ -130,12 +179,13 @@ class PostgresStore:
         try:
             with self._book.database(generation) as database:
                 self._book.require_holder(database, generation, start)  # a fenced job stages nothing
+                self._require_sound(database)
                 _crash.passing("before-write")
                 if self._in_tasks:
                     self._commit_in_tasks(database, dataframe, generation, start, end, rows)
                 else:
                     self._commit_staged(database, dataframe, generation, start, end, rejects, rows)
-        except Fenced:
+        except (Fenced, RowsLost):
             raise
         except Exception:
             if not self._is_committed(generation, end):
@@ -173,6 +223,7 @@ class PostgresStore:
             self._book.lock(database)
             self._book.require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
             self._book.move(database, {partition: end[partition] for partition in end if partition not in found})
+            self._book.marks.note(database, self._relations)
             _crash.passing("in-commit")
 
     def _commit_staged(
@@ -197,6 +248,7 @@ class PostgresStore:
                 for statement in statements:
                     database.execute(statement)
             self._book.move(database, end)
+            self._book.marks.note(database, self._relations)
             _crash.passing("in-commit")
 
     def _stage(

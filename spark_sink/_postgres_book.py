@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from spark_sink import _topic_id
+from spark_sink._postgres_marks import Marks
 from spark_sink._postgres_tasks import Connection
 from spark_sink._postgres_types import Column, conninfo, table_parts
 from spark_sink._store import other_topic, require_columns, require_holder
+from spark_sink._topic_id import StoredId
 from spark_sink.errors import StoreError, first_line
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class Book:
         self.where = f"{table} in {where}"
         self._schema = table_parts(table)[:-1]
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
+        self.marks = Marks(self, topic_identity)
         digest = hashlib.sha256(f"{table}\0{name}".encode()).hexdigest()[:12]
         # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
         # ends the sessions and drops the staging tables of the generations before it.
@@ -132,7 +136,7 @@ class Book:
             "result": sql.Literal(self._table_name),
             "job": sql.Literal(self._name),
             "topic": sql.Literal(self._topic),
-            "identity": sql.Literal(self._topic_identity),
+            "identity": sql.Literal(_topic_id.first_bits(self._topic_identity)),
         }
         return sql.SQL(statement).format(**known, **parts)
 
@@ -203,14 +207,23 @@ class Book:
 
     def require_same_topic(self, database: Database) -> None:
         """Raise `TopicRecreated` where the offsets belong to another topic of the name."""
-        if not self._topic_identity or not self._is_there(database):
-            return
-        if self.run(
+        known = self.known_topic(database)
+        if known.is_other(self._topic_identity):
+            raise other_topic(self._topic, self.where, self.stored(database), known, self._topic_identity)
+
+    def known_topic(self, database: Database) -> StoredId:
+        """The id of the topic that the offsets belong to."""
+        if not self._is_there(database):
+            return StoredId()
+        found = self.run(
             database,
-            "SELECT 1 FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic} "
-            "AND identity NOT IN (0, {identity}) LIMIT 1",
-        ):
-            raise other_topic(self._topic, self.where, self.stored(database))
+            "SELECT max(identity) FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic}",
+        )
+        return StoredId(self.marks.topic_id(database), int(found[0][0] or 0))
+
+    def forget(self, database: Database) -> None:
+        """Remove the offsets of job and topic."""
+        self.run(database, "DELETE FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic}")
 
     def move(self, database: Database, end: Mapping[int, int]) -> None:
         """Store these offsets."""
@@ -247,6 +260,7 @@ class Book:
             "CREATE TABLE IF NOT EXISTS {offsets} (result text, job text, topic text, partition integer, "
             "next bigint NOT NULL, identity bigint NOT NULL, PRIMARY KEY (result, job, topic, partition))",
         )
+        self.marks.create(database)
         for name, columns in tables.items():
             definitions = [sql.Identifier(column.name) + sql.SQL(f" {column.type}") for column in columns]
             self.run(

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from spark_sink.errors import Fenced, OptionRefused, SchemaDiffers, TopicRecreated
+from spark_sink._topic_id import StoredId, text
+from spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from spark_sink._decision import Decision, Held
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Job names become part of keys in every store; this alphabet is plain in all of them."""
@@ -45,7 +48,16 @@ class ResultStore(Protocol):
 
         Raises:
             TopicRecreated: they belong to another topic of the same name.
+            RowsLost: the table was put back, emptied or replaced, and they were not.
             StoreError: the store cannot be read.
+        """
+        ...
+
+    def held(self) -> Held:
+        """Look at what there is, and at what is wrong with it; for `ratchet sink resume`.
+
+        Raises:
+            StoreError: the store cannot be read, or there is none.
         """
         ...
 
@@ -74,6 +86,7 @@ class ResultStore(Protocol):
         Raises:
             SchemaDiffers: the table has other columns.
             TopicRecreated: the stored offsets belong to another topic of the same name.
+            RowsLost: see `offsets`.
             StoreError: the store cannot be read or written.
         """
         ...
@@ -99,7 +112,24 @@ class ResultStore(Protocol):
 
         Raises:
             Fenced: another job has taken over; nothing of this call is visible.
+            RowsLost: see `offsets`; nothing of this call is visible.
+            SchemaDiffers: somebody has changed the table's columns; nothing of this call is visible.
             StoreError: the store cannot be written; nothing of this call is visible.
+        """
+        ...
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """Store these offsets in place of those there are, because somebody has decided so; fences every holder.
+
+        Args:
+            offsets: next offset of each partition; partitions that are not named have none.
+            decision: kept with them.
+
+        Returns:
+            The generation that it was done with.
+
+        Raises:
+            StoreError: the store cannot be read or written, or there is none.
         """
         ...
 
@@ -189,12 +219,38 @@ def require_holder(
         )
 
 
-def other_topic(topic: str, where: object, stored: Mapping[int, int]) -> TopicRecreated:
+NEW_TOPIC = (
+    "The stored offsets mean nothing in the new one. `ratchet sink resume --from earliest` reads it from its beginning "
+    "into the same table, where rows that both have are then there twice; a mirrored topic goes on at the offsets that "
+    "you name (--from 0:OFFSET,1:OFFSET)"
+)
+
+
+def other_topic(topic: str, where: object, stored: Mapping[int, int], known: StoredId, identity: int) -> TopicRecreated:
     """The error for a store whose offsets belong to another topic of the name."""
     return TopicRecreated(
-        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): it was deleted and created again "
-        "since, so the stored offsets mean nothing in it. To read the new topic from its beginning into the same "
-        "table, give the job a new name; rows may then be there twice"
+        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): its id is {text(identity)}, and "
+        f"that one's was {known}. It was deleted and created again, or this is another cluster. {NEW_TOPIC}"
+    )
+
+
+def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
+    """The error for a table whose rows and offsets have parted.
+
+    Args:
+        where: the store, for people.
+        what: what happened to the table, as a sentence without its end.
+        known: whether it is known which offsets fit the rows.
+    """
+    ways = [
+        "--from table sets the offsets to what the table has, so that the rest is read again, each once"
+        if known
+        else "--from earliest or --from 0:OFFSET,1:OFFSET reads again from there",
+        "--from stored goes on without the rows",
+    ]
+    return RowsLost(
+        f"{where}: {what}, and the offsets stored in it are those of before. Going on would leave rows out without a "
+        f"word. Undo it, or decide with `ratchet sink resume`: {'; '.join(ways)}"
     )
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_sink import _delta, _iceberg
+from spark_sink import _delta, _delta_log, _delta_sound, _iceberg
 from spark_sink._duckdb import DuckDBStore, staging_prefix
 from spark_sink._folder import LocalFolder, Stored
 from spark_sink._open import Place
@@ -85,7 +85,7 @@ def _orphans(place: Place) -> Iterator[Orphan]:
         yield from _in_delta(_delta.table_folder(rejects, place.storage_options), needed=False)
 
 
-def _in_delta(folder: _delta.Folder, *, needed: bool) -> Iterator[Orphan]:
+def _in_delta(folder: _delta_log.Folder, *, needed: bool) -> Iterator[Orphan]:
     if _delta.open_table(folder) is None:
         if needed:
             raise StoreError(f"{folder}: there is no result table. Look at the path")
@@ -96,7 +96,7 @@ def _in_delta(folder: _delta.Folder, *, needed: bool) -> Iterator[Orphan]:
     if table is None:
         raise StoreError(f"{folder}: the result table has just been removed")
     removed, unnamed = _without_a_reader(table)
-    newest = partial(_delta.newest_generation, table)
+    newest = partial(_delta_sound.newest_generation, table)
     yield from _of_older_holders(folder, [file for file in files if file.name in unnamed], newest)
     for file in files:
         if file.name in removed and PLAIN_NAME.fullmatch(file.name):
@@ -170,14 +170,14 @@ def _in_postgres(place: Place) -> Iterator[Orphan]:
                 yield Orphan(table, size, None, partial(drop, book, table, newest - 1))
 
 
-def _of_older_holders(folder: _delta.Folder, files: list[Stored], newest: Callable[[str], int]) -> Iterator[Orphan]:
+def _of_older_holders(folder: _delta_log.Folder, files: list[Stored], newest: Callable[[str], int]) -> Iterator[Orphan]:
     for file in files:
         written = FILE_NAME.fullmatch(file.name)  # every other file is somebody else's
         if written and int(written["generation"]) < newest(written["job"]):
             yield _orphan(folder, file)
 
 
-def _orphan(folder: _delta.Folder, file: Stored, *folders: str) -> Orphan:
+def _orphan(folder: _delta_log.Folder, file: Stored, *folders: str) -> Orphan:
     name = "/".join([*folders, file.name])
     return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
 

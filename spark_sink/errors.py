@@ -6,6 +6,7 @@
     ├── TopicMissing           the topic to read does not exist
     ├── OffsetsLost            retention has removed records that the table does not have yet
     ├── TopicRecreated         the table's offsets stem from another topic of the same name
+    ├── RowsLost               the table no longer has the rows that its offsets stand for
     ├── SchemaDiffers          the table has other columns than the job wants to write
     ├── SparkFailed            Spark could not read or compute the records of a range
     ├── StoreError             the result table cannot be opened, read or written
@@ -47,6 +48,10 @@ class OffsetsLost(SinkError):
 
 class TopicRecreated(SinkError):
     """The stored offsets belong to another topic of that name; going on would skip or repeat events silently."""
+
+
+class RowsLost(SinkError):
+    """The table was put back, emptied or replaced, and its offsets were not; going on would skip rows silently."""
 
 
 class SchemaDiffers(SinkError):

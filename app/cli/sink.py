@@ -138,6 +138,49 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
 
 
 @sink.command()
+def resume(
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="table: where the rows of the table end. stored: where the stored offsets say. earliest, latest: "
+            "either end of the topic. Or PARTITION:OFFSET,...",
+            show_default=False,
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Why, in a line; kept beside the offsets.", show_default=False)],
+    config: Config = None,
+    stream: Stream = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this, only say what would be done.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Decide where a job goes on that refuses: its table was put back, or its topic is another one. Needs no Spark."""
+    from app import settings as settings_of_file
+    from app._broker import choose_broker
+    from app._results import planner_of, recipe_of, result_stream, said_as_ours, store_of
+    from spark_sink._resume import carry_out, plan_resume
+
+    settings = settings_of_file.load(config)
+    kept = settings.sink
+    _, chosen = result_stream(settings, stream)
+    with choose_broker(settings) as bootstrap, said_as_ours():
+        planner = planner_of(bootstrap, settings, chosen.output)
+        store = store_of(kept, chosen.output, planner.identity(), recipe_of(kept))
+        plan = plan_resume(store, planner, source, reason)
+        generation = carry_out(plan, store) if execute else None
+    if as_json:
+        print(json.dumps({"job": kept.name, **plan.as_dict(), "executed": execute, "generation": generation}))
+        return
+    print("\n".join(plan.lines()))
+    if generation is None:
+        print("nothing was changed; --execute does it, and ends a job of the name that still runs")
+    else:
+        print(f"done, with generation {generation}; recorded: {plan.decision.who}, {plan.decision.at}, {reason!r}")
+
+
+@sink.command()
 def vacuum(
     config: Config = None,
     older_than: Annotated[

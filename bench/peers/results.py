@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from app._jars import spark_jars
 from spark_sink import Job, Recipe, TopicPlanner, run_batch, spark_session
+from spark_sink._decision import Decision, Held
 from spark_sink._session import LOCAL_SETTINGS, ROW_SETTINGS
 
 if TYPE_CHECKING:
@@ -78,6 +79,14 @@ class NothingStore:
     ) -> int:
         """Compute the rows."""
         dataframe.write.format("noop").mode("overwrite").save()
+        return 0
+
+    def held(self) -> Held:
+        """Nothing is there."""
+        return Held({}, {}, "")
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """Nothing is kept."""
         return 0
 
     def close(self) -> None:

@@ -6,9 +6,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType
 from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.types import StringType
 from sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
 
 
@@ -72,3 +74,34 @@ def _execute(site: Site, texts: list[str], ending: str = "") -> None:
             for text in texts:
                 database.execute(sql.SQL(text).format(table=table))
             database.execute("DROP TABLE IF EXISTS copied")
+
+
+def moment(site: Site) -> int:
+    """What the table is now, for `put_back`."""
+    if isinstance(site, DeltaSite):
+        return DeltaTable(site.path).version()
+    if isinstance(site, IcebergSite):
+        snapshot = _iceberg(site).current_snapshot()
+        return 0 if snapshot is None else snapshot.snapshot_id
+    return 0
+
+
+def put_back(site: Site, then: int, *, rejects: bool = False) -> None:
+    """Rows go back to that moment, and offsets do not; databases, which have no such thing, lose all rows."""
+    ending = "_rejects" if rejects else ""
+    if isinstance(site, DeltaSite):
+        DeltaTable(site.path + ending).restore(then)
+    elif isinstance(site, IcebergSite):
+        _iceberg(site, ending).manage_snapshots().rollback_to_snapshot(then).commit()
+    else:
+        _execute(site, ["TRUNCATE TABLE {table}"], ending)
+
+
+def add_column(site: Site) -> None:
+    """As another writer of the table does."""
+    if isinstance(site, DeltaSite):
+        DeltaTable(site.path).alter.add_columns([Field("more", PrimitiveType("string"))])
+    else:
+        assert isinstance(site, IcebergSite)
+        with _iceberg(site).update_schema() as update:
+            update.add_column("more", StringType())

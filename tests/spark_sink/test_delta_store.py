@@ -110,7 +110,13 @@ def test_only_user_metadata_is_added_to_the_commit(table: str, schema: StructTyp
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
     entry = max(Path(table, "_delta_log").glob("*.json")).read_text("utf-8")
     [info] = [action["commitInfo"] for action in map(json.loads, entry.splitlines()) if "commitInfo" in action]
-    assert json.loads(info["userMetadata"]) == {"job": "job", "topic": "events", "generation": 1, "offsets": {"0": 1}}
+    assert json.loads(info["userMetadata"]) == {
+        "job": "job",
+        "topic": "events",
+        "generation": 1,
+        "offsets": {"0": 1},
+        "table": str(DeltaTable(table).metadata().id),
+    }
     assert "job" not in info
 
 
@@ -120,7 +126,7 @@ def test_another_topic_of_the_same_name_is_refused(table: str, schema: StructTyp
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
     again = DeltaStore(table, "job", "events", 2222)
     for use in (again.offsets, lambda: again.open(schema)):
-        with pytest.raises(TopicRecreated, match=r"topic events is not the one .*\{0: 1\}.*new name"):
+        with pytest.raises(TopicRecreated, match=r"topic events is not the one .*\{0: 1\}.*ratchet sink resume"):
             use()
     assert DeltaStore(table, "job", "events", 0).offsets() == {0: 1}  # a broker that gives no id
 

@@ -1,0 +1,128 @@
+"""Whether the rows of an Iceberg table are still those that its properties speak of.
+
+Offsets are properties of the table, and a rollback changes the current snapshot and no property. So each commit of a
+job has a mark, which is a property and stands in the snapshot's summary. Snapshots of other jobs pass on the marks that
+they find in the snapshots before them: going back from the current one, the nearest summary with marks tells which
+commits its rows contain, also where the job's own snapshot has expired.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+MARKS_KEY = "ratchet-sink.marks"
+"""In a summary: the newest commit of each job among the rows, by its mark."""
+
+OFFSETS_KEY = "ratchet-sink.offsets"
+"""In a summary of a job's own: next offset of each partition of each topic, as of that commit."""
+
+
+def mark_key(job: str) -> str:
+    """Property with the mark of a job's newest commit."""
+    return f"ratchet-sink-mark.{job}"
+
+
+def rows_key(job: str) -> str:
+    """Property with the number of rows that the table had after it."""
+    return f"ratchet-sink-rows.{job}"
+
+
+def _back(table: Table) -> Iterator[Snapshot | None]:
+    """From the current snapshot to the first; None at the end: the one before has expired."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        before = snapshot.parent_snapshot_id
+        if before is None:
+            return
+        snapshot = table.snapshot_by_id(before)
+    if table.current_snapshot() is not None:
+        yield None
+
+
+def _summary(snapshot: Snapshot, key: str) -> str:
+    return str((snapshot.summary.additional_properties if snapshot.summary else {}).get(key, ""))
+
+
+def marks(table: Table) -> dict[str, str] | None:
+    """Marks of the commits whose rows are in the table; None: what says it has expired."""
+    for snapshot in _back(table):
+        if snapshot is None:
+            return None
+        found = _summary(snapshot, MARKS_KEY)
+        if found:
+            return {str(job): str(mark) for job, mark in json.loads(found).items()}
+    return {}
+
+
+def total_rows(table: Table) -> int | None:
+    """Rows of the table by its snapshot's own count; None: it has none."""
+    snapshot = table.current_snapshot()
+    found = "0" if snapshot is None else _summary(snapshot, "total-records")
+    return int(found) if found else None
+
+
+def _emptied(table: Table, mark: str) -> bool:
+    """Whether somebody has removed all rows since the commit of that mark, if it left any."""
+    for snapshot in _back(table):
+        if snapshot is None:
+            return False
+        if mark in _summary(snapshot, MARKS_KEY):
+            return False
+        if _summary(snapshot, "total-records") == "0":
+            return True
+    return False
+
+
+def broken(table: Table, job: str) -> str:
+    """Why the rows are not those of the job's newest commit any more, without the sentence's end; empty: they are."""
+    mark, found = table.properties.get(mark_key(job)), marks(table)
+    noted = int(table.properties.get(rows_key(job), "-1"))
+    if mark is None:  # an earlier version has left none; all that it can be asked is whether anything newer lies aside
+        return "" if _is_newest(table) else "the table was rolled back to an older snapshot"
+    if found is None:
+        if total_rows(table) == noted:
+            return ""
+        return (
+            "the snapshots since this job's last commit have expired, the table has another number of rows than then, "
+            "and nothing says any more whether it was rolled back meanwhile"
+        )
+    if found.get(job) != mark:
+        return (
+            "the table was rolled back to an older snapshot"
+            if job in found
+            else "the table was replaced, or rolled back to before this job's first commit"
+        )
+    return "all rows of the table were removed" if noted > 0 and _emptied(table, mark) else ""
+
+
+def _is_newest(table: Table) -> bool:
+    current = table.current_snapshot()
+    if len(table.refs()) > 1:  # a branch or tag may hold newer ones by right
+        return True
+    newest = max((snapshot.sequence_number or 0 for snapshot in table.snapshots()), default=0)
+    return newest == (0 if current is None else current.sequence_number or 0)
+
+
+def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None:
+    """Next offset of each partition by the rows that are there; None: nothing says it any more."""
+    found = marks(table)
+    if found is None:
+        return None
+    mark = found.get(job)
+    if mark is None or _emptied(table, mark):
+        return {}
+    for snapshot in _back(table):
+        if snapshot is None:
+            return None
+        own = _summary(snapshot, OFFSETS_KEY)
+        if own and json.loads(own).get("mark") == mark:
+            stored = json.loads(own)["topics"].get(topic, {})
+            return {int(partition): offset for partition, offset in stored.items()}
+    return None

@@ -1,0 +1,56 @@
+"""Kafka's topic ids (KIP-516), as stores keep them beside the offsets and as people read them.
+
+In code an id is an integer of 128 bits, and 0 stands for "not known". Tables of earlier versions know 63 of its bits.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+HALF = 2**64 - 1
+POSITIVE_63_BITS = 2**63 - 1
+"""What fits into the signed integers that stores have."""
+
+
+def text(identity: int) -> str:
+    """The id as Kafka's own tools print it; "" where it is not known."""
+    if not identity:
+        return ""
+    return base64.urlsafe_b64encode(identity.to_bytes(16)).decode("ascii").rstrip("=")
+
+
+def first_bits(identity: int) -> int:
+    """The 63 bits that earlier versions have stored."""
+    return (identity >> 64) & POSITIVE_63_BITS
+
+
+def parts(identity: int) -> tuple[int, int, int]:
+    """The id in three numbers that are not negative: 63 bits of each half, and the two that are left."""
+    high, low = identity >> 64, identity & HALF
+    return high & POSITIVE_63_BITS, low & POSITIVE_63_BITS, (high >> 63) * 2 + (low >> 63)
+
+
+def of_parts(high: int, low: int, rest: int) -> int:
+    """The id again."""
+    return (high | (rest >> 1) << 63) << 64 | low | (rest & 1) << 63
+
+
+@dataclass(frozen=True)
+class StoredId:
+    """What a table knows of the topic that its offsets belong to."""
+
+    text: str = ""
+    """Empty: an earlier version wrote it, or the broker gave no id."""
+    first_bits: int = 0
+
+    def is_other(self, identity: int) -> bool:
+        """Whether it is certainly not this topic; 0 is no topic in particular."""
+        if not identity:
+            return False
+        if self.text:
+            return self.text != text(identity)
+        return bool(self.first_bits) and self.first_bits != first_bits(identity)
+
+    def __str__(self) -> str:
+        return self.text or (f"(its first half) {self.first_bits:016x}" if self.first_bits else "not known")
