@@ -24,7 +24,20 @@ from app._topics import partition_counts, prepare_owners
 from app.settings import Settings
 from errors import Aborted, Fenced, SettingsError, TopicMissing, TopicTaken
 from tables import SequencePartition
-from transport import EARLIEST, LATEST, Cluster, Decision, OwnedTopic, Owner, PartitionMove, client_options, id_text
+from transport import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    Decision,
+    Hanging,
+    OwnedTopic,
+    Owner,
+    PartitionMove,
+    client_options,
+    end_hanging,
+    find_hanging,
+    id_text,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -136,6 +149,24 @@ class Resume:
             self.ownership.claim(self.changelog, by, self.wanted.reason)
         async with self._cluster() as cluster:
             return [await self._execute(cluster, number, by) for number in numbers]
+
+    async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
+        """Transactions that hang in what the lanes of these partitions write; ended, unless commit is None.
+
+        Raises:
+            TransactionError: Kafka refuses.
+        """
+        found: list[Hanging] = []
+        async with self._cluster() as cluster:
+            for number in numbers:
+                places = [(topic, number) for topic in (self.stream.output, self.stream.dead_letters, self.changelog)]
+                hanging = await find_hanging(cluster, places, self.settings.transaction_timeout_ms, "resume")
+                if commit is not None and hanging:
+                    name = transactional_id(self.settings.app, self.stream.input, number)
+                    await end_hanging(cluster, name, hanging, "resume", commit=commit)
+                    log.info("decided how it ends", id=name, commit=commit, by=this_user(), reason=self.wanted.reason)
+                found += hanging
+        return found
 
     async def _execute(self, cluster: Cluster, number: int, by: str) -> Plan:
         for left in reversed(range(TRIES)):

@@ -15,6 +15,7 @@ from transport._crash import VARIABLE as CRASH_AT
 from transport._delivery import Delivery
 from transport._encoding import BATCH_WRITTEN, EncodedBatch, encode_entries, entry_batch, forward, pack_entries
 from transport._faust import LaneChannel, Lanes, LaneTableManager
+from transport._hanging import Hanging, end_hanging, find_hanging
 from transport._lane import Lane
 from transport._lane_spec import LaneSpec, LaneState, LaneStatus
 from transport._move import PartitionMove
@@ -46,6 +47,7 @@ __all__ = [
     "Decision",
     "Delivery",
     "EncodedBatch",
+    "Hanging",
     "Header",
     "Lane",
     "LaneChannel",
@@ -69,7 +71,9 @@ __all__ = [
     "crash_point",
     "done_before",
     "encode_entries",
+    "end_hanging",
     "entry_batch",
+    "find_hanging",
     "forward",
     "id_text",
     "is_ours",

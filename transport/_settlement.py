@@ -119,14 +119,14 @@ async def find_unsettled(
         Orphaned: records are open, and the coordinator does not know any more how they were to end.
         aiokafka.errors.KafkaError: a coordinator does not answer, or is about to end a transaction.
     """
-    while (known := await _last_transaction(cluster, transactional_id, connection)) is not None:
+    while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
         left = await left_open(cluster, known.producer_id, partitions, connection)
         is_over = known.state in COMPLETE
         # What an open transaction has written itself is the coordinator's business; what is older is not.
         stuck = {place: there for place, there in left.items() if is_over or there.epoch < known.epoch}
         noted = await _noted(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
         # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
-        if await _last_transaction(cluster, transactional_id, connection) == known:
+        if await last_transaction(cluster, transactional_id, connection) == known:
             break
     else:
         return None
@@ -252,8 +252,13 @@ async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Has
     return response
 
 
-async def _last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
-    """What the coordinator knows of an id; None where it knows nothing."""
+async def last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
+    """What the coordinator knows of an id; None where it knows nothing.
+
+    Raises:
+        TransactionError: Kafka is older than 3.0 and cannot be asked.
+        aiokafka.errors.KafkaError: it does not answer, or the markers are being written.
+    """
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
             response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
@@ -318,7 +323,7 @@ async def is_known(cluster: Cluster, transactional_id: str, connection: Hashable
     retry = Retry("ask for a transactional id", id=transactional_id)
     while True:
         try:
-            return await _last_transaction(cluster, transactional_id, connection) is not None
+            return await last_transaction(cluster, transactional_id, connection) is not None
         except (kafka.ConcurrentTransactions, kafka.TransactionalIdAuthorizationFailed):
             return True
         except kafka.KafkaError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,14 @@ from app.cli._options import Config, Json, Stream
 if TYPE_CHECKING:
     from app._resume import Plan
     from app.settings import Settings
+    from transport import Hanging
+
+
+class End(StrEnum):
+    """How a hanging transaction ends."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
 
 
 def resume(
@@ -31,6 +40,12 @@ def resume(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over an output or changelog that another application has claimed.")
     ] = False,
+    open_transaction: Annotated[
+        End | None,
+        typer.Option(
+            "--open-transaction", help="End what hangs in the topics that the partition writes, and only that."
+        ),
+    ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing changes.")] = False,
     config: Config = None,
     json: Json = False,
@@ -58,6 +73,14 @@ def resume(
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
     decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt))
     numbers = _numbers(partition, decision.partitions, settings, name)
+    if open_transaction is not None:
+        if start is not None or forget or adopt:
+            raise SettingsError("--open-transaction goes alone: end the transaction first, then say where to go on")
+        commit = (open_transaction is End.COMMIT) if execute else None
+        _tell_hanging(
+            asyncio.run(decision.open_transactions(numbers, commit=commit)), name, open_transaction, execute, json
+        )
+        return
     plans = asyncio.run(decision.execute(numbers) if execute else decision.plan(numbers))
     if json:
         body = [msgspec.to_builtins(plan) | {"skipped": plan.skipped, "again": plan.again} for plan in plans]
@@ -67,6 +90,23 @@ def resume(
         _tell(plan, execute)
     if not execute:
         typer.echo("Nothing was changed. Add --execute and --reason TEXT to do it.")
+
+
+def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: bool) -> None:
+    import msgspec
+
+    if json:
+        body = {"stream": name, "executed": done, "open_transactions": [each._asdict() for each in found]}
+        typer.echo(msgspec.json.encode(body).decode())
+        return
+    for each in found:
+        typer.echo(str(each))
+    verb = (
+        f"are to end: {end}. Lanes go on by themselves"
+        if done
+        else f"would end: {end}. Add --execute and --reason TEXT"
+    )
+    typer.echo(f"{len(found)} hang and {verb}" if found else "Nothing hangs in what these partitions write.")
 
 
 def _numbers(partition: str | None, partitions: int, settings: Settings, name: str) -> list[int]:

@@ -25,7 +25,7 @@ from test_transaction import commit as commit_to
 from app._embedded import EmbeddedBroker
 from errors import Aborted, TransactionError
 from faults._kafka import EmbeddedKafka
-from transport import Cluster, client_options
+from transport import Cluster, client_options, end_hanging, find_hanging
 from transport._cluster import GROUP, LATEST, TRANSACTION
 from transport._settlement import OpenAt, Unsettled
 from transport._transaction import TransactionalProducer
@@ -257,3 +257,11 @@ async def test_what_nobody_knows_how_to_end_is_refused(
     with pytest.raises(TransactionError, match=r"open in \[\('out', 0\)\], and its state is Empty.*nobody knows how"):
         await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
     assert open_records(kafka, "out") == 1
+
+    # A person decides, and whoever takes the id over next ends it so.
+    monkeypatch.setattr("transport._hanging.HANGS_AFTER_S", -60.0)
+    hanging = await find_hanging(cluster, TOPICS, 0, "here")
+    assert [(one.topic, one.start) for one in hanging] == [("out", hanging[0].start)]
+    await end_hanging(cluster, name, hanging, "here", commit=True)
+    await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
+    assert open_records(kafka, "out") == 0
