@@ -275,6 +275,7 @@ class DeltaStore:
         return self._newest(table) == self._generation and self._stored(table) == end
 
     def _require_unchanged(self, table: DeltaTable, start: Mapping[int, int]) -> None:
+        require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
         newest, stored = self._newest(table), self._stored(table)
         require_holder(self._name, self._topic, self._folder, self._generation, newest, stored, start)
         self._sound.require(table)

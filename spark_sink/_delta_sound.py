@@ -58,15 +58,19 @@ class Soundness:
 
     def _require_no_traces(self, table: DeltaTable) -> None:
         """A job that has left files but no generation has lost its `txn` actions, or this is a copy without them."""
-        for uri in table.file_uris():
-            written = FILE_NAME.fullmatch(uri.rpartition("/")[2])
-            if written and written["job"] == self._name:
-                raise rows_lost(
-                    self._folder,
-                    f"the table has rows that job {self._name} wrote, and its log has no offsets of it: they were "
-                    "erased, or it is a clone",
-                    self.of_rows(table) is not None,
-                )
+        names = (FILE_NAME.fullmatch(uri.rpartition("/")[2]) for uri in table.file_uris())
+        found = any(written and written["job"] == self._name for written in names)
+        try:  # a merge's files have other names, and its entries say whose they are
+            found = found or Log(self._folder, table, self._name).last_of_job() is not None
+        except OSError as error:
+            raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
+        if found:
+            raise rows_lost(
+                self._folder,
+                f"the table has rows that job {self._name} wrote, and its log has no offsets of it: they were erased, "
+                "or it is a clone",
+                self.of_rows(table) is not None,
+            )
 
     def of_rows(self, table: DeltaTable) -> dict[int, int] | None:
         """Offsets that the rows there are now reach to; None: nothing says it any more."""
