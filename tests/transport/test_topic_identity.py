@@ -26,8 +26,10 @@ from test_lane import event, events, numbers
 
 from app._broker import EmbeddedBroker
 from producers import made_topic
+from tables import Progress
 from tables._ownership import Ownership
-from transport import LaneState
+from tables._store import PROGRESS
+from transport import LaneState, OwnedTopic, Owner
 
 MakeSite = Callable[..., Site]
 HALTED_AGAIN = 2
@@ -236,6 +238,24 @@ async def test_a_changelog_of_another_application_or_rule_is_refused(
     await second.close()
     third.lane.start()
     await third.reach(4)
+
+
+async def test_what_was_mirrored_from_another_cluster_is_not_gone_on_from(site: Site) -> None:
+    """A mirror copies the changelog byte for byte; the topics have its names, other ids, and other offsets."""
+    there = {name: OwnedTopic(topic, "AAAAAAAAAAAAAAAAAAAAAA") for name, topic in (("input", site.input),)}
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for key, value in (
+        Owner("", "", {}, there).pack(),
+        (PROGRESS, Progress(2, 2, 0, 0, 0).pack()),
+        (b"ime", (2).to_bytes(8, "big")),
+    ):
+        producer.produce(site.changelog, value, key)
+    assert producer.flush(30) == 0
+    site.produce(events(*range(1, 6)))
+    owner = await site.owner()
+    owner.lane.start()
+    await stays_halted(owner, f"its input was {site.input} (id AAAAAAAAAAAAAAAAAAAAAA)")
+    assert site.output_values() == []
 
 
 async def test_a_changelog_of_a_newer_format_is_refused(site: Site) -> None:
