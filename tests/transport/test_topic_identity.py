@@ -29,7 +29,8 @@ from producers import made_topic
 from tables import Progress
 from tables._ownership import Ownership
 from tables._store import PROGRESS
-from transport import LaneState, OwnedTopic, Owner
+from transport import LaneState, OwnedTopic
+from transport import Owner as OwnerEntry
 
 MakeSite = Callable[..., Site]
 HALTED_AGAIN = 2
@@ -245,7 +246,7 @@ async def test_what_was_mirrored_from_another_cluster_is_not_gone_on_from(site: 
     there = {name: OwnedTopic(topic, "AAAAAAAAAAAAAAAAAAAAAA") for name, topic in (("input", site.input),)}
     producer = Producer({"bootstrap.servers": site.bootstrap})
     for key, value in (
-        Owner("", "", {}, there).pack(),
+        OwnerEntry("", "", {}, there).pack(),
         (PROGRESS, Progress(2, 2, 0, 0, 0).pack()),
         (b"ime", (2).to_bytes(8, "big")),
     ):
