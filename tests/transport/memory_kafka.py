@@ -7,6 +7,9 @@ as it is. In the latter case it can be a Kafka that does not ask the coordinator
 A `Link` is a worker's connection to it, in the place of `transport.Cluster`. A request can be lost on it before or
 after it is carried out, or come late: its sender has given it up, and perhaps sent it again, and it is carried out at
 some later time, or once more then. The worker behind it can stand still, and it can be gone.
+
+Topics have ids and logs have leader epochs. An operator can create a topic anew or delete records, an unclean election
+can take the end of a log away, and compaction can take out what later entries replace.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from aiokafka.protocol.types import CompactArray, Int16
 from aiokafka.record.default_records import DefaultRecordBatch
 from known_batches import HEAD, marker, stamped
 
+from errors import LogTruncated, PositionLost, TopicReplaced
 from transport._by_id import TopicState
 from transport._cluster import EARLIEST, Committed, Fetched
 from transport._describe import TAGS, TEXT, DescribeTransactionsRequest
@@ -82,7 +86,10 @@ class Log:
 
     def __init__(self) -> None:
         self.batches: list[Appended] = []
-        self.end = 0
+        self.history: list[Appended] = []
+        """All that was ever appended, for an oracle."""
+        self.start = self.end = 0
+        self.leader_epoch = 0
         self.aborted: list[tuple[int, int, int]] = []
         """(producer, first offset, offset of the marker)"""
         self.producers: dict[int, tuple[int, int]] = {}
@@ -91,7 +98,7 @@ class Log:
     def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
         """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
         fields = HEAD.unpack_from(data)
-        placed = struct.pack(">q", self.end) + data[8:]
+        placed = struct.pack(">q", self.end) + data[8:12] + struct.pack(">i", self.leader_epoch) + data[16:]
         if at_ms >= 0:
             placed = stamped(placed, at_ms)
         decoded = DefaultRecordBatch(bytearray(placed))
@@ -99,6 +106,7 @@ class Log:
         records = [Record(r.key, r.value, tuple(r.headers)) for r in decoded]
         committed = True if producer < 0 else None
         self.batches.append(Appended(self.end, fields[6] + 1, placed, records, producer, committed, fields[10]))
+        self.history.append(self.batches[-1])
         self.end += fields[6] + 1
         return self.batches[-1].offset
 
@@ -118,8 +126,43 @@ class Log:
             batch.committed = kind == COMMIT
         if mine and kind == ABORT:
             self.aborted.append((producer, mine[0].offset, self.end))
-        self.batches.append(Appended(self.end, 1, marker(self.end, producer, kind), [], -1, True))
+        data = marker(self.end, producer, kind)
+        data = data[:12] + struct.pack(">i", self.leader_epoch) + data[16:]
+        self.batches.append(Appended(self.end, 1, data, [], -1, True))
         self.end += 1
+
+    def delete_before(self, offset: int) -> None:
+        """What retention does."""
+        self.start = max(self.start, min(offset, self.end))
+        self.batches = [batch for batch in self.batches if batch.offset + batch.count > offset]
+
+    def truncate(self, offset: int) -> None:
+        """What an unclean leader election does: a leader that has heard of less takes over."""
+        self.leader_epoch += 1
+        self.batches = [batch for batch in self.batches if batch.offset + batch.count <= offset]
+        self.end = self.batches[-1].offset + self.batches[-1].count if self.batches else self.start
+        self.aborted = [each for each in self.aborted if each[2] < self.end]
+        self.producers.clear()
+
+    def compact(self) -> None:
+        """Take out the batches of which every entry is replaced by a later one."""
+        last = {record.key: batch.offset for batch in self.batches if batch.committed for record in batch.records}
+        stable = self.stable_end
+        self.batches = [
+            batch
+            for batch in self.batches
+            if not (batch.committed and batch.records and batch.offset < stable)
+            or any(last[record.key] == batch.offset for record in batch.records)
+        ]
+
+    def diverges(self, position: int, last_epoch: int) -> bool:
+        """Whether what was read up to position, its last batch in this leader epoch, is not what is here (KIP-595)."""
+        if last_epoch < 0:
+            return False
+        known = [b for b in self.batches if struct.unpack_from(">i", b.data, 12)[0] <= last_epoch]
+        later = [b.offset for b in self.batches if struct.unpack_from(">i", b.data, 12)[0] > last_epoch]
+        end = later[0] if later else self.end
+        return last_epoch <= self.leader_epoch and bool(known or self.start < position) and end < position
 
     @property
     def stable_end(self) -> int:
@@ -177,8 +220,19 @@ class MemoryKafka:
         """Topics with LogAppendTime, and their clocks in milliseconds."""
         self.without_leader: set[tuple[str, int]] = set()
         """Partitions that nobody leads; a transaction ends without them, as Kafka 4.3 does it."""
+        self.generations = defaultdict[str, int](int)
+        """How often each topic was deleted and created again."""
         self.late: list[Any] = []
         """Requests whose senders have given them up, on their way."""
+
+    def topic_id(self, name: str) -> bytes:
+        """16 bytes."""
+        return f"{name}.{self.generations[name]}".encode().ljust(16, b".")
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic and create it again."""
+        self.generations[topic] += 1
+        self.logs[topic, 0] = Log()
 
     def carry_out(self, request: Any) -> Any:
         return getattr(self, type(request).__name__)(**{name[1:]: value for name, value in vars(request).items()})
@@ -435,7 +489,8 @@ class Link:
 
     async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
         await self._led(topic, partition)
-        return 0 if which == EARLIEST else self.kafka.logs[topic, partition].stable_end
+        log = self.kafka.logs[topic, partition]
+        return log.start if which == EARLIEST else log.stable_end
 
     async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
         await self._alive()
@@ -443,7 +498,8 @@ class Link:
 
     async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
         await self._alive()
-        return {name: TopicState(name.encode().ljust(16, b"."), 1, {0: 0}) for name in names}
+        logs = {name: self.kafka.logs[name, 0] for name in names}
+        return {name: TopicState(self.kafka.topic_id(name), 1, {0: log.leader_epoch}) for name, log in logs.items()}
 
     async def fetch(
         self,
@@ -458,9 +514,19 @@ class Link:
         last_epoch: int = -1,
     ) -> Fetched:
         await self._led(topic, partition)
-        fetched = self.kafka.logs[topic, partition].fetch(position)
+        fetched = self._fetched(topic, partition, position, topic_id, last_epoch)
         if not fetched.data:
             await asyncio.sleep(max_wait_ms / 1000)
             await self._led(topic, partition)
-            fetched = self.kafka.logs[topic, partition].fetch(position)
+            fetched = self._fetched(topic, partition, position, topic_id, last_epoch)
         return fetched
+
+    def _fetched(self, topic: str, partition: int, position: int, topic_id: bytes, last_epoch: int) -> Fetched:
+        if topic_id != self.kafka.topic_id(topic):
+            raise TopicReplaced(f"{topic}: was replaced")
+        log = self.kafka.logs[topic, partition]
+        if log.diverges(position, last_epoch):
+            raise LogTruncated(f"{topic}: lost its end")
+        if not log.start <= position <= log.end:
+            raise PositionLost(f"{topic}: offset {position} is outside {log.start} to {log.end}")
+        return log.fetch(position)

@@ -143,6 +143,11 @@ class Worker:
                 self.power_off()
                 raise PowerOff
 
+    def forget_plans(self) -> None:
+        """Nothing goes wrong from here on."""
+        self.crash_at = self.link.lose = self.freeze_at = self.lose_at = self.deliver_at = None
+        self.leaderless_at_the_end = set()
+
     def power_off(self) -> None:
         """The process is gone now; the files of its store are as they are."""
         if not self.link.dead:

@@ -413,6 +413,17 @@ class CommitPath(RuleBasedStateMachine):
                 run(self.loop, worker.clear_away())
                 self.workers[slot] = None
 
+    @rule(seconds=STEP_S)
+    def compact_the_changelog(self, seconds: float) -> None:
+        self.kafka.logs[CHANGELOG, 0].compact()
+        self.go_on(seconds)
+
+    @rule(data=st.data(), seconds=STEP_S)
+    def delete_what_is_read(self, data: st.DataObject, seconds: float) -> None:
+        """Retention that leaves what is still to be read."""
+        self.kafka.logs[INPUT, 0].delete_before(data.draw(st.integers(0, self.committed_offset)))
+        self.go_on(seconds)
+
     # What happens to stores while their worker is away.
 
     @precondition(lambda self: None in self.workers)
@@ -467,7 +478,7 @@ class CommitPath(RuleBasedStateMachine):
     def transactions(self) -> list[Transaction]:
         """What is committed in the changelog, in order; each begins with its progress."""
         log, found = self.kafka.logs[CHANGELOG, 0], list[Transaction]()
-        for batch in log.batches:
+        for batch in log.history:
             if not batch.committed or batch.offset >= log.stable_end:
                 continue
             for key, value, _ in batch.records:
@@ -523,8 +534,7 @@ class CommitPath(RuleBasedStateMachine):
             self.kafka.without_leader.clear()
             self._bury()
             for worker in filter(None, self.workers):
-                worker.crash_at = worker.link.lose = worker.freeze_at = worker.lose_at = None
-                worker.leaderless_at_the_end = set()
+                worker.forget_plans()
             for slot in self._running():
                 self._stop(slot)
             self.workers = [last := self._new_worker("last"), None]
