@@ -37,6 +37,18 @@ class Ownership:
         if self._claim is not None:
             self.owner, self._claim, self._unsaved = self._claim, None, True
 
+    def is_decided_in(self, batch: RecordBatch) -> bool:
+        """Whether a batch of the changelog has a person's decision that is not known here.
+
+        Raises:
+            OwnerDiffers: an entry of a newer format, or none of ours.
+        """
+        mine = entries.indices(batch)
+        if not len(mine):
+            return False
+        decisions = entries.read(batch, int(mine[-1])).decisions
+        return bool(decisions) and (self.owner is None or decisions[-1] not in self.owner.decisions)
+
     def apply(self, batch: RecordBatch) -> RecordBatch:
         """Take over what a batch of the changelog says of its owner; returns the batch without it.
 

@@ -115,6 +115,9 @@ class SequencePartition:
         self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
         self._stored = 0
         """Changelog offset below which the store has everything; `position` is that of the map."""
+        self._stored_sighting: Sighting | None = None
+        self._is_earlier = False
+        """Whether a replay goes on from what was here before it began."""
         self._saved_at, self._later = 0.0, 1.0
 
     @property
@@ -144,7 +147,7 @@ class SequencePartition:
         return self.ownership.sighting
 
     def sighted(self, sighting: Sighting) -> None:
-        """The leader epoch behind the last commit was looked at; the next snapshot keeps it."""
+        """The leader epoch behind the last commit was looked at; the next snapshot keeps it, also without a commit."""
         self.ownership.sighting = sighting
 
     @property
@@ -189,6 +192,7 @@ class SequencePartition:
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         store, self._map, self._beyond, position, self.progress, self.evicted, self.stretches, self._time = found
         self.ownership = Ownership(store.owner, store.sighting)
+        self._stored_sighting = store.sighting
         self.position, self._store = position, store
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
         self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
@@ -346,7 +350,7 @@ class SequencePartition:
         """Nothing to judge: what was put off is done now, so that a crash in the next hour finds little to replay."""
         if self._judged.any():
             return  # a transaction is open: what it has moved is not to be saved
-        if self.position > self._stored and time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S:
+        if self._is_unsaved and time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S:
             self._save()
         self._opened().flush_much()
         self._take_rest()
@@ -379,6 +383,7 @@ class SequencePartition:
             StateError: it cannot be removed, or not be made again.
         """
         self._discard()
+        self._is_earlier = False
         self.open()
 
     def _save_in_time(self) -> None:
@@ -390,10 +395,14 @@ class SequencePartition:
             self._map = self._empty_map()
             self._forget_rest()
 
+    @property
+    def _is_unsaved(self) -> bool:
+        return self.position > self._stored or self.sighting != self._stored_sighting
+
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
         began = time.monotonic()
-        if self.position > self._stored:
+        if self._is_unsaved:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()
@@ -407,7 +416,7 @@ class SequencePartition:
             self._map.saved()
             self.stretches.saved()
             self.ownership.saved()
-            self._stored = self.position
+            self._stored, self._stored_sighting = self.position, self.sighting
             crash_point("saved")
             if self._map.is_wasteful and self._rest is None:  # `_rest` would bring back whom it has not heard is gone
                 self._map.pack()
@@ -426,12 +435,19 @@ class SequencePartition:
             self._eviction.rolled_back()
 
     def apply(self, batch: RecordBatch) -> None:
-        """Committed changelog entries, on recovery.
+        """Committed changelog entries, on recovery. None are taken where the store is begun anew: see `position` then.
+
+        A decision of a person that the store does not know of: what it has may be what was forgotten by it, and the
+        nulls for that are compacted away after a day.
 
         Raises:
             StateError: an entry that Ratchet did not write.
         """
         self._opened()
+        if self._is_earlier and self.ownership.is_decided_in(batch):
+            self.log.warning("a person has decided since the local store was written; it is rebuilt from the changelog")
+            self.discard()
+            return
         batch = self.stretches.apply(self.ownership.apply(batch))
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
@@ -458,6 +474,7 @@ class SequencePartition:
 
     def restoring(self) -> None:
         """The changelog is about to be replayed to its end."""
+        self._is_earlier = self.position > 0
         if not self._restoring_from:  # else the last one was cut short, and this goes on with it
             self._restoring_from = self._time if self.position else 0
 
@@ -466,6 +483,7 @@ class SequencePartition:
 
         Who was evicted in between may be missing from the changelog already, and would be known here for ever.
         """
+        self._is_earlier = False
         behind, self._restoring_from = self._time - self._restoring_from if self._restoring_from else 0, 0
         if not self.is_bounded or behind <= NULLS_LAST_S:
             return True
@@ -485,10 +503,7 @@ class SequencePartition:
             forget: with a null for every identity
         """
         before = self.progress or Progress(0, 0, 0, 0)
-        entries: list[tuple[bytes, bytes | None]] = [
-            owner.pack(),
-            (PROGRESS, before._replace(next=position, epoch=NO_EPOCH).pack()),
-        ]
+        entries: list[tuple[bytes, bytes | None]] = [(PROGRESS, before._replace(next=position, epoch=NO_EPOCH).pack())]
         if (last := self.stretches.last) is not None:
             # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
             entries.append(Stretch(last.number + 1, True, position, position, 0, 0).pack())
@@ -496,6 +511,7 @@ class SequencePartition:
             self._save()
             with closing(self._opened().entries()) as known:
                 entries += [(key, None) for key, _ in known]
+        entries.append(owner.pack())  # the last: whoever knows the decision has seen all of it
         return encode_entries(entries, self.limit)
 
     def _where(self, batch: RecordBatch, index: int) -> str:

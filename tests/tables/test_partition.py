@@ -11,7 +11,7 @@ from fetched_records import Sent, fetched, named, stored
 from errors import StateError
 from tables import MAX_IDENTITY_BYTES, Evicted, Identity, Progress, SequencePartition, SequenceSource, reader_for
 from tables._store import Store
-from transport import RecordBatch, read_chunk
+from transport import Decision, Owner, RecordBatch, Sighting, read_chunk
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 CHANGELOG, PARTITION = "ratchet-events-changelog", 3
@@ -402,3 +402,47 @@ def test_a_full_disk_is_said_and_passes_without_a_restart(tmp_path: Path) -> Non
     lines = done.stdout.splitlines()
     assert len([line for line in lines if line.startswith(f"said {tmp_path / '0'}: RocksDB cannot")]) == 2
     assert lines[-2:] == ["1 True", "2 True"]
+
+
+def owner(*decisions: Decision) -> Owner:
+    return Owner("shop", "events", {}, {}, decisions)
+
+
+DECIDED = Decision("2026-11-22T12:00:00+00:00", "me@here", "resume --forget", "began anew", 12, 0)
+
+
+def test_a_store_of_before_a_decision_to_forget_is_rebuilt(
+    state: SequencePartition, other: SequencePartition, tmp_path: Path
+) -> None:
+    """A day later Kafka has compacted away the nulls by which the decision has forgotten everybody."""
+    log = Changelog()
+    state.ownership.claim(owner())
+    state.committed(log.append(state, work(state, 0, 5)))
+    other.apply(log.since(0))
+    forgotten = other.moved(owner(DECIDED), 0, forget=True)
+    log.data += stored(forgotten, log.end)
+    compacted = Changelog()
+    compacted.data = stored(partition(tmp_path / "empty").moved(owner(DECIDED), 0, forget=False), log.end)
+    state.restoring()
+    state.apply(compacted.since(state.position))
+    assert (state.position, len(state)) == (0, 0)
+    state.apply(compacted.since(0))
+    assert state.restored()
+    assert (state.input_position, len(state), state.owner) == (0, 0, owner(DECIDED))
+    # One that follows has the nulls, and has seen all of them when it knows the decision.
+    other.apply(log.since(other.position))
+    assert (other.input_position, len(other), other.owner) == (0, 0, owner(DECIDED))
+    other.restoring()
+    assert other.restored()
+    assert other.position > 0
+
+
+def test_where_the_changelog_was_looked_at_is_kept_also_where_nothing_follows(state: SequencePartition) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 5)))
+    state.close()
+    state.open()
+    state.sighted(Sighting(state.position + 1, 7))  # after the snapshot, as for a stream with seldom events
+    state.close()
+    state.open()
+    assert state.sighting == Sighting(state.position + 1, 7)
