@@ -188,5 +188,6 @@ def taken(topic: str, by: Claim, app: str, stream: str) -> TopicTaken:
     return TopicTaken(
         f"{topic}: is written by {by}; application {app!r}, stream {stream!r} would be a second writer, and events "
         "would count twice. If the application or the stream was renamed, put the old name back. To take the topic "
-        f"over for good, stop the other one and run `ratchet resume --stream {stream} --adopt --reason TEXT --execute`"
+        f"over for good, stop the other one and run `ratchet resume --stream {stream} --adopt --from latest "
+        "--reason TEXT --execute`"
     )

@@ -87,9 +87,9 @@ class StreamOwnership:
                 raise TopicTaken(f"stream {name}: {topic!r} is written by {by}. Name another topic in the settings")
 
     def others(self, changelog: str) -> set[str]:
-        """Applications other than this one that have claimed the output or the changelog."""
+        """Applications that have claimed the output or the changelog for another stream; this one may be among them."""
         known = (self._claims.get(topic) for topic in (self._stream.output, changelog))
-        return {each.app for each in known if each is not None} - {self._settings.app}
+        return {each.app for each in known if each is not None and not each.is_of(self._settings.app, self._name)}
 
     def refuse_others(self, changelog: str) -> None:
         """Refuse what another application or stream has claimed.
@@ -147,7 +147,7 @@ class StreamOwnership:
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never committed anything: "
                 "somebody else wrote them, and events may count twice. If the application or the stream was renamed, "
                 f"put the old name back. If they are meant to be there, run `ratchet resume --stream {name} --adopt "
-                "--reason TEXT --execute`"
+                "--from earliest|latest|OFFSET --reason TEXT --execute`"
             )
         return True
 

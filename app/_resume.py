@@ -15,14 +15,18 @@ from typing import Final
 
 import msgspec
 import structlog
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from app._claims import now, this_user
+from app._group import describe_group
+from app._group_rules import rules_of, why
 from app._names import earlier_transactional_id, policy_topic, transactional_id
 from app._ownership import StreamOwnership, names_of
 from app._topics import partition_counts, prepare_owners
 from app.settings import Settings
-from errors import Aborted, Fenced, SettingsError, TopicMissing, TopicTaken
+from errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
+from producers import explained
 from tables import SequencePartition
 from transport import (
     EARLIEST,
@@ -37,12 +41,15 @@ from transport import (
     end_hanging,
     find_hanging,
     id_text,
+    protocol_of,
 )
 
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 20
 """A lane that is halted takes its id over again every few seconds, and may do so in the middle of this."""
+MOST_DIGITS: Final = 19
+"""Of an offset, which is of 64 bits. Python refuses to read numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
 """bytes of a batch of entries; max.message.bytes of a topic is 1,048,588 unless somebody has changed it."""
 
@@ -125,30 +132,49 @@ class Resume:
         Raises:
             SettingsError: it has to be said where to begin, or that last sequences are to be forgotten.
         """
+        if self.wanted.adopt and len(numbers) < self.partitions:
+            raise SettingsError(
+                "--adopt is about a whole topic: without --partition. A partition that was left out would begin at "
+                "the earliest record, and everything in it would count twice"
+            )
         async with self._cluster() as cluster:
             plans = []
             for number in numbers:
                 with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
                     move = self._move(cluster, number, Path(folder))
-                    plans.append(await self._planned(cluster, move, number))
+                    try:
+                        await move.read()
+                        plan, _ = await self._planned(cluster, move, number)
+                    finally:
+                        move.close()
+                plans.append(plan)
             return plans
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
-        """Do it, partition by partition.
+        """Do it, partition by partition, once it is known of all of them that it can be done.
+
+        The claims come last: they let workers start, and those of an application that adopts would begin a partition
+        that is not moved yet at its earliest record. Who is stopped in between runs the command again.
 
         Raises:
             SettingsError: as `plan`.
             TopicTaken: somebody else that writes the output is at work.
             Fenced: a worker takes the partition over again and again.
         """
+        await self.plan(numbers)
+        await self._refuse_other_rules()
         prepare_owners(self._admin, self.settings)
         if self.wanted.adopt:
             self._refuse_while_others_work()
         by = this_user()
-        if self.wanted.adopt or self.ownership.is_stale(self.changelog):
-            self.ownership.claim(self.changelog, by, self.wanted.reason)
         async with self._cluster() as cluster:
-            return [await self._execute(cluster, number, by) for number in numbers]
+            plans = [await self._execute(cluster, number, by) for number in numbers]
+        is_whole = len(numbers) == self.partitions
+        if self.wanted.adopt or (is_whole and self.ownership.is_stale(self.changelog)):
+            self.ownership.claim(self.changelog, by, self.wanted.reason)
+        if self.wanted.adopt:
+            self._refuse_while_others_work()  # one that was being started has read the claims of before
+        return plans
 
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
         """Transactions that hang in what the lanes of these partitions write; ended, unless commit is None.
@@ -169,23 +195,28 @@ class Resume:
         return found
 
     async def _execute(self, cluster: Cluster, number: int, by: str) -> Plan:
-        for left in reversed(range(TRIES)):
-            with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-                move = self._move(cluster, number, Path(folder))
-                try:
-                    await move.take_over()
-                    plan = await self._planned(cluster, move, number)
-                    owner = await self._owner(cluster, move.state.owner, plan, by)
-                    await move.write(owner, plan.after, forget=plan.forget)
-                except (Fenced, Aborted) as error:
-                    if not left:
-                        raise
-                    log.info("a worker was quicker; trying again", partition=number, reason=str(error))
-                    continue
-                finally:
-                    move.close()
-            log.info("decision recorded", stream=self.name, partition=number, offset=plan.after, by=by)
-            return plan
+        with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
+            move = self._move(cluster, number, Path(folder))
+            try:
+                # Most of it before the lane is fenced: a lane that is at work comes back after a second or two.
+                await move.read()
+                for left in reversed(range(TRIES)):
+                    try:
+                        await move.take_over()
+                        await move.read()
+                        plan, owner = await self._planned(cluster, move, number)
+                        await move.write(
+                            self._decided(owner, move.state.owner, plan, by), plan.after, forget=plan.forget
+                        )
+                    except (Fenced, Aborted) as error:
+                        if not left:
+                            raise
+                        log.info("a worker was quicker; trying again", partition=number, reason=str(error))
+                        continue
+                    log.info("decision recorded", stream=self.name, partition=number, offset=plan.after, by=by)
+                    return plan
+            finally:
+                move.close()
         raise AssertionError  # the last try raises
 
     def _move(self, cluster: Cluster, number: int, folder: Path) -> PartitionMove:
@@ -204,17 +235,23 @@ class Resume:
             writes=(stream.output, stream.dead_letters, self.changelog),
         )
 
-    async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> Plan:
-        """What is there, compared with what the changelog says."""
-        await move.read()
-        owner = await self._owner(cluster, None, None, "")
+    async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
+        """What is there, compared with what the changelog says; and whose it would be, without the decision."""
+        owner = await self._owner(cluster)
         stored = move.state.owner
         found = stored.differences(owner) if stored else []
         here = owner.topics["input"]
         if move.committed_in not in (None, here.id):
             found.append(f"the group's offset is of the topic of id {move.committed_in}, and {here} is there now")
-        moved = any("its input was" in each or "the group's offset is of" in each for each in found)
-        before = None if moved else move.position
+        means_nothing = any("its input was" in each or "the group's offset is of" in each for each in found)
+        if not means_nothing and (lost := await move.lost()) is not None:
+            found.append(lost)
+            means_nothing = True
+        if others := self.ownership.others(self.changelog):
+            # Whatever this stream has counted: it does not know what the other has forwarded.
+            found.append(f"the topics are written by {' and '.join(sorted(others))}")
+            means_nothing = True
+        before = None if means_nothing else move.position
         first, end = [await cluster.offset(self.stream.input, number, which, "resume") for which in (EARLIEST, LATEST)]
         if any("it was judged with" in each for each in found) and not self.wanted.forget:
             raise SettingsError(
@@ -222,13 +259,15 @@ class Resume:
                 "nothing under the other: put the setting back, or add --forget to begin without them"
             )
         after = self._start(number, before, first, end)
-        return Plan(number, found, before, after, first, end, len(move.state), self.wanted.forget)
+        return Plan(number, found, before, after, first, end, len(move.state), self.wanted.forget), owner
 
     def _start(self, number: int, before: int | None, first: int, end: int) -> int:
         where = f"{self.stream.input}, partition {number}"
         match self.wanted.start:
             case None if before is not None and first <= before <= end:
                 return before
+            case None if before is None and first == end:
+                return end  # there is nothing else to choose
             case None:
                 known = "it is not known where to go on" if before is None else f"offset {before} is to be read next"
                 raise SettingsError(f"{where}: {known}, and the topic holds {first} to {end}. Say --from where")
@@ -237,33 +276,48 @@ class Resume:
             case "latest":
                 return end
             case text:
-                if not text.isdecimal() or not text.isascii() or not first <= int(text) <= end:
+                is_number = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+                if not is_number or not first <= int(text) <= end:
                     raise SettingsError(
                         f"{where}: --from takes earliest, latest or an offset from {first} to {end} (given: "
                         f"{text[:40]!r})"
                     )
                 return int(text)
 
-    async def _owner(self, cluster: Cluster, before: Owner | None, plan: Plan | None, by: str) -> Owner:
-        names = {
-            "input": self.stream.input,
-            "output": self.stream.output,
-            "changelog": self.changelog,
-            "policy": policy_topic(self.settings.app),
-        }
-        there = await cluster.topics(names.values())
-        topics = {part: OwnedTopic(name, id_text(there[name].id)) for part, name in names.items() if name in there}
-        decisions = before.decisions if before else ()
-        if plan is not None:
-            what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt
-            decisions += (Decision(now(), by, what, self.wanted.reason, plan.before, plan.after),)
-        return Owner(self.settings.app, self.name, self.stream.rule, topics, decisions)
+    async def _owner(self, cluster: Cluster) -> Owner:
+        """Whose it is with the topics that are there now. There may be no policy topic: nothing was ever said in it."""
+        names = {"input": self.stream.input, "output": self.stream.output, "changelog": self.changelog}
+        policy = policy_topic(self.settings.app)
+        there = await cluster.found(names.values())
+        if policy in (policies := await cluster.topics([policy])):
+            names["policy"], there = policy, there | policies
+        topics = {part: OwnedTopic(name, id_text(there[name].id)) for part, name in names.items()}
+        return Owner(self.settings.app, self.name, self.stream.rule, topics)
+
+    def _decided(self, owner: Owner, before: Owner | None, plan: Plan, by: str) -> Owner:
+        what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt
+        decision = Decision(now(), by, what, self.wanted.reason, plan.before, plan.after)
+        return msgspec.structs.replace(owner, decisions=(*(before.decisions if before else ()), decision))
+
+    async def _refuse_other_rules(self) -> None:
+        """Workers with another input have lanes of other transactional ids, which would go on behind this."""
+        group = await describe_group(self.bootstrap, self.settings)
+        if group.members and group.protocol and group.protocol != protocol_of(rules_of(self.settings)):
+            raise SettingsError(
+                f"workers of {self.settings.app!r} run with other settings than these: "
+                f"{why(rules_of(self.settings), group)}. Stop them first, or use their settings file"
+            )
 
     def _refuse_while_others_work(self) -> None:
         for app in self.ownership.others(self.changelog):
-            group = self._admin.describe_consumer_groups([app], request_timeout=30)[app].result()
+            try:
+                group = self._admin.describe_consumer_groups([app], request_timeout=30)[app].result()
+            except KafkaException as failure:
+                if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    continue
+                raise BrokerUnavailable(f"group {app!r} cannot be read: {explained(failure.args[0])}") from failure
             if group.members:
                 raise TopicTaken(
                     f"application {app!r} is at work ({len(group.members)} members in its group) and writes what "
-                    f"stream {self.name!r} would write. Stop it first"
+                    f"stream {self.name!r} would write. Stop it first, and run this once more"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from errors import LogTruncated, PositionLost
 from transport._by_id import NO_EPOCH
 from transport._changelog import Changelog
 from transport._cluster import Cluster, Committed
@@ -92,6 +93,29 @@ class PartitionMove:
         """Id of the topic that the group's offset is in, as text; None where it does not say."""
         found = OURS.fullmatch(self._committed.metadata) if self._committed else None
         return found["topic"] if found else None
+
+    async def lost(self) -> str | None:
+        """Why the position means nothing in the input as it is now, if it lost its end after it was read; else None."""
+        position = self.position
+        if position is None or position != self.state.input_position:
+            return None
+        topic_id = (await self.cluster.found([self.topic]))[self.topic].id
+        try:
+            await self.cluster.fetch(
+                self.topic,
+                self.partition,
+                position,
+                self._connection,
+                max_bytes=1,
+                max_wait_ms=0,
+                topic_id=topic_id,
+                last_epoch=self.state.progress_epoch,
+            )
+        except LogTruncated as error:
+            return str(error)
+        except PositionLost:
+            pass  # seen by the offsets that there are
+        return None
 
     async def write(self, owner: Owner, position: int, *, forget: bool) -> None:
         """Commit the decision, whose newest one stands in `owner`.

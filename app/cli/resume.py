@@ -110,11 +110,13 @@ def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: b
 
 
 def _numbers(partition: str | None, partitions: int, settings: Settings, name: str) -> list[int]:
+    from app._resume import MOST_DIGITS
     from errors import SettingsError
 
     if partition is None:
         return list(range(partitions))
-    if not (partition.isascii() and partition.isdecimal()) or int(partition) >= partitions:
+    is_number = partition.isascii() and partition.isdecimal() and len(partition) <= MOST_DIGITS
+    if not is_number or int(partition) >= partitions:
         topic = settings.streams[name].input
         raise SettingsError(
             f"--partition: {topic} has partitions 0 to {partitions - 1}, and no {partition[:20]!r}. Name one of them"

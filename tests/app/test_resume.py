@@ -228,6 +228,12 @@ def test_an_application_that_was_renamed_over_the_same_topics(
     refused = renamed.command("resume", *adopt)
     assert "is at work" in refused.stderr
     worker.stop()
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_consumer_groups([place.app])[place.app].result(30)  # as Kafka does with idle ones
+    # What is refused has not claimed anything: a worker would begin at the earliest record, and double all of them.
+    nowhere = renamed.command("resume", "--adopt", "--reason", "renamed", "--execute")
+    assert (nowhere.returncode, "Say --from where" in nowhere.stderr) == (2, True), nowhere.stderr
+    assert f"is written by application '{place.app}'" in renamed.command("worker").stderr
     resume(renamed, *adopt)
     worker = workers(renamed)
     worker.wait_for(lambda: "lane runs" in worker.text(), "the lane")
@@ -236,6 +242,10 @@ def test_an_application_that_was_renamed_over_the_same_topics(
     assert forwarded(place, output) == list(range(1, 121))
     back = place.command("worker")  # two do not take turns
     assert f"is written by application '{renamed.app}'" in back.stderr
+    worker.stop()
+    # Its own position of before means nothing: the other has forwarded what stands behind it.
+    nowhere = place.command("resume", "--adopt", "--reason", "and back", "--execute")
+    assert (nowhere.returncode, "Say --from where" in nowhere.stderr) == (2, True), nowhere.stderr
 
 
 def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]) -> None:
@@ -248,6 +258,8 @@ def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callabl
     for arguments, said in (
         (("--partition", "1"), "has partitions 0 to 0, and no '1'"),
         (("--partition", "x" * 200), "and no 'xxxx"),
+        (("--partition", "9" * 5000), "and no '9999"),
+        (("--from", "9" * 5000), "--from takes earliest"),
         (("--from", "4"), "--from takes earliest, latest or an offset from 0 to 3 (given: '4')"),
         (("--from", "-1"), "--from takes earliest"),
         (("--from", "٣"), "--from takes earliest"),
@@ -255,6 +267,9 @@ def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callabl
     ):
         done = place.command("resume", *arguments)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    other = site(tmp_path / "other", broker, app=place.app, more='sequence = "field:n"')
+    refused = other.command("resume", "--forget", "--reason", "a settings file of before", "--execute")
+    assert (refused.returncode, "run with other settings than these" in refused.stderr) == (2, True), refused.stderr
     # A lane that runs is moved as well: skipped ahead, and back.
     assert "2 offsets are read again" in resume(place, "--from", "1", "--reason", "look again", "--execute")
     served(place, worker, f"{place.app}.in", 3)

@@ -26,10 +26,10 @@ from test_lane import event, events, numbers
 
 from app._broker import EmbeddedBroker
 from producers import made_topic
-from tables import Progress
+from tables import Identity, Progress, SequencePartition
 from tables._ownership import Ownership
 from tables._store import PROGRESS
-from transport import LaneState, OwnedTopic
+from transport import LaneState, OwnedTopic, PartitionMove
 from transport import Owner as OwnerEntry
 
 MakeSite = Callable[..., Site]
@@ -189,6 +189,21 @@ async def test_an_input_that_lost_its_end_halts_the_lane_however_long_it_grows_a
     second.lane.start()
     await stays_halted(second, f"{site.input}, partition 0: was read up to offset 3 in leader epoch")
     assert site.output_values() == numbers(1, 3)
+    # `ratchet resume` finds it as well: the position fits by its number, and going on from it would skip records.
+    state = SequencePartition(site.folder / "resume", site.changelog, 0, Identity.PRODUCER, 1_000_000)
+    move = PartitionMove(
+        second.cluster,
+        state,
+        topic=site.input,
+        partition=0,
+        group=f"group-{site.input}",
+        ids=("", f"id-{site.input}"),
+        writes=(site.output, site.dead, site.changelog),
+    )
+    await move.read()
+    assert move.position == 3
+    assert "was read up to offset 3 in leader epoch" in (await move.lost() or "")
+    move.close()
 
 
 async def test_a_changelog_that_lost_its_end_halts_whoever_has_an_old_store(
