@@ -53,8 +53,16 @@ class Decision:
                 f"{where}: the job has committed since this was decided (up to {dict(stored)}). Stop it, and look again"
             )
 
-    def as_json(self, before: Mapping[int, int], after: Mapping[int, int]) -> str:
-        """One line, to be kept beside the offsets."""
+    def as_json(self, before: Mapping[int, int], after: Mapping[int, int], rules: tuple[str, str] = ("", "")) -> str:
+        """One line, to be kept beside the offsets.
+
+        Args:
+            before: offsets that were stored.
+            after: those that are now.
+            rules: the same of `rule_of`; it is kept where it has changed.
+        """
+        was, becomes = rules
+        changed = {"rule": {"before": json.loads(was), "after": json.loads(becomes)}} if was and was != becomes else {}
         return json.dumps(
             {
                 "at": self.at,
@@ -63,6 +71,7 @@ class Decision:
                 "from": self.source,
                 "before": {str(partition): offset for partition, offset in before.items()},
                 "after": {str(partition): offset for partition, offset in after.items()},
+                **changed,
             }
         )
 

@@ -25,11 +25,14 @@ from spark_sink._delta_sound import (
     generation_key,
     newest_generation,
     require_plain_log,
+    rule_actions,
     stored_offsets,
+    stored_rule,
     topic_key,
 )
 from spark_sink._folder import LocalFolder
 from spark_sink._parquet import require_files, stem, write_files
+from spark_sink._rule import require_rule, rule_of
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import (
     next_generation,
@@ -101,6 +104,8 @@ class DeltaStore:
         self._table_id, self._version = "", -1
         """Of the table that was opened, and of this holder's last entry in its log."""
         self._columns: dict[str, str] = {}
+        self._rule_actions: dict[str, int] = {}
+        """Of this holder's next commit; none where the log has them."""
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
@@ -130,7 +135,8 @@ class DeltaStore:
         """See `ResultStore.put`; the decision is in the entry's userMetadata, which DESCRIBE HISTORY shows."""
         table = self._existing()
         require_plain_log(table, self._folder)
-        taken, _ = self._take_over(table, generation, self._offset_actions(offsets), offsets, decision)
+        actions = self._offset_actions(offsets) | rule_actions(self._name, rule_of(self._shape))
+        taken, _ = self._take_over(table, generation, actions, offsets, decision)
         return taken
 
     def make(self, schema: StructType) -> None:
@@ -151,14 +157,23 @@ class DeltaStore:
         if table is not None:
             self._require_fits(table, schema)
 
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`."""
+        table = open_table(self._folder)
+        if table is not None:
+            self._require_rule(table)
+
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
+        self.require_rule()  # before the columns, which another kind may have others of
         table = self._open_or_create(schema)
         taken, stored = self._take_over(table, generation)
         self._table, self._generation = table, taken
         self._version = table.transaction_version(self._sound.version_key) or 0
         self._table_id = str(table.metadata().id)
         self._columns = _types(table.schema())
+        rule = rule_of(self._shape)
+        self._rule_actions = {} if stored_rule(table, self._name) == rule else rule_actions(self._name, rule)
         self._remove_staged(before=taken)
         return stored
 
@@ -196,7 +211,7 @@ class DeltaStore:
             self._refresh(table)
             self._require_unchanged(table, start)  # a successor removes what was staged before it
             raise
-        transactions = {self._generation_key: generation, **self._offset_actions(end)}
+        transactions = {self._generation_key: generation, **self._offset_actions(end), **self._rule_actions}
         _crash.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
             failure: DeltaError | OSError
@@ -218,7 +233,7 @@ class DeltaStore:
             raise StoreError(
                 f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
             )
-        self._version = attempt
+        self._version, self._rule_actions = attempt, {}
         _crash.passing("after-commit")
         if not self._shape.key:
             require_files(self._folder, written, f"Version {self._version} of the table names it")
@@ -286,6 +301,9 @@ class DeltaStore:
         if known.is_other(self._topic_identity):
             raise other_topic(self._topic, self._folder, self._stored(table), known, self._topic_identity)
 
+    def _require_rule(self, table: DeltaTable) -> None:
+        require_rule(self._folder, self._name, stored_rule(table, self._name), self._shape)
+
     # -- whether rows and offsets still belong together
 
     def _require_same_table(self) -> None:
@@ -331,9 +349,11 @@ class DeltaStore:
             if decision is None:
                 self._sound.require(table)
                 self._require_same_topic(table)
+                self._require_rule(table)
             else:
                 decision.require_seen(self._folder, self._stored(table))
-                note["resume"] = json.loads(decision.as_json(self._stored(table), offsets or {}))
+                rules = (stored_rule(table, self._name), rule_of(self._shape))
+                note["resume"] = json.loads(decision.as_json(self._stored(table), offsets or {}, rules))
             stored = self._stored(table) if offsets is None else dict(offsets)
             taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._folder}")
             try:

@@ -113,6 +113,32 @@ def require_plain_log(table: DeltaTable, folder: Folder) -> None:
         )
 
 
+CHUNK = 7
+"""Bytes of a text in one `txn` action, whose version is a signed 64-bit integer."""
+
+
+def _rule_key(job: str) -> str:
+    """Under which the log keeps how long the rule is; the names of its pieces begin so. No topic's begin so."""
+    return f"ratchet-sink/{job}/rule"
+
+
+def rule_actions(job: str, rule: str) -> dict[str, int]:
+    """The `txn` actions that keep a text of `rule_of`: they stay where entries of the log are cleaned up."""
+    data, key = rule.encode("ascii"), _rule_key(job)
+    pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+    return {key: len(data)} | {f"{key}.{n}": int.from_bytes(piece) for n, piece in enumerate(pieces)}
+
+
+def stored_rule(table: DeltaTable, job: str) -> str:
+    """The text again; empty: an earlier version has written the table, or nobody."""
+    key = _rule_key(job)
+    size, data = table.transaction_version(key) or 0, b""
+    while len(data) < size:
+        piece = table.transaction_version(f"{key}.{len(data) // CHUNK}") or 0
+        data += piece.to_bytes(min(size - len(data), CHUNK))
+    return data.decode("ascii")
+
+
 def topic_key(job: str, topic: str) -> str:
     """How the names of a job's `txn` actions for a topic begin."""
     return f"ratchet-sink/{job}/{topic}"

@@ -20,6 +20,7 @@ from spark_sink import _crash, _topic_id
 from spark_sink._columns import DELETED
 from spark_sink._decision import Decision, Held
 from spark_sink._parquet import stem, write_files
+from spark_sink._rule import require_rule, rule_of
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
 from spark_sink._store import (
     other_topic,
@@ -59,6 +60,8 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_offsets
 CREATE TABLE IF NOT EXISTS ratchet_sink_marks
     (result VARCHAR, job VARCHAR, topic VARCHAR, relation VARCHAR, topic_id VARCHAR NOT NULL, filled BOOLEAN NOT NULL,
      PRIMARY KEY (result, job, topic, relation));
+CREATE TABLE IF NOT EXISTS ratchet_sink_rules
+    (result VARCHAR, job VARCHAR, rule VARCHAR NOT NULL, PRIMARY KEY (result, job));
 CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
     (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
 """
@@ -143,6 +146,7 @@ class DuckDBStore:
             database.execute(BOOK)
             generation, before = self._newest(database) + 1, self._stored(database)
             decision.require_seen(self._path, before)
+            rules = (self._rule(database), rule_of(self._shape))
             database.execute(
                 "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
             )
@@ -150,7 +154,7 @@ class DuckDBStore:
             self._move(database, offsets)
             database.execute(
                 "INSERT INTO ratchet_sink_decisions VALUES (?, ?, ?, current_timestamp, ?)",
-                [*self._key, decision.as_json(before, offsets)],
+                [*self._key, decision.as_json(before, offsets, rules)],
             )
         return generation
 
@@ -173,6 +177,11 @@ class DuckDBStore:
                 if wanted is not None and found:
                     self._require_columns(database, table, to_arrow_schema(wanted))
 
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`."""
+        with self.reading() as database:
+            require_rule(self._path, self._name, self._rule(database), self._shape)
+
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`."""
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -182,6 +191,7 @@ class DuckDBStore:
         with self._writing() as database:
             database.execute(BOOK)
             self._require_sound(database)  # before a table that was dropped is made anew
+            require_rule(self._path, self._name, self._rule(database), self._shape)
             self._create_table(database, self._table, arrow)
             if self._rejects is not None:
                 self._create_table(database, self._rejected, to_arrow_schema(self._rejects))
@@ -303,6 +313,14 @@ class DuckDBStore:
             [self._table, self._name, self._topic],
         ).fetchall()
 
+    def _rule(self, database: DuckDBPyConnection) -> str:
+        if not self._newest(database) or not self._has(database, "ratchet_sink_rules"):
+            return ""
+        found = database.execute(
+            "SELECT rule FROM ratchet_sink_rules WHERE result = ? AND job = ?", [self._table, self._name]
+        ).fetchall()
+        return str(found[0][0]) if found else ""
+
     def _has_book(self, database: DuckDBPyConnection) -> bool:
         return self._has(database, "ratchet_sink_offsets")
 
@@ -346,7 +364,9 @@ class DuckDBStore:
         return [self._table, *([] if self._rejects is None else [self._rejected])]
 
     def _move(self, database: DuckDBPyConnection, end: Mapping[int, int]) -> None:
-        """Store these offsets, and which tables they belong to."""
+        """Store these offsets, which tables they belong to, and by which rule rows came there."""
+        rule = [self._table, self._name, rule_of(self._shape)]
+        database.execute("INSERT OR REPLACE INTO ratchet_sink_rules VALUES (?, ?, ?)", rule)
         for partition, offset in end.items():
             database.execute(
                 "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",

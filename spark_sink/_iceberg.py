@@ -31,6 +31,7 @@ from spark_sink._iceberg_lineage import (
 )
 from spark_sink._iceberg_merge import merged
 from spark_sink._parquet import FILE_NAME, require_files, stem, write_file, write_files
+from spark_sink._rule import require_rule, rule_of
 from spark_sink._shape import APPEND, Shape
 from spark_sink._store import (
     next_generation,
@@ -129,7 +130,7 @@ class IcebergStore:
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
         self._shape = shape
         self._generation_key = generation_key(name)
-        self._topic_key = f"ratchet-sink.{name}.{topic}"
+        self._topic_key, self._rule_key = f"ratchet-sink.{name}.{topic}", f"ratchet-sink-rule.{name}"
         self._generation: int | None = None
         self._table: Table | None = None
         self._schema: StructType | None = None
@@ -164,9 +165,13 @@ class IcebergStore:
         key = f"ratchet-sink-decisions.{self._name}"
         kept = [
             *json.loads(table.properties.get(key, "[]")),
-            json.loads(decision.as_json(self._stored(table), offsets)),
+            json.loads(decision.as_json(self._stored(table), offsets, (self._rule(table), rule_of(self._shape)))),
         ]
-        more = {key: json.dumps(kept[-DECISIONS_KEPT:]), self._topic_key: self._offset_entry(offsets)}
+        more = {
+            key: json.dumps(kept[-DECISIONS_KEPT:]),
+            self._topic_key: self._offset_entry(offsets),
+            self._rule_key: rule_of(self._shape),
+        }
         taken: int = self._take_over(table, generation, more, decision)
         return taken
 
@@ -188,8 +193,15 @@ class IcebergStore:
         if table is not None:
             self._require_columns(table, schema)
 
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`."""
+        table = self.existing()
+        if table is not None:
+            self._require_rule(table)
+
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
+        self.require_rule()  # before the columns, which another kind may have others of
         table = self._open_or_create(schema)
         self._generation = self._take_over(table, generation)
         self._table, self._schema = table, schema
@@ -227,7 +239,11 @@ class IcebergStore:
             written = write_files(dataframe, folder.inside(), wanted, stem(self._name, generation), folder.filesystem)
             rows = [f"{table.location()}/data/{name}" for name, _, _ in written]
             count = sum(rows for _, rows, _ in written)
-        properties = {self._generation_key: str(generation), self._topic_key: self._offset_entry(end)}
+        properties = {
+            self._generation_key: str(generation),
+            self._topic_key: self._offset_entry(end),
+            self._rule_key: rule_of(self._shape),
+        }
         _crash.passing("before-commit")
         for _ in range(COMMIT_ATTEMPTS):
             require_files(folder, written)  # a clean-up takes files that no snapshot names yet
@@ -288,6 +304,12 @@ class IcebergStore:
         if known.is_other(self._topic_identity):
             raise other_topic(self._topic, self._lake, stored, known, self._topic_identity)
 
+    def _rule(self, table: Table) -> str:
+        return str(table.properties.get(self._rule_key, ""))
+
+    def _require_rule(self, table: Table) -> None:
+        require_rule(self._lake, self._name, self._rule(table), self._shape)
+
     def _require_sound(self, table: Table) -> None:
         """Raise `RowsLost` where the table's rows are not those that its properties stand for."""
         if self._newest(table):
@@ -321,6 +343,7 @@ class IcebergStore:
             if decision is None:
                 self._require_sound(table)
                 self._require_same_topic(table)
+                self._require_rule(table)
             else:
                 decision.require_seen(self._lake, self._stored(table))
             taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._lake}")

@@ -177,8 +177,10 @@ def require_startable(job: Job, store: ResultStore) -> None:
     Raises:
         OptionRefused: columns and kind of result do not fit together.
         SchemaDiffers: the table is there with other columns.
+        RuleDiffers: its rows came there by another kind, key or sums.
         StoreError: the store cannot be read.
     """
+    store.require_rule()
     schema = job.recipe.known_schema()
     if schema is not None:
         store.require_fits(schema)

@@ -110,6 +110,10 @@ class PairedStore:
         self._rows.require_fits(schema)
         self._rejects.require_fits(self._rejects_schema)
 
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`; rejects are always appended."""
+        self._rows.require_rule()
+
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
         self._rejects.offsets()  # offsets of another topic are refused before anybody is fenced

@@ -15,6 +15,7 @@ from spark_sink._decision import Decision, Held
 from spark_sink._postgres_book import Book
 from spark_sink._postgres_tasks import commit_partitions, stage, textual
 from spark_sink._postgres_types import Column, column_types, names, spark_schema, table_parts
+from spark_sink._rule import require_rule, rule_of
 from spark_sink._shape import APPEND, COUNT_COLUMN, Shape
 from spark_sink._store import require_names, require_start, rows_lost
 from spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
@@ -69,7 +70,7 @@ class PostgresStore:
         self._rejected = table_parts(f"{table}_rejects")[-1]
         self._book = Book(url, password, table, name, topic, topic_identity)
         self._topic_identity = topic_identity
-        self._shape, self._rejects, self._in_tasks = shape, rejects, in_tasks
+        self._name, self._shape, self._rejects, self._in_tasks = name, shape, rejects, in_tasks
         self._generation: int | None = None
         self._columns: list[Column] = []
 
@@ -109,9 +110,22 @@ class PostgresStore:
                 self._book.forget(database)
                 self._book.move(database, offsets)
                 self._book.marks.note(database, self._relations)
-                self._book.marks.decide(database, decision.as_json(before, offsets))
+                rules = (self._rule(database), rule_of(self._shape))
+                self._book.marks.note_rule(database, rules[1])
+                self._book.marks.decide(database, decision.as_json(before, offsets, rules))
             self._book.end_sessions(database, generation - 1)
         return generation
+
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`."""
+        with self._book.database() as database:
+            self._require_rule(database)
+
+    def _rule(self, database: Database) -> str:
+        return self._book.marks.rule(database) if self._book.generation(database) else ""
+
+    def _require_rule(self, database: Database) -> None:
+        require_rule(self._book.where, self._name, self._rule(database), self._shape)
 
     @property
     def _relations(self) -> list[str]:
@@ -153,6 +167,7 @@ class PostgresStore:
             tables[self._rejected] = column_types(self._rejects)
         with self._book.database() as database:
             self._require_sound(database)  # before a table that was dropped is made anew
+            self._require_rule(database)  # before an index over another key
             with database.transaction():
                 self._book.create_tables(database, tables, self._shape.key)
             self._book.require_same_topic(database)  # a refusal ends nobody's sessions
@@ -160,6 +175,7 @@ class PostgresStore:
             with database.transaction():
                 self._book.require_same_topic(database)
                 generation = self._book.take_over(database)
+                self._require_rule(database)  # once more: the row of the job is ours until the transaction ends
                 stored = self._book.stored(database)
                 self._book.marks.note(database, self._relations)
             # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
@@ -182,6 +198,7 @@ class PostgresStore:
                 self._require_sound(database)
                 _crash.passing("before-write")
                 if self._in_tasks:
+                    self._note_rule(database, generation, start)
                     self._commit_in_tasks(database, dataframe, generation, start, end, rows)
                 else:
                     self._commit_staged(database, dataframe, generation, start, end, rejects, rows)
@@ -196,6 +213,15 @@ class PostgresStore:
     def close(self) -> None:
         """See `ResultStore.close`. No connection outlives a call."""
         self._generation = None
+
+    def _note_rule(self, database: Database, generation: int, start: dict[int, int]) -> None:
+        """Before the first task commits: whoever is killed amid them leaves rows of this rule."""
+        if self._rule(database):
+            return
+        with database.transaction():
+            self._book.lock(database)
+            self._book.require_holder(database, generation, start)
+            self._book.marks.note_rule(database, rule_of(self._shape))
 
     def _commit_in_tasks(
         self,
@@ -249,6 +275,7 @@ class PostgresStore:
                     database.execute(statement)
             self._book.move(database, end)
             self._book.marks.note(database, self._relations)
+            self._book.marks.note_rule(database, rule_of(self._shape))
             _crash.passing("in-commit")
 
     def _stage(

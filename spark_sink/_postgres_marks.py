@@ -27,6 +27,9 @@ CREATE_DECISIONS = (
 )
 
 TOPIC_ID = "SELECT max(topic_id) FROM {marks} WHERE result = {result} AND job = {job} AND topic = {topic}"
+CREATE_RULES = (
+    "CREATE TABLE IF NOT EXISTS {rules} (result text, job text, rule text NOT NULL, PRIMARY KEY (result, job))"
+)
 FORGET = "DELETE FROM {marks} WHERE result = {result} AND job = {job} AND topic = {topic}"
 NOTED = (
     "SELECT relation, oid, filenode, offsets_oid, filled FROM {marks} "
@@ -35,7 +38,7 @@ NOTED = (
 
 
 class Marks:
-    """The tables `ratchet_sink_marks` and `ratchet_sink_decisions`.
+    """The tables `ratchet_sink_marks`, `ratchet_sink_rules` and `ratchet_sink_decisions`.
 
     Args:
         book: of the job.
@@ -46,8 +49,8 @@ class Marks:
         self._book, self._topic_identity = book, topic_identity
 
     def create(self, database: Database) -> None:
-        """Make the two tables where they are not there."""
-        for statement in (CREATE_MARKS, CREATE_DECISIONS):
+        """Make the tables where they are not there."""
+        for statement in (CREATE_MARKS, CREATE_DECISIONS, CREATE_RULES):
             self._run(database, statement)
 
     def topic_id(self, database: Database) -> str:
@@ -104,6 +107,24 @@ class Marks:
                 return relation, f"table {relation} was emptied (TRUNCATE)"
         return "", ""
 
+    def rule(self, database: Database) -> str:
+        """By which rule the job has committed; empty: not noted."""
+        if not self._book.columns(database, "ratchet_sink_rules"):
+            return ""
+        found = self._run(database, "SELECT rule FROM {rules} WHERE result = {result} AND job = {job}")
+        return str(found[0][0]) if found else ""
+
+    def note_rule(self, database: Database, rule: str) -> None:
+        """Remember the rule, in the caller's transaction."""
+        from psycopg import sql
+
+        self._run(
+            database,
+            "INSERT INTO {rules} VALUES ({result}, {job}, {rule}) "
+            "ON CONFLICT (result, job) DO UPDATE SET rule = {rule}",
+            rule=sql.Literal(rule),
+        )
+
     def decide(self, database: Database, decision: str) -> None:
         """Keep who has decided what."""
         from psycopg import sql
@@ -131,5 +152,5 @@ class Marks:
         return bool(self._book.columns(database, "ratchet_sink_marks"))
 
     def _run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
-        known = {name: self._book.table(f"ratchet_sink_{name}") for name in ("marks", "decisions")}
+        known = {name: self._book.table(f"ratchet_sink_{name}") for name in ("marks", "rules", "decisions")}
         return self._book.run(database, statement, **known, **parts)

@@ -9,7 +9,7 @@ from typing import Any
 from spark_sink._decision import EARLIEST, LATEST, STORED, TABLE, Decision, Held, decide
 from spark_sink._plan import Extent, TopicPlanner, resume
 from spark_sink._store import ResultStore
-from spark_sink.errors import OptionRefused, SinkError
+from spark_sink.errors import OptionRefused, RuleDiffers, SinkError
 
 NAMED = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
 """Partitions and offsets, 0:100,1:90."""
@@ -91,6 +91,10 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
             trouble = str(error)
     elif not trouble:
         trouble = _trouble_of_topic(extent, held)
+    try:
+        store.require_rule()
+    except RuleDiffers as error:
+        trouble = " ".join(filter(None, [trouble, str(error)]))
     after = _wanted(source, held, extent)
     for partition, offset in after.items():
         if not extent.earliest[partition] <= offset <= extent.end[partition]:

@@ -80,11 +80,21 @@ class ResultStore(Protocol):
         """
         ...
 
+    def require_rule(self) -> None:
+        """Compare kind, key and sums with those that the job has committed by, without taking over.
+
+        Raises:
+            RuleDiffers: they are others.
+            StoreError: the store cannot be read.
+        """
+        ...
+
     def open(self, schema: StructType) -> dict[int, int]:
         """Take over with a new generation, which fences every older holder; make the table where there is none.
 
         Raises:
             SchemaDiffers: the table has other columns.
+            RuleDiffers: see `require_rule`.
             TopicRecreated: the stored offsets belong to another topic of the same name.
             RowsLost: see `offsets`.
             StoreError: the store cannot be read or written.
@@ -119,7 +129,9 @@ class ResultStore(Protocol):
         ...
 
     def put(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Store these offsets in place of those there are, because somebody has decided so; fences every holder.
+        """Store these offsets, and the rule of this store, in place of what there is, because somebody has decided so.
+
+        Fences every holder.
 
         Args:
             offsets: next offset of each partition; partitions that are not named have none.

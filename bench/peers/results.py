@@ -70,6 +70,9 @@ class NothingStore:
     def require_fits(self, schema: StructType) -> None:
         """There is nothing that it would have to fit."""
 
+    def require_rule(self) -> None:
+        """Nothing was committed by another one."""
+
     def open(self, schema: StructType) -> dict[int, int]:
         """Nothing is there."""
         return {}

@@ -13,7 +13,8 @@ from sites import Site
 from spark_sink import Job, Recipe, Shape, TopicPlanner, run_batch, run_stream, run_structured
 from spark_sink._columns import record_schema
 from spark_sink._command import EXIT_REFUSED, main
-from spark_sink.errors import OptionRefused, SchemaDiffers, SinkError
+from spark_sink._resume import carry_out, plan_resume
+from spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, SinkError
 
 NewTopic = Callable[..., str]
 
@@ -92,6 +93,19 @@ def test_columns_of_a_table_that_is_there(
         with pytest.raises(SchemaDiffers, match="column n"):
             start(other, planner, store, NoSpark(), 0.1, None)  # type: ignore[arg-type]
     assert store.generation() == generation
+
+    if "upsert" in site.kinds:  # the same columns by another rule
+        by_key = Recipe("who string, n long", Shape("upsert", ("who",)), rejects=site.rejects)
+        store = site.make("job", topic, planner.identity(), by_key.shape, rejects)
+        with pytest.raises(RuleDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
+            run(by_key)
+        for start in (run_stream, run_structured):
+            with pytest.raises(RuleDiffers):
+                start(Job(broker, topic, "job", by_key), planner, store, NoSpark(), 0.1, None)  # type: ignore[arg-type]
+        plan = plan_resume(store, planner, "stored", "why")
+        assert "is set to kind upsert (key who)" in plan.trouble
+        assert carry_out(plan, store) == generation + 1
+        run(by_key)
 
 
 def test_a_recipe_knows_its_columns_without_spark() -> None:

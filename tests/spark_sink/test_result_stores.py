@@ -5,17 +5,18 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import Site
+from sites import PostgresTasksSite, Site
 
 from spark_sink import Fenced, read_rows
+from spark_sink._decision import decide
 from spark_sink._shape import Shape, reduced, table_schema
-from spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, TopicRecreated
+from spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, StoreError, TopicRecreated
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 RECORD = "_partition int, _offset long, _value binary"
@@ -344,3 +345,56 @@ def test_rejects_are_in_the_same_commit(site: Site, frame: Frame, monkeypatch: p
     assert store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 2}, rejected) == 1
     assert site.rows(rejects=True) == [{"_partition": 0, "_offset": 1, "_value": b"\x00no json"}]
     assert seen(site) == [("a", 1)]
+
+
+KEYED = "_partition int, _offset long, who string, other string"
+
+
+def die_before_the_driver_commits(point: str) -> None:
+    if point == "before-commit":
+        raise Died
+
+
+def test_another_kind_or_key_of_the_same_columns_is_refused_until_somebody_decides(
+    site: Site, frame: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(site, PostgresTasksSite):
+        store = site.make()
+        store.open(ddl(KEYED))
+        monkeypatch.setattr("spark_sink._crash.passing", die_before_the_driver_commits)
+        with pytest.raises(Died):  # the tasks have committed
+            store.commit(frame((0, 0, "a", "x"), schema=KEYED), {0: 0}, {0: 1})
+        site.in_tasks = False
+        with pytest.raises(RuleDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
+            site.make(shape=Shape("upsert", ("who",))).require_rule()
+        return
+    first = Shape("upsert", ("who",))
+    site.make(shape=first).open(ddl(KEYED))
+    site.make().require_rule()  # nothing is committed yet
+    holder = site.make(shape=first)
+    holder.open(ddl(KEYED))
+    holder.commit(frame((0, 0, "a", "x"), schema=KEYED), {0: 0}, {0: 1})
+    for shape, said in [
+        (Shape(), "kind append"),
+        (Shape("upsert", ("other",)), r"kind upsert \(key other\)"),
+        (Shape("totals", ("who",), ("_offset",)), r"kind totals \(key who; sums _offset\)"),
+    ]:
+        store = site.make(shape=shape)
+        for use in (store.require_rule, partial(store.open, ddl(KEYED))):
+            with pytest.raises(RuleDiffers, match=rf"by kind upsert \(key who\), and is set to {said}\..* resume"):
+                use()
+        assert store.generation() == 2
+    holder.commit(frame((0, 1, "a", "y"), schema=KEYED), {0: 1}, {0: 2})  # nobody was fenced
+    assert [(row["who"], row["other"]) for row in site.rows()] == [("a", "y")]
+
+    neighbour = site.make("neighbour")  # of another name: its rule is its own
+    assert neighbour.open(ddl(KEYED)) == {}
+    append = site.make()
+    append.put({0: 2}, decide("stored", "why"))
+    with pytest.raises(Fenced):
+        holder.commit(frame(schema=KEYED), {0: 2}, {0: 3})
+    with pytest.raises(RuleDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
+        site.make(shape=first).open(ddl(KEYED))
+    assert append.open(ddl(KEYED)) == {0: 2}
+    append.commit(frame((0, 2, "b", "y"), schema=KEYED), {0: 2}, {0: 3})
+    assert sorted(row["who"] for row in site.rows()) == ["a", "b"]
