@@ -102,7 +102,14 @@ class PositionLost(TransportError):
 
 
 class LogTruncated(TransportError):
-    """A log lost its end after it was read; other records may stand at its offsets (KIP-320, KIP-595)."""
+    """A log lost its end after it was read; other records may stand at its offsets (KIP-320, KIP-595).
+
+    Attributes:
+        is_certain: a leader has said so by its epochs; False where it only does not know the epoch that was read in, as
+            one that was replaced does not
+    """
+
+    is_certain = False
 
 
 class RecordTooLarge(TransportError):

@@ -368,9 +368,10 @@ class Cluster:
                     await self._still(topic, topic_id)
                 raise_for(code)
                 if (parting := diverging(tags)) is not None:
-                    raise _truncated(
-                        topic, partition, position, last_epoch, f"epoch {parting.epoch} ends at {parting.end}"
-                    )
+                    instead = f"epoch {parting.epoch} ends at {parting.end}"
+                    error = _truncated(topic, partition, position, last_epoch, instead)
+                    error.is_certain = True
+                    raise error
                 return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end)
             except kafka.OffsetOutOfRangeError:
                 first = await self.offset(topic, partition, EARLIEST, connection)

@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from errors import Aborted, ChangelogLost, Fenced, OwnerDiffers, RatchetError, RecordTooLarge
+from errors import Aborted, ChangelogLost, Fenced, LogTruncated, OwnerDiffers, RatchetError, RecordTooLarge
 from transport import _owner as owners
 from transport._by_id import NO_EPOCH, TopicState, id_text
 from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
@@ -88,6 +88,8 @@ class Lane:
         self._position, self._epoch = 0, NO_EPOCH
         self._topics: dict[str, bytes] = {}
         """Ids of the topics by which this lane took over."""
+        self._truncated = ""
+        """What the input was found to have lost, for the changelog to keep."""
         self._replaced: RatchetError | None = None
         """What was noticed beside the lane's own work, and halts it."""
         self._limits_known = True
@@ -198,6 +200,9 @@ class Lane:
             # State of an earlier version, or of before a person's decision: from now on it says what it belongs to.
             self._producer.begin([(state.changelog, spec.partition)])
             await self._commit()
+        self._truncated = ""
+        if state.owner is not None and state.owner.broken:
+            raise LogTruncated(state.owner.broken)
 
     async def _compare(self) -> None:
         """Whether what is gone on from belongs to what is there now.
@@ -219,7 +224,8 @@ class Lane:
                 if name in self._topics and id_text(self._topics[name]) != claimed:
                     raise replaced(name, claimed, id_text(self._topics[name]))
         else:
-            now = msgspec.structs.replace(now, decisions=before.decisions)
+            broken = before.broken or self._truncated
+            now = msgspec.structs.replace(now, decisions=before.decisions, broken=broken)
             if differences := before.differences(now):
                 raise OwnerDiffers(
                     f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
@@ -282,16 +288,20 @@ class Lane:
     async def _fetch(self, position: int, epoch: int) -> RecordBatch:
         """epoch: of the batch before position."""
         spec = self.spec
-        fetched = await self.cluster.fetch(
-            spec.topic,
-            spec.partition,
-            position,
-            self._fetching,
-            max_bytes=FETCH_BYTES,
-            max_wait_ms=FETCH_WAIT_MS,
-            topic_id=self._topics[spec.topic],
-            last_epoch=epoch,
-        )
+        try:
+            fetched = await self.cluster.fetch(
+                spec.topic,
+                spec.partition,
+                position,
+                self._fetching,
+                max_bytes=FETCH_BYTES,
+                max_wait_ms=FETCH_WAIT_MS,
+                topic_id=self._topics[spec.topic],
+                last_epoch=epoch,
+            )
+        except LogTruncated as error:
+            self._truncated = str(error) if error.is_certain else ""
+            raise
         self.status.end = fetched.stable_end
         self._fetched_at = asyncio.get_running_loop().time()
         return read_chunk(

@@ -63,6 +63,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: how records are judged, by setting: "identity", "sequence", ...
     topics: by part; see `INPUT`
     decisions: the newest last
+    broken: what the input's log was found to have lost; "" where nothing was. Retention may take the evidence away,
+        and the halt must not end by that: only a person's decision clears it
     """
 
     app: str
@@ -70,6 +72,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: dict[str, str]
     topics: dict[str, Topic]
     decisions: tuple[Decision, ...] = ()
+    broken: str = ""
     format: int = FORMAT
 
     def pack(self) -> tuple[bytes, bytes]:

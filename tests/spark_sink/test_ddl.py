@@ -31,11 +31,11 @@ from spark_sink.errors import OptionRefused
         "user: string, in: int",
         "`a-b``c` long, `in` struct<at: timestamp, `x.y` array<map<string, decimal(5,2)>>>",
         "a decimal, b DECIMAL(9), c dec(9,2), d numeric(38,38)",
-        "a int NOT NULL, b int COMMENT 'it''s', c int not null comment \"x, y string\"",
+        "a int NOT NULL, b int COMMENT 'net', c int not null comment \"x, y string\"",
         "a struct<b int NOT NULL, c: string COMMENT 'x'>",
         "a ARRAY<ARRAY<INT>>, b map<int,array<struct<x:byte>>>",
         "array int, map string, struct long, comment int, `not` int",
-        "größe int, 1a int, _x int",
+        "a1 int, _x int",
         ", ".join(f"c{number} {name}" for number, name in enumerate(TYPES)),
     ],
 )

@@ -526,7 +526,9 @@ class Link:
             raise TopicReplaced(f"{topic}: was replaced")
         log = self.kafka.logs[topic, partition]
         if log.diverges(position, last_epoch):
-            raise LogTruncated(f"{topic}: lost its end")
+            error = LogTruncated(f"{topic}: lost its end")
+            error.is_certain = True
+            raise error
         if not log.start <= position <= log.end:
             raise PositionLost(f"{topic}: offset {position} is outside {log.start} to {log.end}")
         return log.fetch(position)

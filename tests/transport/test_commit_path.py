@@ -46,6 +46,8 @@ FOREIGN = 77
 ALL_POINTS = (*CRASH_POINTS, *SETTLEMENT_POINTS)
 POINTS_OF_A_TRANSACTION = ("judged", "produced", "logged", "offered", "committed")
 SLOTS = (0, 1)
+TAKEN_AWAY = (INPUT, OUTPUT, CHANGELOG, "the input's end", "unread input")
+"""A topic: it is deleted and created again."""
 PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
 MS_A_SECOND = 10**6
@@ -561,6 +563,91 @@ class CommitPath(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
+class TakenAway(CommitPath):
+    """Until something is taken away from under it; from then on nothing comes out any more, whatever else happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stands: tuple[list[Record], list[Record]] | None = None
+        """Output and dead letters when it was."""
+
+    @precondition(lambda self: self.stands is None and self.committed_offset > 0)
+    @precondition(lambda self: not (self._left_open or self.kafka.without_leader))
+    @rule(data=st.data(), what=st.sampled_from(TAKEN_AWAY))
+    def take_away(self, data: st.DataObject, what: str) -> None:
+        """While nobody works: what a worker has read before may still come out after."""
+        for slot in self._running():
+            if data.draw(st.booleans()):
+                self._stop(slot)
+            else:
+                self._running_worker(slot).power_off()
+                self._bury()
+        self.kafka.late.clear()
+        self.was_ahead = True
+        log, committed = self.kafka.logs[INPUT, 0], self.committed_offset
+        if what == "the input's end" and log.start < committed:
+            log.truncate(data.draw(st.integers(log.start, committed - 1)))
+            while log.end <= committed:
+                self._arrive(data)
+        elif what in ("the input's end", "unread input"):  # of what is read there is nothing left
+            self._arrive(data)
+            log.delete_before(log.end)
+        else:
+            self.kafka.recreate(what)
+            for _ in range(data.draw(st.integers(0, 9))):
+                self._arrive(data)
+        self.stands = self._came_out()
+        EVICTED_IN_ALL[what] += 1
+        self.start(slot=0)
+        self._stands_still(0)
+
+    def _running_worker(self, slot: int) -> Worker:
+        worker = self.workers[slot]
+        assert worker is not None
+        return worker
+
+    def _came_out(self) -> tuple[list[Record], list[Record]]:
+        return self.kafka.logs[OUTPUT, 0].committed(), self.kafka.logs[DEAD, 0].committed()
+
+    def _stands_still(self, slot: int) -> None:
+        """It halts with a sentence, and goes on halting."""
+        run(self.loop, asyncio.sleep(100))
+        status = self._running_worker(slot).lane.status
+        assert status.state is LaneState.HALTED, status
+        assert status.error is not None
+
+    @invariant()
+    def nobody_halts(self) -> None:
+        if self.stands is None:
+            super().nobody_halts()
+
+    @invariant()
+    def committed_is_what_the_oracle_says(self) -> None:
+        if self.stands is not None:
+            assert self._came_out() == self.stands
+        elif not self._left_open:
+            super().committed_is_what_the_oracle_says()
+
+    def teardown(self) -> None:
+        if self.stands is None:
+            return super().teardown()
+        try:
+            self.kafka.without_leader.clear()
+            self._bury()
+            for worker in filter(None, self.workers):
+                worker.forget_plans()
+            for slot in self._running():
+                self._stop(slot)
+            self.workers = [self._new_worker("last"), None]
+            run(self.loop, self._running_worker(0).start())
+            self._stands_still(0)
+            assert self._came_out() == self.stands
+            self._stop(0)
+        finally:
+            self.close()
+        return None
+
+
 CHECKS = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -582,6 +669,7 @@ class Forgetting(CommitPath):
     bounds_of_a_run = st.sampled_from([bounds for bounds in ANY_BOUNDS if bounds.inactive_s])
 
 
+@pytest.mark.timeout(900)  # three runs a second where nothing else runs; beside other tests far fewer
 @pytest.mark.parametrize(
     ("machine", "runs", "evicts"), [(Unbounded, 120, None), (Displacing, 45, "displaced"), (Forgetting, 45, "inactive")]
 )
@@ -589,6 +677,13 @@ def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | Non
     EVICTED_IN_ALL.clear()
     run_state_machine_as_test(machine, settings=settings(max_examples=runs, **CHECKS))
     assert evicts is None or EVICTED_IN_ALL[evicts] > 0
+
+
+@pytest.mark.timeout(900)
+def test_what_is_taken_away() -> None:
+    EVICTED_IN_ALL.clear()
+    run_state_machine_as_test(TakenAway, settings=settings(max_examples=40, **CHECKS))
+    assert all(EVICTED_IN_ALL[what] for what in TAKEN_AWAY)
 
 
 @pytest.mark.long
