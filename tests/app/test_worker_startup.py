@@ -43,13 +43,13 @@ def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypat
 
 @contextmanager
 def _slow_from_the_topics_on(folder: Path) -> Iterator[tuple[EmbeddedKafka, Site, Worker]]:
-    """A worker whose line is delayed as soon as it has made its topics: three for each stream, and that of policies."""
+    """A worker whose line is delayed as soon as it has made its topics: three for each stream, policies, and owners."""
     with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
         site = Site(kafka, folder / "site", workers=1, seed=1)
         try:
             worker = site.workers[0]
             worker.start()
-            site.wait_for(lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 1, "the topics")
+            site.wait_for(lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 2, "the topics")
             kafka.line(0, Line.DELAYED)
             yield kafka, site, worker
         finally:
