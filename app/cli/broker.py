@@ -40,9 +40,13 @@ def broker(
         stopping.set()
 
     def stop_at_end_of_input() -> None:
-        while os.read(sys.stdin.fileno(), 4096):
+        try:
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
+        except (OSError, ValueError):  # closed while it was read: as good as its end
             pass
-        stopping.set()
+        finally:
+            stopping.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from worker_process import ROOT
 
 from app.demo._events import count, excerpt
 from errors import SourceError
+from tests.app.worker_process import ROOT
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from worker_process import Site, WorkerProcess, read_all
 
 from app._group import Group
 from app._group_rules import rules_of, why
 from app.settings import Settings
+from tests.app.worker_process import Site, WorkerProcess, read_all
 from transport import protocol_of
 
 STREAM = """

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
-from worker_process import PATIENCE_S, Site, WorkerProcess, read_all
+
+from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 STREAM = """
 [streams.{stream}]

@@ -10,11 +10,11 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from worker_process import Site, WorkerProcess
 
 from app._topics import partition_counts
 from app.settings import load
 from producers import create_topic
+from tests.app.worker_process import Site, WorkerProcess
 
 STREAM = """
 [streams.orders]

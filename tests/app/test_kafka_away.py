@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from worker_process import Site, WorkerProcess
 
 from app._embedded import LET_IN_AGAIN_SOON, EmbeddedBroker, free_port
 from app._logging import KafkaAway
@@ -16,6 +15,7 @@ from app._status import WorkerStatus
 from app.cli import run
 from app.web._model import merge, without_kafka
 from tests.app.known_worker import partition, settings_for, table
+from tests.app.worker_process import Site, WorkerProcess
 
 STREAM = """
 [streams.orders]

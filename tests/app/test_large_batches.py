@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from worker_process import Site, WorkerProcess, read_all
+
+from tests.app.worker_process import Site, WorkerProcess, read_all
 
 MIB = 1 << 20
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Message, Producer
-from worker_process import Site, WorkerProcess, read_all
 
 from app._verify import verify
+from tests.app.worker_process import Site, WorkerProcess, read_all
 
 TABLES_TESTS = Path(__file__).parents[1] / "tables"
 

@@ -12,13 +12,13 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from worker_process import Site, WorkerProcess, read_all
 
 from app._policy import Effective, Origin, Policies, PolicyFollower, policy_key, policy_value
 from app._policy_topic import read_policies, write_policy
 from app.cli import cli
 from app.settings import Settings, StreamSettings
 from errors import PolicyLost, SettingsError
+from tests.app.worker_process import Site, WorkerProcess, read_all
 from transport import Cluster, Policy, RecordBatch, client_options, read_chunk
 
 GLOBAL, STREAM = policy_key(None), policy_key("events")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fetched import named_batch
 
 from app._lookup import Verdict, answer_of
 from app._producers import ProducersPage, list_producers, merge_pages, shown, with_published
@@ -15,6 +14,7 @@ from app._published import Published, _take
 from app._status import ProducerPartition, ProducersAnswer, ProducerStatus
 from producers import Progress
 from tables import Identity, Sequences, SequenceSource, reader_for
+from tests.app.fetched import named_batch
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from worker_process import Site, WorkerProcess, read_all
 
 from app._names import earlier_changelog_name
 from app._topics import COMPACTED
 from producers import made_topic
+from tests.app.worker_process import Site, WorkerProcess, read_all
 
 STREAM = """
 session_timeout_ms = 6000

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from worker_process import ROOT, Site, WorkerProcess
 
 from app._embedded import EmbeddedBroker, free_port
+from tests.app.worker_process import ROOT, Site, WorkerProcess
 
 PAGE = ROOT / "docs" / "guide" / "rights.md"
 ROW = re.compile(r"^\| (\w+) \| (topic|group|transactional id) \| `([\w/-]+)(\*?)` \| ([\w, ]+) \|", re.MULTILINE)

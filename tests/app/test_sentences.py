@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from worker_process import Site
 
 from app._status import StatusServer
 from app._worker import state_folder
@@ -15,6 +14,7 @@ from app.settings import Settings
 from app.web import WebServer
 from errors import SettingsError, SetupError
 from tests.app.known_worker import KnownWorker
+from tests.app.worker_process import Site
 
 STREAM = """
 [web]

@@ -9,7 +9,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
-from app._topics import changelog_name
+from app._names import changelog_name
 from app._verify import ExitCode, Skipped, verify
 from app._verify._skips import skipped_by_decision
 from tests.app.written_stream import NewTopic, Stage, record

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 from app._application import _bounds
 from app._names import changelog_name
@@ -22,6 +21,7 @@ from app._topics import COMPACTED, config_of, create, prepare
 from app.settings import Settings, StreamSettings
 from errors import SettingsError, TopicError
 from tables import Bounds
+from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 STREAM = """
 [streams.events]

@@ -7,11 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from test_compare import run
 
 from bench._compare import Comparison
 from bench._plot import plot
 from errors import BenchFailed
+from tests.bench.test_compare import run
 
 
 def test_every_subject_has_its_bars_and_figures(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
-from sites import Rows, Site
 
 from spark_sink import DeltaStore, Place, ResultStore
 from spark_sink._bucket import Bucket
 from spark_sink._shape import APPEND, Shape
+from tests.spark_sink.sites import Rows, Site
 
 
 @contextmanager

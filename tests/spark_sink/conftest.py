@@ -15,18 +15,18 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from bucket import BucketSite, s3_server
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from sites import LOCAL, SERVED, Site
 
 from app._jars import spark_jars
 from faults._postgres import PostgresServer, run_postgres
 from producers import PASSING
 from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session, write_package
 from spark_sink._columns import record_schema
+from tests.spark_sink.bucket import BucketSite, s3_server
+from tests.spark_sink.sites import LOCAL, SERVED, Site
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""

@@ -11,7 +11,8 @@ from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
-from sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
+
+from tests.spark_sink.sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
 
 
 def delete(site: Site, condition: str, *, rejects: bool = False) -> None:

@@ -17,13 +17,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
-from sites import Site
 
 from spark_sink import Outcome, Recipe, avro_values
 from spark_sink._avro import AvroValues, task
 from spark_sink._avro_task import CHUNK_BYTES, reader, whole
 from spark_sink._columns import NO_VALUE, NOT_PARSED, PARSED, STATE, record_schema
 from spark_sink.errors import OptionRefused
+from tests.spark_sink.sites import Site
 
 SCHEMA = {
     "type": "record",

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from sites import Site
 
 from spark_sink import Job, Recipe, Shape, TopicPlanner, run_batch, run_stream, run_structured
 from spark_sink._columns import record_schema
 from spark_sink._command import EXIT_REFUSED, main
 from spark_sink._resume import carry_out, plan_resume
 from spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, SinkError
+from tests.spark_sink.sites import Site
 
 NewTopic = Callable[..., str]
 

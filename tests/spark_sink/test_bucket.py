@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from bucket import BucketSite, s3_server
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -18,6 +17,7 @@ from spark_sink import DeltaStore, Fenced, IcebergStore, Place, Recipe, ResultSt
 from spark_sink._bucket import Bucket
 from spark_sink._shape import APPEND, Shape, reduced, table_schema
 from spark_sink.errors import OptionRefused, StoreError
+from tests.spark_sink.bucket import BucketSite, s3_server
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 

@@ -11,13 +11,13 @@ from threading import Event
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from sites import LOCAL, Site
 
 from spark_sink import Job, Outcome, Recipe, TopicPlanner, run_batch, run_stream
 from spark_sink._columns import record_schema, result_schema
 from spark_sink._infer import MAX_COLUMNS, sampled
 from spark_sink._plan import Extent
 from spark_sink.errors import KafkaUnavailable, OptionRefused
+from tests.spark_sink.sites import LOCAL, Site
 
 Write = Callable[..., None]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from sites import LOCAL, Site
 
 from spark_sink import Fenced, Place, Recipe, make_store
 from spark_sink._columns import record_schema
@@ -19,6 +18,7 @@ from spark_sink._open import rejects_place
 from spark_sink._pair import PairedStore
 from spark_sink._store import ResultStore
 from spark_sink.errors import SchemaDiffers, TopicRecreated
+from tests.spark_sink.sites import LOCAL, Site
 
 ROWS, REJECTS = "_partition int, _offset long", "_partition int, _offset long, _value binary"
 

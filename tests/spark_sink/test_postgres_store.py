@@ -11,12 +11,12 @@ import pytest
 from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import PostgresSite, PostgresTasksSite
 
 from faults._postgres import PostgresServer
 from spark_sink import Fenced, PostgresStore
 from spark_sink._postgres_tasks import commit_partitions, textual
 from spark_sink.errors import OptionRefused, StoreError
+from tests.spark_sink.sites import PostgresSite, PostgresTasksSite
 
 pytestmark = pytest.mark.postgres
 

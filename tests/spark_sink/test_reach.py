@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from sites import Site
 
 from spark_sink._parquet import write_files
 from spark_sink._store import require_reach
 from spark_sink.errors import OptionRefused, StoreError
+from tests.spark_sink.sites import Site
 
 NUMBERS = pa.schema([("id", pa.int64())])
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from sites import LOCAL, Site
 
 from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, avro_values, run_batch
 from spark_sink._columns import record_schema
 from spark_sink._recipe import function_transform, sql_transform
 from spark_sink.errors import OptionRefused, SparkFailed
+from tests.spark_sink.sites import LOCAL, Site
 
 AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import PostgresTasksSite, Site
 
 from spark_sink import Fenced, read_rows
 from spark_sink._decision import decide
 from spark_sink._shape import Shape, reduced, table_schema
 from spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, StoreError, TopicRecreated
+from tests.spark_sink.sites import PostgresTasksSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 RECORD = "_partition int, _offset long, _value binary"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from conftest import QUICK_JVM
 from deltalake import DeltaTable
 from psycopg import sql
-from standalone import HOSTS, Cluster, run_cluster, wait_for
 
 from faults._postgres import PostgresServer
 from spark_sink import PostgresStore
 from spark_sink._columns import record_schema
+from tests.spark_sink.conftest import QUICK_JVM
+from tests.spark_sink.standalone import HOSTS, Cluster, run_cluster, wait_for
 
 Write = Callable[..., None]
 

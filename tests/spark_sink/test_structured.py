@@ -15,7 +15,6 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from sites import Site
 
 from spark_sink import (
     DeltaStore,
@@ -39,6 +38,7 @@ from spark_sink._columns import record_schema
 from spark_sink._plan import Extent
 from spark_sink._recipe import Transform, sql_transform
 from spark_sink.errors import OptionRefused
+from tests.spark_sink.sites import Site
 
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from damage import add_column, moment, put_back
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, Transaction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import LOCAL, DeltaSite, IcebergSite, Site
 
 from spark_sink import DeltaStore, Fenced
 from spark_sink._decision import decide
 from spark_sink._shape import Shape, reduced, table_schema
 from spark_sink._store import ResultStore
 from spark_sink.errors import OptionRefused, RowsLost, SchemaDiffers, StoreError
+from tests.spark_sink.damage import add_column, moment, put_back
+from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 RECORD = "_partition int, _offset long, _value binary"

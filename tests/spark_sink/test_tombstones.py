@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
-from sites import LOCAL, Site
 
 from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, recount
 from spark_sink._recipe import sql_transform
+from tests.spark_sink.sites import LOCAL, Site
 
 Cook = Callable[..., Outcome]
 Write = Callable[..., None]

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 
 import pytest
 from pyspark.sql import SparkSession
-from sites import LOCAL, Site
 
 from spark_sink import Job, Outcome, Recipe, Shape, TopicPlanner, avro_values, run_batch
 from spark_sink._columns import record_schema
 from spark_sink._figures import Figures
 from spark_sink._metrics import write_file
 from spark_sink._recipe import sql_transform
+from tests.spark_sink.sites import LOCAL, Site
 
 Write = Callable[..., None]
 Cook = Callable[..., tuple[Outcome, Figures]]

@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from sites import LOCAL, DeltaSite, IcebergSite, PostgresSite, Site
 
 from spark_sink import Orphan, vacuum
 from spark_sink._command import EXIT_OK, EXIT_REFUSED, main
 from spark_sink._shape import Shape, reduced, table_schema
 from spark_sink.errors import StoreError
+from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, PostgresSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 EVERYTHING = -60.0

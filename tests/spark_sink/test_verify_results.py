@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import typer
 from pyspark.sql import SparkSession
-from sites import Site
 from typer.testing import CliRunner
 
 from app._results import recipe_of
@@ -23,6 +22,7 @@ from spark_sink import Job, Outcome, TopicPlanner, run_batch
 from spark_sink._columns import record_schema
 from tests.app.written_stream import NewTopic, Stage, record
 from tests.spark_sink.damage import change, delete, repeat
+from tests.spark_sink.sites import Site
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)

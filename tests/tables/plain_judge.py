@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fetched_records import Sent
+from tests.tables.fetched_records import Sent
 
 
 class PlainJudge:

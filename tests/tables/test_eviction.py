@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from aiokafka.record.util import calc_crc32c_py
-from fetched_records import Sent, fetched, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -17,6 +16,7 @@ from structlog.testing import capture_logs
 from tables import Bounds, Evicted, Identity, LastSequences, SequencePartition, SequenceSource, reader_for
 from tables import _eviction as eviction
 from tables._store import Store
+from tests.tables.fetched_records import Sent, fetched, stored
 from transport import EncodedBatch, RecordBatch, read_chunk
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))

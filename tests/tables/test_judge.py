@@ -5,16 +5,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from fetched_records import Sent, fetched, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_judge import PlainJudge, sequence_of
 
 from tables import MAX_IDENTITY_BYTES, PRODUCER_HEADER, REASONS, SEQUENCE_HEADER, SEQUENCE_MAX, reader_for
 from tables import _kernels as kernels
 from tables._map import FIRST_SLOTS, LastSequences
 from tables._sequences import Reader
 from tables._spec import SequenceForm, SequenceSource
+from tests.tables.fetched_records import Sent, fetched, named
+from tests.tables.plain_judge import PlainJudge, sequence_of
 
 VERDICTS = ("fresh", "duplicate", "invalid")
 BY = {"partition": kernels.BY_PARTITION, "key": kernels.BY_KEY, "producer": kernels.BY_PRODUCER}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fetched_records import Sent, fetched, named
 from structlog.testing import capture_logs
 
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequencePartition, SequenceSource, reader_for
+from tests.tables.fetched_records import Sent, fetched, named
 
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
 FAR = 2**40 + 1

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fetched_records import Sent, fetched, named, stored
 
 from errors import StateError
 from tables import MAX_IDENTITY_BYTES, Evicted, Identity, Progress, SequencePartition, SequenceSource, reader_for
 from tables._store import Store
+from tests.tables.fetched_records import Sent, fetched, named, stored
 from transport import Decision, Owner, RecordBatch, Sighting, read_chunk
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))

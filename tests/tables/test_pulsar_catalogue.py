@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fetched_records import Sent, fetched, named, stored
 
 from app._lookup import verdict_of
 from tables import Bounds, Evicted, Identity, SequencePartition, SequenceSource, reader_for
+from tests.tables.fetched_records import Sent, fetched, named, stored
 from transport import Policy, read_chunk
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))

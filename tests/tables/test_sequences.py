@@ -1,16 +1,17 @@
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
-from fetched_records import Sent, fetched
+import structlog
+import structlog.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app._verify._rule import RecordView, Rule
 from errors import SettingsError
 from tables import REASONS, SEQUENCE_MAX, Identity, SequenceSource, reader_for
+from tests.tables.fetched_records import Sent, fetched
 
 DEEP = b'{"n": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
@@ -277,15 +278,16 @@ def test_what_a_users_function_returns(extractors: str, function: str, meaning: 
 
 
 def test_a_function_that_fails_once_leaves_the_other_records_alone(
-    extractors: str, capsys: pytest.CaptureFixture[str]
+    extractors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tables._sequences.log", structlog.get_logger())  # whatever another test has set up
     reader = reader_for(SequenceSource.parse(f"function:{extractors}:key_length"))
-    sequences, reasons = reader(fetched([Sent(b"a"), Sent(None), Sent(b"abc")], start=70))
+    with structlog.testing.capture_logs() as said:
+        sequences, reasons = reader(fetched([Sent(b"a"), Sent(None), Sent(b"abc")], start=70))
     assert sequences.tolist() == [1, -1, 3]
     assert [REASONS[reason] for reason in reasons] == ["", "extractor-failed", ""]
-    said = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert "offset=71" in said
-    assert "TypeError" in said
+    assert [line["offset"] for line in said] == [71]
+    assert "TypeError" in said[0]["reason"]
 
 
 @pytest.mark.parametrize(

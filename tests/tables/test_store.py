@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from fetched_records import Sent, fetched
 
 from errors import StateError, StateFolderInUse, StoreDamaged
 from tables import Identity, Progress, SequencePartition, SequenceSource, reader_for
 from tables._store import PROGRESS, Store
+from tests.tables.fetched_records import Sent, fetched
 
 WRITER = """
 import sys

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fetched_records import Sent, fetched, named, stored
 
 from errors import StateError
 from tables import Stretch
 from tables._stretches import Stretches
+from tests.tables.fetched_records import Sent, fetched, named, stored
 from transport import Policy, RecordBatch, read_chunk
 
 ON, OFF = Policy(True, 5), Policy(False, 6)

@@ -4,10 +4,10 @@ from pathlib import Path
 import faust
 import pytest
 from faust.types import TP
-from fetched_records import Sent, fetched
 
 from errors import StateError
 from tables import Identity, Sequences, SequenceSource, SequenceTable, reader_for
+from tests.tables.fetched_records import Sent, fetched
 
 CHANGELOG = "ratchet-events-changelog"
 

@@ -7,12 +7,12 @@ from itertools import count
 
 import numpy as np
 import pytest
-from fetched_records import fetched, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tables import DUPLICATE, FRESH, INVALID, Activity, Tally
 from tables._tally import MOST_IN_A_BATCH, SAMPLE
+from tests.tables.fetched_records import fetched, named
 from transport import _kernels as records
 
 NAMES = [b"a", b"b", b"aa", b"\xff", b"a\0", *(b"%d" % i for i in range(20))]

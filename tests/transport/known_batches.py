@@ -6,8 +6,8 @@ import struct
 from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from slow_reading import SlowRecord, slow_crc32c
 
+from tests.transport.slow_reading import SlowRecord, slow_crc32c
 from transport import RecordBatch
 from transport import _kernels as kernels
 from transport._compression import compress_into

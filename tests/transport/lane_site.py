@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from kafka_side import Read, create_topic, has_open_transaction, read_topic, until, values
 
 from agents import deduplicate
 from tables import Bounds, Identity, LastSequence, Sequences, SequenceSource, reader_for
+from tests.transport.kafka_side import Read, create_topic, has_open_transaction, read_topic, until, values
 from transport import Cluster, Delivery, Lane, LaneSpec, client_options
 from transport._cluster import LATEST
 

@@ -29,9 +29,9 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.protocol.types import CompactArray, Int16
 from aiokafka.record.default_records import DefaultRecordBatch
-from known_batches import HEAD, marker, stamped
 
 from errors import LogTruncated, PositionLost, TopicReplaced
+from tests.transport.known_batches import HEAD, marker, stamped
 from transport._by_id import TopicState
 from transport._cluster import EARLIEST, Committed, Fetched
 from transport._describe import TAGS, TEXT, DescribeTransactionsRequest

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from memory_kafka import Fate, Link, MemoryKafka, PowerOff
 from rocksdict import Checkpoint
 
 from agents import deduplicate
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Bounds, Identity, Sequences, SequenceSource, reader_for
+from tests.transport.memory_kafka import Fate, Link, MemoryKafka, PowerOff
 from transport import Delivery, Lane, LaneSpec, Policy
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"

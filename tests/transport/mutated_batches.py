@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
-from known_batches import APPEND_TIME, COMPRESSIONS, HEAD, TRANSACTIONAL, Source, encode, marker, packed
-from slow_reading import decompress
 
+from tests.transport.known_batches import APPEND_TIME, COMPRESSIONS, HEAD, TRANSACTIONAL, Source, encode, marker, packed
+from tests.transport.slow_reading import decompress
 from transport._encoding import varint
 
 NAME, OTHER = "ratchet-sequence", "ratchet-producer"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from kafka_side import Read
-from lane_site import PRODUCER, SEQUENCE, Site
 
 from app._application import _partition_status
 from tables import Bounds, Evicted
+from tests.transport.kafka_side import Read
+from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 
 
 def event(name: bytes, sequence: int) -> Read:

@@ -8,9 +8,9 @@ from aiokafka import errors as kafka
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
-from kafka_side import delete_before, read_topic
 
 from errors import BrokerUnavailable, PositionLost
+from tests.transport.kafka_side import delete_before, read_topic
 from transport import Cluster, client_options, read_chunk
 from transport._cluster import EARLIEST, LATEST, TRANSACTION, Fetched, explained, raise_for
 from transport._transaction import TransactionalProducer

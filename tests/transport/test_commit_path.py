@@ -32,12 +32,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from known_batches import HEAD, Source, encode
-from memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
-from modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Bounds, Evicted, Identity, Progress, Stretch
 from tables._store import EVICTED, PROGRESS, Store
+from tests.transport.known_batches import HEAD, Source, encode
+from tests.transport.memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
+from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
 from transport import CRASH_POINTS, SETTLEMENT_POINTS, LaneState
 from transport._transaction_requests import OURS
 

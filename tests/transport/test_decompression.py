@@ -5,9 +5,9 @@ import cramjam
 import numpy as np
 import pyarrow as pa
 import pytest
-from known_batches import COMPRESSIONS, Source, encode, marker, packed, seal, with_field
 
 from errors import BatchTooLarge
+from tests.transport.known_batches import COMPRESSIONS, Source, encode, marker, packed, seal, with_field
 from transport import read_chunk
 from transport._decompression import TooLarge, decompress_into
 from transport._record_batch import BATCH_MOST

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 from aiokafka.record import MemoryRecords
-from known_batches import COMPRESSIONS, Source, encode
-from slow_reading import read_slowly
 
 from errors import RecordTooLarge
+from tests.transport.known_batches import COMPRESSIONS, Source, encode
+from tests.transport.slow_reading import read_slowly
 from transport import EncodedBatch, Header, RecordBatch, entry_batch, forward, pack_entries, read_chunk
 from transport._encoding import with_headers
 from transport._kernels import HEADER_SIZE

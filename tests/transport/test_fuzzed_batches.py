@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from known_batches import columns_of, wanted, wanted_slowly
-from mutated_batches import ABORTED, NAME, OTHER, Mutated, mutate
-from slow_reading import Reading, Unreadable, decompress, read_slowly
 
 from errors import BatchTooLarge, CorruptBatch
+from tests.transport.known_batches import columns_of, wanted, wanted_slowly
+from tests.transport.mutated_batches import ABORTED, NAME, OTHER, Mutated, mutate
+from tests.transport.slow_reading import Reading, Unreadable, decompress, read_slowly
 from transport import RecordBatch, read_chunk
 from transport import _decompression as decompression
 from transport import _kernels as kernels

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
-from kafka_side import has_open_transaction, read_topic, until
 
+from tests.transport.kafka_side import has_open_transaction, read_topic, until
 from transport import Cluster, end_hanging, find_hanging
 from transport._cluster import LATEST
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from known_batches import (
+
+from errors import BatchTooLarge, CorruptBatch
+from tests.transport.known_batches import (
     COMPRESSIONS,
     HEAD,
     Source,
@@ -18,9 +20,7 @@ from known_batches import (
     wanted_slowly,
     with_field,
 )
-from slow_reading import SlowRecord, Unreadable, decompress, read_slowly, slow_crc32c
-
-from errors import BatchTooLarge, CorruptBatch
+from tests.transport.slow_reading import SlowRecord, Unreadable, decompress, read_slowly, slow_crc32c
 from transport import RecordBatch, forward, read_chunk
 from transport import _kernels as kernels
 from transport._encoding import varint

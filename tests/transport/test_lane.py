@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka_side import Read, commit_by_hand, commit_with_metadata, create_topic, delete_before, read_topic, until
-from lane_site import PRODUCER, SEQUENCE, Site
 
 from app._broker import EmbeddedBroker
 from tables import LastSequence
+from tests.transport.kafka_side import (
+    Read,
+    commit_by_hand,
+    commit_with_metadata,
+    create_topic,
+    delete_before,
+    read_topic,
+    until,
+)
+from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 from transport import LaneState
 from transport._lane import WORTH_A_COMMIT
 

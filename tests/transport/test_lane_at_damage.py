@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from kafka_side import Read, until
-from lane_site import PRODUCER, SEQUENCE, Site
 
 from app._broker import EmbeddedBroker
+from tests.transport.kafka_side import Read, until
+from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 from transport import LaneState
 
 NOW_MS = int(time.time() * 1000)

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from kafka_side import Read, read_topic, until, values
-from lane_site import PRODUCER, SEQUENCE, Owner, Site
 
 from faults._kafka import EmbeddedKafka
 from faults._proxy import Proxy
+from tests.transport.kafka_side import Read, read_topic, until, values
+from tests.transport.lane_site import PRODUCER, SEQUENCE, Owner, Site
 from transport import Cluster, client_options
 from transport._cluster import LATEST, TRANSACTION
 from transport._lane import Lane

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from memory_kafka import Fate, Link, MemoryKafka
-from modelled_worker import INPUT, OUTPUT, VirtualLoop, run
-from test_commit_path import CommitPath, Protocol, Record, Sent
-from test_transaction import batch_of
 
 from errors import TransactionError
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from tests.transport.memory_kafka import Fate, Link, MemoryKafka
+from tests.transport.modelled_worker import INPUT, OUTPUT, VirtualLoop, run
+from tests.transport.test_commit_path import CommitPath, Protocol, Record, Sent
+from tests.transport.test_transaction import batch_of
 from transport._transaction import TransactionalProducer
 from transport._transaction_requests import TransactionRequests
 

@@ -2,7 +2,9 @@ import random
 import struct
 
 import pytest
-from known_batches import (
+
+from errors import CorruptBatch
+from tests.transport.known_batches import (
     APPEND_TIME,
     COMPRESSIONS,
     TRANSACTIONAL,
@@ -13,9 +15,7 @@ from known_batches import (
     seal,
     with_field,
 )
-from slow_reading import read_slowly
-
-from errors import CorruptBatch
+from tests.transport.slow_reading import read_slowly
 from transport import Header, RecordBatch, read_chunk
 from transport._encoding import varint
 

@@ -18,13 +18,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kafka_side import read_topic, values
-from test_transaction import batch_of
-from test_transaction import commit as commit_to
 
 from app._embedded import EmbeddedBroker
 from errors import Aborted, TransactionError
 from faults._kafka import EmbeddedKafka
+from tests.transport.kafka_side import read_topic, values
+from tests.transport.test_transaction import batch_of
+from tests.transport.test_transaction import commit as commit_to
 from transport import Cluster, client_options, end_hanging, find_hanging
 from transport._cluster import GROUP, LATEST, TRANSACTION
 from transport._settlement import OpenAt, Unsettled

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from kafka_side import create_topic, until
 from structlog.testing import capture_logs
 
 from tables import Bounds, Identity, SequencePartition
+from tests.transport.kafka_side import create_topic, until
 from transport import Cluster, Standby, client_options, pack_entries
 from transport import _changelog as changelog
 

@@ -20,15 +20,15 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from kafka_side import LIMIT_S, until
-from lane_site import Owner, Site
-from test_lane import event, events, numbers
 
 from app._broker import EmbeddedBroker
 from producers import made_topic
 from tables import Identity, Progress, SequencePartition
 from tables._ownership import Ownership
 from tables._store import PROGRESS
+from tests.transport.kafka_side import LIMIT_S, until
+from tests.transport.lane_site import Owner, Site
+from tests.transport.test_lane import event, events, numbers
 from transport import LaneState, OwnedTopic, PartitionMove
 from transport import Owner as OwnerEntry
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from kafka_side import create_topic, read_topic, values
-from known_batches import Source, encode
 
 from app._broker import EmbeddedBroker
 from errors import Aborted, Fenced, RecordTooLarge, TransactionError
+from tests.transport.kafka_side import create_topic, read_topic, values
+from tests.transport.known_batches import Source, encode
 from transport import Cluster, EncodedBatch, client_options, forward, read_chunk
 from transport._cluster import LATEST
 from transport._settlement import last_end
