@@ -221,7 +221,9 @@ class Resume:
 
     def _move(self, cluster: Cluster, number: int, folder: Path) -> PartitionMove:
         stream, app = self.stream, self.settings.app
-        state = SequencePartition(folder / "store", self.changelog, number, stream.identity, CHANGELOG_BYTES)
+        room = self.settings.state_memory_mb << 20
+        store = folder / "store"
+        state = SequencePartition(store, self.changelog, number, stream.identity, CHANGELOG_BYTES, lambda: room)
         return PartitionMove(
             cluster,
             state,

@@ -15,6 +15,7 @@ import structlog
 from numpy.typing import NDArray
 
 from errors import StateError, StoreDamaged
+from tables import _forgetting as forgetting
 from tables import _kernels as kernels
 from tables._eviction import NULLS_LAST_S, Bounds, Eviction
 from tables._invalid_share import RecentShare
@@ -118,6 +119,8 @@ class SequencePartition:
         self._stored_sighting: Sighting | None = None
         self._is_earlier = False
         """Whether a replay goes on from what was here before it began."""
+        self._forgets = False
+        """Whether the identities in the store are to go with the next snapshot."""
         self._saved_at, self._later = 0.0, 1.0
 
     @property
@@ -193,7 +196,7 @@ class SequencePartition:
         store, self._map, self._beyond, position, self.progress, self.evicted, self.stretches, self._time = found
         self.ownership = Ownership(store.owner, store.sighting)
         self._stored_sighting = store.sighting
-        self.position, self._store = position, store
+        self.position, self._store, self._forgets = position, store, False
         self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
         self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
         if self._beyond and self._beyond * RESIDENT_BYTES <= self.room():
@@ -409,10 +412,11 @@ class SequencePartition:
             stands_for = self.position, len(self), self._time if self.is_bounded else None, self.sighting
             try:
                 entries = chain(self._map.unsaved_entries(), self.stretches.unsaved_entries(), totals)
-                self._opened().write(entries, *stands_for)
+                self._opened().write(entries, *stands_for, forget=self._forgets)
             except StateError:
                 self._release()  # the next `open` is a fresh start
                 raise
+            self._forgets = False
             self._map.saved()
             self.stretches.saved()
             self.ownership.saved()
@@ -437,8 +441,8 @@ class SequencePartition:
     def apply(self, batch: RecordBatch) -> None:
         """Committed changelog entries, on recovery. None are taken where the store is begun anew: see `position` then.
 
-        A decision of a person that the store does not know of: what it has may be what was forgotten by it, and the
-        nulls for that are compacted away after a day.
+        Where there is a decision of a person that the store does not know of, it is of before that, whatever its
+        position says.
 
         Raises:
             StateError: an entry that Ratchet did not write.
@@ -449,6 +453,10 @@ class SequencePartition:
             self.discard()
             return
         batch = self.stretches.apply(self.ownership.apply(batch))
+        if (remaining := forgetting.remaining(batch)) is not None:
+            self._forget_rest()
+            self._map, self._beyond, self._forgets = self._empty_map(), 0, True
+            batch = remaining
         if self._beyond:
             self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
         damaged, progress, evicted = self._map.load(batch, saved=False, since=self._time)
@@ -470,7 +478,10 @@ class SequencePartition:
         if self.is_bounded and batch.count:
             self._time = max(self._time, int(batch.timestamps[-1]) // 1000)
         self.position = batch.next
-        self._save_in_time()
+        if self._forgets:
+            self._save()
+        else:
+            self._save_in_time()
 
     def restoring(self) -> None:
         """The changelog is about to be replayed to its end."""
@@ -500,7 +511,7 @@ class SequencePartition:
         Args:
             owner: with the decision in it
             position: of the input, to read next
-            forget: with a null for every identity
+            forget: with an entry by which every identity before it is forgotten
         """
         before = self.progress or Progress(0, 0, 0, 0)
         entries: list[tuple[bytes, bytes | None]] = [(PROGRESS, before._replace(next=position, epoch=NO_EPOCH).pack())]
@@ -508,9 +519,7 @@ class SequencePartition:
             # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
             entries.append(Stretch(last.number + 1, True, position, position, 0, 0).pack())
         if forget:
-            self._save()
-            with closing(self._opened().entries()) as known:
-                entries += [(key, None) for key, _ in known]
+            entries.append(forgetting.ENTRY)
         entries.append(owner.pack())  # the last: whoever knows the decision has seen all of it
         return encode_entries(entries, self.limit)
 

@@ -8,7 +8,7 @@ Keys and values are those of the changelog, byte for byte:
     b"e"              how many were evicted: see `Evicted`
     b"o"              whose changelog it is: see `transport.Owner`
 
-and two keys of the store's own:
+but for the one that the changelog alone has (`tables._forgetting`), and two keys of the store's own:
 
     b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
                       identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
@@ -319,13 +319,19 @@ class Store:
         identities: int,
         time: int | None = None,
         sighting: Sighting | None = None,
+        *,
+        forget: bool = False,
     ) -> None:
         """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
+
+        forget: without every identity that it has had before these entries
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
         """
         batch = WriteBatch(raw_mode=True)
+        if forget:
+            batch.delete_range(b"i", b"j")
         for key, value in entries:
             self._in_log += 1
             if value is None:

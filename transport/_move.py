@@ -23,7 +23,7 @@ class MovableState(PartitionState, Protocol):
         """Identities with a persisted sequence."""
 
     def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
-        """Changelog entries: the owner, the progress with this input offset, and nulls for all that is forgotten."""
+        """Changelog entries: the progress with this input offset, that all identities are forgotten, and the owner."""
 
 
 class PartitionMove:

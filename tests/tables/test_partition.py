@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from errors import StateError
@@ -411,30 +412,42 @@ def owner(*decisions: Decision) -> Owner:
 DECIDED = Decision("2026-11-22T12:00:00+00:00", "me@here", "resume --forget", "began anew", 12, 0)
 
 
-def test_a_store_of_before_a_decision_to_forget_is_rebuilt(
-    state: SequencePartition, other: SequencePartition, tmp_path: Path
+def test_a_decision_to_forget_is_a_few_entries_and_holds_for_every_reader(
+    state: SequencePartition, other: SequencePartition, room: int, tmp_path: Path
 ) -> None:
-    """A day later Kafka has compacted away the nulls by which the decision has forgotten everybody."""
     log = Changelog()
     state.ownership.claim(owner())
     state.committed(log.append(state, work(state, 0, 5)))
     other.apply(log.since(0))
     forgotten = other.moved(owner(DECIDED), 0, forget=True)
+    assert sum(batch.count for batch in forgotten) == 3  # however many identities there are
     log.data += stored(forgotten, log.end)
-    compacted = Changelog()
-    compacted.data = stored(partition(tmp_path / "empty").moved(owner(DECIDED), 0, forget=False), log.end)
+    log.end += 4
+    # A store of before the decision is begun anew, and then has what the whole log says.
     state.restoring()
-    state.apply(compacted.since(state.position))
+    state.apply(log.since(state.position))
     assert (state.position, len(state)) == (0, 0)
-    state.apply(compacted.since(0))
+    state.apply(log.since(0))
     assert state.restored()
-    assert (state.input_position, len(state), state.owner) == (0, 0, owner(DECIDED))
-    # One that follows has the nulls, and has seen all of them when it knows the decision.
+    # One that follows drops what it has, also on disk.
     other.apply(log.since(other.position))
-    assert (other.input_position, len(other), other.owner) == (0, 0, owner(DECIDED))
-    other.restoring()
-    assert other.restored()
-    assert other.position > 0
+    for each in (state, other):
+        assert (each.input_position, len(each), each.owner) == (0, 0, owner(DECIDED))
+        each.close()
+        each.open()
+        assert [each.last(name).persisted for name in NAMES] == [-1] * len(NAMES)
+        assert (each.position, len(each), each.owner, each.progress) == (log.end - 1, 0, owner(DECIDED), state.progress)
+    # What is counted from then on counts for whoever comes later, and a later decision does not bring back the rest.
+    state.judge(fetched([Sent(key=NAMES[0], headers=(("ratchet-sequence", b"2"),))], 0), READ)
+    state.committed(log.append(state, 1))
+    later = msgspec.structs.replace(DECIDED, what="resume")
+    log.data += stored(state.moved(owner(DECIDED, later), 1, forget=False), log.end)
+    newcomer = partition(tmp_path / "newcomer", room=room)
+    newcomer.restoring()
+    newcomer.apply(log.since(0))
+    assert newcomer.restored()
+    assert (len(newcomer), newcomer.last(NAMES[0]).persisted, newcomer.last(NAMES[1]).persisted) == (1, 2, -1)
+    newcomer.close()
 
 
 def test_where_the_changelog_was_looked_at_is_kept_also_where_nothing_follows(state: SequencePartition) -> None:
