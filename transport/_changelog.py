@@ -39,6 +39,14 @@ class Sighting(NamedTuple):
     epoch: int
 
 
+class LookedThrough(NamedTuple):
+    """How far a log was looked through, and the newest owner entry up to there. topic_id: 16 bytes."""
+
+    topic_id: bytes
+    to: Sighting
+    newest: Owner | None
+
+
 class ChangelogReader(Protocol):
     """What takes over committed changelog entries."""
 
@@ -86,6 +94,7 @@ class Changelog:
         self._sighted = 0
         self._end = Sighting(0, NO_EPOCH)
         """Where the log ended behind the state's last commit, as far as it was looked at."""
+        self._looked_through = LookedThrough(b"", Sighting(0, NO_EPOCH), None)
         self._heard = passed_s()
 
     async def restore(self) -> int:
@@ -171,16 +180,34 @@ class Changelog:
         self.state.discard()
 
     async def _owner_in_log(self) -> Owner | None:
-        """The newest entry of the whole log, whatever the state stands for."""
-        topic, partition, newest = self.state.changelog, self.partition, None
-        position = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
+        """The newest entry of the whole log, whatever the state stands for.
+
+        A lane that stays halted asks again and again: what was looked through stays so while the log goes on from it.
+        """
+        topic, partition = self.state.changelog, self.partition
         end = await self.cluster.offset(topic, partition, LATEST, self._connection)
+        if not await self._goes_on(end):
+            first = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
+            self._looked_through = LookedThrough(self.topic_id, Sighting(first, NO_EPOCH), None)
+        _, (position, epoch), newest = self._looked_through
         while position < end:
-            batch = await self._fetch(position, NO_EPOCH, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
+            batch = await self._fetch(position, epoch, max_bytes=FETCH_BYTES, max_wait_ms=FETCH_WAIT_MS)
             for index in owners.indices(batch).tolist():
                 newest = owners.read(batch, index)
-            position = batch.next
+            position, epoch = batch.next, batch.epoch
+        self._looked_through = LookedThrough(self.topic_id, Sighting(position, epoch), newest)
         return newest
+
+    async def _goes_on(self, end: int) -> bool:
+        """Whether the log is still the one that was looked through, as far as it was."""
+        topic_id, (position, epoch), _ = self._looked_through
+        if topic_id != self.topic_id or epoch == NO_EPOCH or position > end:
+            return False
+        try:
+            await self._fetch(position, epoch, max_bytes=1, max_wait_ms=0)
+        except (PositionLost, LogTruncated):
+            return False
+        return True
 
     async def sight(self) -> Sighting | None:
         """The leader epoch behind the state's position; None where nothing new is to be seen.

@@ -146,8 +146,17 @@ async def test_a_changelog_created_again_halts_whoever_has_an_old_store(site: Si
         producer.produce(site.changelog, number.to_bytes(8, "big"), b"i%d" % number)
     assert producer.flush(30) == 0
     second = await site.owner(**group)
+    fetch, positions = second.cluster.fetch, list[int]()
+
+    async def noted(topic: str, partition: int, position: int, *rest: Any, **options: Any) -> Any:
+        positions.append(position)
+        return await fetch(topic, partition, position, *rest, **options)
+
+    second.cluster.fetch = noted  # type: ignore[method-assign]
     second.lane.start()
     await stays_halted(second, f"{site.changelog}: was the topic of id")
+    # Each try looks for a person's decision, and none looks through the same once more.
+    assert (positions.count(0), positions.count(50) >= HALTED_AGAIN) == (1, True)
 
 
 async def test_a_changelog_created_again_halts_whoever_has_no_store(site: Site) -> None:
