@@ -23,7 +23,7 @@ import structlog
 
 from app._names import policy_topic
 from app.settings import STREAM_NAME, Settings
-from errors import PolicyLost, RatchetError, TopicReplaced
+from errors import Aborted, LogTruncated, PolicyLost, PositionLost, RatchetError, TopicReplaced, TransportError
 from transport import EARLIEST, LATEST, Changelog, Cluster, Policy, RecordBatch
 
 log = structlog.get_logger(__name__)
@@ -33,8 +33,6 @@ MAX_KEY_BYTES: Final = 256
 MAX_VALUE_BYTES: Final = 1024
 PAUSE_S: Final = 5.0
 """Before the policy topic is tried again that could not be read."""
-LANES_HALT_S = 5.0
-"""A few times of what it takes until every lane has heard that a topic of its own is another one."""
 SHOWN: Final = 60
 """Bytes of a foreign key that the log shows."""
 
@@ -185,31 +183,44 @@ def _parsed(text: bytes) -> Any:
 
 
 class StreamSwitch:
-    """The switch of one stream's lanes: a `transport.Switch`."""
+    """The switch of one lane: a `transport.Switch`."""
 
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream
+        self._reading = 0
+        """Of the topic, as numbered by the follower: the one that the lane has waited for."""
 
     @property
     def policy(self) -> Policy:
-        """As of now."""
-        return self._follower.policies.policy(self._stream)
+        """As of now.
+
+        Raises:
+            Aborted: the topic is being read anew, or was since `known_to`: the lane starts again and waits for it.
+        """
+        return self._follower.policy(self._stream, self._reading)
 
     async def known_to(self, position: int) -> None:
         """See `PolicyFollower.known_to`."""
-        await self._follower.known_to(position)
+        self._reading = await self._follower.known_to(position)
 
 
 class PolicyFollower:
-    """Reads the policy topic to its end, and then what comes; one per worker."""
+    """Reads the policy topic to its end, and then what comes; one per worker.
+
+    Where the topic turns out to be another one, or to have lost records, it is read anew from its beginning. Nobody is
+    told a policy meanwhile: what was read before may not hold any more, and a part of the topic is not what it says.
+    """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         """Nothing is started."""
         self.policies = Policies(settings)
-        self._cluster = cluster
+        """Of the last reading that came to the end of the topic."""
+        self._cluster, self._settings = cluster, settings
         self._connection = ("policy", self.policies.changelog)
         self._changelog = Changelog(cluster, self.policies, 0, self._connection)
         self._complete = False
+        self._reading = 1
+        """Number of the reading that is under way or complete. It rises when the topic has to be read anew."""
         self._error: RatchetError | None = None
         self._read = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -226,8 +237,24 @@ class PolicyFollower:
                 await self._task
             self._task = None
 
-    async def known_to(self, position: int) -> None:
-        """Wait until the topic was read to its end once, and to this position at least.
+    def policy(self, stream: str, reading: int) -> Policy:
+        """What holds for a stream, for a lane that has waited for this reading.
+
+        Raises:
+            Aborted: the topic is being read anew, or was since then.
+        """
+        if reading != self._reading or not self._complete:
+            raise Aborted(
+                f"{self.policies.changelog}: is read anew, for it is not what was read before; whether records are to "
+                "be judged is not known until that is done"
+            )
+        return self.policies.policy(stream)
+
+    async def known_to(self, position: int) -> int:
+        """Wait until the topic was read to its end, and to this position at least.
+
+        Returns:
+            the number of that reading, for `policy`
 
         Raises:
             PolicyLost: it ends before that position.
@@ -235,8 +262,9 @@ class PolicyFollower:
         """
         async with self._read:
             await self._read.wait_for(lambda: self._complete or self._error)
-        if not self._complete and self._error is not None:
-            raise self._error
+            if not self._complete and self._error is not None:
+                raise self._error
+            reading = self._reading
         if self.policies.position < position:
             end = await self._cluster.offset(self.policies.changelog, 0, LATEST, self._connection)
             if end < position:
@@ -246,7 +274,8 @@ class PolicyFollower:
                     "would be a guess. See docs/reference/halted.md"
                 )
             async with self._read:
-                await self._read.wait_for(lambda: self.policies.position >= position)
+                await self._read.wait_for(lambda: self._reading != reading or self.policies.position >= position)
+        return reading
 
     async def read(self) -> None:
         """Read the topic from its beginning to its end.
@@ -254,9 +283,11 @@ class PolicyFollower:
         Raises:
             RatchetError: it cannot be read.
         """
-        self.policies.position = await self._cluster.offset(self.policies.changelog, 0, EARLIEST, self._connection)
-        await self._changelog.restore()
-        self._complete = True
+        policies = Policies(self._settings)
+        changelog = Changelog(self._cluster, policies, 0, self._connection)
+        policies.position = await self._cluster.offset(policies.changelog, 0, EARLIEST, self._connection)
+        await changelog.restore()
+        self.policies, self._changelog, self._complete = policies, changelog, True
 
     async def _run(self) -> None:
         while True:
@@ -266,18 +297,21 @@ class PolicyFollower:
                 while True:
                     await self._tell(None)
                     await self._changelog.follow()
-            except TopicReplaced as error:
-                # The lanes halt, and stay so until a person has decided; whatever then holds stands in the new topic.
-                log.error("the policy topic is another one now; reading it anew", reason=str(error))
-                await asyncio.sleep(LANES_HALT_S)
-                self._complete = False
-                self.policies.said.clear()
+            except (TopicReplaced, LogTruncated, PositionLost) as error:
+                # Where it is another topic, the lanes find that when they start again, and halt until a person decides.
+                log.error("the policy topic is not what was read; lanes wait until it is read anew", reason=str(error))
+                was_complete, self._complete = self._complete, False
+                self._reading += 1
+                await self._tell(None if was_complete else error)
+                if was_complete:
+                    continue
             except RatchetError as error:
                 # What was read so far goes on to hold.
                 log.error("the policy topic cannot be read; trying again", reason=str(error))
                 await self._tell(error)
-            except Exception:
+            except Exception as error:
                 log.exception("following the policy topic failed; trying again")
+                await self._tell(TransportError(f"{self.policies.changelog}: cannot be read: {error!r}"))
             await asyncio.sleep(PAUSE_S)
 
     async def _tell(self, error: RatchetError | None) -> None:

@@ -21,7 +21,11 @@ class Switch(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """As of now."""
+        """As of now.
+
+        Raises:
+            Aborted: it is not known since `known_to` was waited for; the lane starts again.
+        """
 
     async def known_to(self, position: int) -> None:
         """Wait until the policy topic was read to its end once, and to this position at least.

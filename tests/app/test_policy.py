@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import uuid
@@ -11,15 +12,18 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from app._policy import Effective, Origin, Policies, PolicyFollower, policy_key, policy_value
+from app._policy import Effective, Origin, Policies, PolicyFollower, StreamSwitch, policy_key, policy_value
 from app._policy_topic import read_policies, write_policy
+from app._topics import COMPACTED
 from app.cli import cli
 from app.settings import Settings, StreamSettings
-from errors import PolicyLost, SettingsError
+from errors import Aborted, PolicyLost, SettingsError
+from producers import made_topic
 from tests.app.worker_process import Site, WorkerProcess, read_all
-from transport import Cluster, Policy, RecordBatch, client_options, read_chunk
+from tests.transport.kafka_side import until
+from transport import Cluster, Policy, RecordBatch, Sighting, client_options, read_chunk
 
 GLOBAL, STREAM = policy_key(None), policy_key("events")
 ON, OFF = policy_value(True), policy_value(False)
@@ -139,6 +143,49 @@ async def test_a_policy_topic_that_ends_too_early_is_said(broker: str) -> None:
             PolicyLost, match="ends at offset 1, but the partition was last judged by what stood before"
         ):
             await follower.known_to(2)
+    finally:
+        await follower.stop()
+        await cluster.close()
+
+
+@pytest.mark.parametrize("what", ["created again", "ends before what was read", "was read in another epoch"])
+async def test_nobody_is_told_a_policy_until_a_topic_that_changed_is_read_anew(
+    broker: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transport._cluster.GONE_AFTER_S", 0.5)
+    place = settings(app=f"policy-{uuid.uuid4().hex[:8]}")
+    write_policy(place, broker, "events", False)
+    cluster = Cluster(client_options(broker, {}))
+    await cluster.start(30)
+    follower = PolicyFollower(cluster, place)
+    switch = StreamSwitch(follower, "events")
+    follower.start()
+    expected = Policy(False, 1)
+
+    def is_refused() -> bool:
+        try:
+            assert switch.policy == Policy(False, 1)
+        except Aborted:
+            return True
+        return False
+
+    try:
+        await switch.known_to(1)
+        assert not is_refused()
+        if what == "created again":
+            topic, admin = f"{place.app}-policy", AdminClient({"bootstrap.servers": broker})
+            admin.delete_topics([topic])[topic].result(30)
+            while not made_topic(admin, NewTopic(topic, 1, 1, config=COMPACTED), 30):
+                pass  # the deletion is still under way
+            await asyncio.to_thread(write_policy, place, broker, "other", False)
+            expected = Policy(True, 0)
+        elif what == "ends before what was read":
+            follower.policies.position = 99
+        else:
+            follower._changelog._seen = Sighting(1, 7)
+        await until(is_refused, "nobody to be told a policy")
+        await switch.known_to(0)
+        assert switch.policy == expected
     finally:
         await follower.stop()
         await cluster.close()
