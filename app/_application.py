@@ -12,6 +12,7 @@ import faust
 from yarl import URL
 
 from agents import deduplicate
+from app._claim_check import ClaimCheck
 from app._group_rules import refusal, rules_of
 from app._growth import watch
 from app._inputs import EmptyInputs
@@ -64,7 +65,8 @@ class Stream:
         self,
         cluster: Cluster,
         settings: Settings,
-        switch: StreamSwitch,
+        policies: PolicyFollower,
+        claims: ClaimCheck,
         number: int,
         deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
@@ -92,7 +94,9 @@ class Stream:
             dead_letters_limit=self.topics.dead_letters_limit,
             batch_most=settings.max_batch_mb << 20,
         )
-        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch)
+        switch = StreamSwitch(policies, self.name)
+        permit = partial(claims.refuse, self.name, self.topics.changelog)
+        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """The standby of one partition."""
@@ -126,6 +130,7 @@ class Application:
             name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
+        self.claims = ClaimCheck(self.cluster, settings)
         self.empty_inputs = EmptyInputs(
             self.cluster,
             {name: (stream.settings.input, stream.topics.partitions) for name, stream in self.streams.items()},
@@ -135,7 +140,7 @@ class Application:
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
             {
-                changelog: partial(stream.lane, self.cluster, settings, StreamSwitch(self.policies, stream.name))
+                changelog: partial(stream.lane, self.cluster, settings, self.policies, self.claims)
                 for changelog, stream in by_changelog.items()
             },
             {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
@@ -180,15 +185,18 @@ class Application:
         ]
         growth = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), growth]
-        empty = asyncio.create_task(self.empty_inputs.watch())  # it ends as soon as there is nothing to say
+        beside = [
+            asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
+            asyncio.create_task(self.claims.watch(self.lanes.running.values)),
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if growth.done():
                 growth.result()
         finally:
-            for wait in (*waits, empty):
+            for wait in (*waits, *beside):
                 wait.cancel()
-            await asyncio.gather(*waits, empty, return_exceptions=True)
+            await asyncio.gather(*waits, *beside, return_exceptions=True)
         if self.app.crashed:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 

@@ -104,7 +104,7 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
                 error = message.error()
                 if error is None:
                     heard_at = time.monotonic()
-                    _take(claims, message.key(), message.value(), message.offset() or 0)
+                    take_claim(claims, message.key(), message.value(), message.offset() or 0)
                 elif error.code() == END_OF_PARTITION:
                     return claims
                 elif error.code() not in PASSING:
@@ -117,7 +117,12 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
         consumer.close()
 
 
-def _take(claims: dict[str, Claim], key: bytes | None, value: bytes | None, offset: int) -> None:
+def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None, offset: int) -> None:
+    """Take over one record of the topic.
+
+    Raises:
+        TopicError: it is not a claim that this version can read.
+    """
     try:
         topic = (key or b"").decode()
         if value is None:

@@ -70,12 +70,23 @@ class Lane:
         state: PartitionState,
         deliver: Callable[[Delivery], Awaitable[None]],
         switch: Switch | None = None,
+        permit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """Nothing is started.
+
+        Args:
+            cluster: connected
+            spec: what the lane is told
+            state: the table partition behind it
+            deliver: hands a batch to the agent
+            switch: supplies the deduplication policy
+            permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
+        """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
         self.status = LaneStatus()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
-        self._deliver = deliver
+        self._deliver, self._permit = deliver, permit
         self._producer = TransactionalProducer(
             cluster,
             spec.transactional_id,
@@ -90,7 +101,7 @@ class Lane:
         """Ids of the topics by which this lane took over."""
         self._truncated = ""
         """What the input was found to have lost, for the changelog to keep."""
-        self._replaced: RatchetError | None = None
+        self._replaced: Exception | None = None
         """What was noticed beside the lane's own work, and halts it."""
         self._limits_known = True
         self._deadline = 0.0
@@ -173,6 +184,8 @@ class Lane:
             await self._producer.of(spec.earlier_id).initialise()
         await self._producer.initialise()
         crash_point("fenced")
+        if self._permit is not None:
+            await self._permit()
         self.status.state = LaneState.RESTORING
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         opening = asyncio.ensure_future(asyncio.to_thread(state.open))
@@ -240,6 +253,10 @@ class Lane:
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
                 self._replaced = replaced(name, id_text(before), id_text(topics[name].id))
+
+    def halt(self, error: RatchetError) -> None:
+        """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""
+        self._replaced = error
 
     async def _notice_others(self) -> None:
         """Without an event to work on, nothing else tells that the partition was taken over, or moved by a person."""
@@ -359,7 +376,8 @@ class Lane:
                 if (sighting := await self._changelog.sight()) is not None:
                     self.state.sighted(sighting)
                 await self._notice_others()
-        except RatchetError as error:
+        except Exception as error:
+            # Whatever it is: without this look nobody would notice that the partition was taken over.
             self._replaced = error
 
     @property

@@ -228,6 +228,9 @@ def test_an_application_that_was_renamed_over_the_same_topics(
     refused = renamed.command("resume", *adopt)
     assert "is at work" in refused.stderr
     worker.stop()
+    late = WorkerProcess(place, "late")  # has read the claims, and is in no group yet
+    late.start(module="tests.app.late_worker")
+    late.wait_for(lambda: "claims are read" in late.text(), "the claims")
     admin = AdminClient({"bootstrap.servers": broker})
     admin.delete_consumer_groups([place.app])[place.app].result(30)  # as Kafka does with idle ones
     # What is refused has not claimed anything: a worker would begin at the earliest record, and double all of them.
@@ -237,9 +240,15 @@ def test_an_application_that_was_renamed_over_the_same_topics(
     resume(renamed, *adopt)
     worker = workers(renamed)
     worker.wait_for(lambda: "lane runs" in worker.text(), "the lane")
-    publish(place, source, 101, 120)
-    served(renamed, worker, source, 120)
-    assert forwarded(place, output) == list(range(1, 121))
+    try:
+        (tmp_path / "before" / "go").touch()
+        stands_still(late, f"is written by application '{renamed.app}'")
+        publish(place, source, 101, 120)
+        served(renamed, worker, source, 120)
+        assert forwarded(place, output) == list(range(1, 121))
+        late.stop()
+    finally:
+        late.end()
     back = place.command("worker")  # two do not take turns
     assert f"is written by application '{renamed.app}'" in back.stderr
     worker.stop()

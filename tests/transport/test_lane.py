@@ -21,7 +21,7 @@ from tests.transport.kafka_side import (
     until,
 )
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
-from transport import LaneState
+from transport import LaneState, Sighting
 from transport._lane import WORTH_A_COMMIT
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -275,6 +275,25 @@ async def test_an_agent_that_fails_gets_its_batch_again(site: Site) -> None:
     assert (owner.lane.status.state, owner.lane.status.error) == (LaneState.RUNNING, None)
     assert site.output_values() == numbers(1, 3)
     assert owner.sequences.partition(0).progress[:4] == (3, 3, 0, 0)
+
+
+async def test_what_goes_wrong_beside_a_lane_is_said_and_tried_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await site.owner()
+    changelog, failing = owner.lane._changelog, [ValueError("nobody expects this")]
+    sight = changelog.sight
+
+    async def fails_once() -> Sighting | None:
+        if failing:
+            raise failing.pop()
+        return await sight()
+
+    monkeypatch.setattr(changelog, "sight", fails_once)
+    owner.lane.start()
+    await until(lambda: owner.lane.status.error == "nobody expects this")
+    site.produce(events(1))
+    await owner.reach(1)
 
 
 async def test_an_agent_that_is_stopped_with_a_batch_in_hand_leaves_the_lane_alive(site: Site) -> None:
