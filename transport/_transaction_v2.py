@@ -84,12 +84,16 @@ def _finalized(field: bytes) -> dict[str, int]:
     return {name: most for name, most, *_ in features or ()}
 
 
+PRODUCER_NOW: Final = Schema(
+    ("throttle_time_ms", Int32), ("error_code", Int16), ("producer_id", Int64), ("producer_epoch", Int16), TAGS
+)
+"""The answer to either request below."""
+
+
 class EndResponse_v5(Response):  # type: ignore[misc]
     API_KEY = 26
     API_VERSION = 5
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32), ("error_code", Int16), ("producer_id", Int64), ("producer_epoch", Int16), TAGS
-    )
+    SCHEMA = PRODUCER_NOW
 
 
 class EndRequest_v5(RequestStruct):  # type: ignore[misc]
@@ -124,9 +128,7 @@ class RaisingEndRequest(Request[EndRequest_v5]):  # type: ignore[misc]
 class InitResponse_v3(Response):  # type: ignore[misc]
     API_KEY = 22
     API_VERSION = 3
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32), ("error_code", Int16), ("producer_id", Int64), ("producer_epoch", Int16), TAGS
-    )
+    SCHEMA = PRODUCER_NOW
 
 
 class InitRequest_v3(RequestStruct):  # type: ignore[misc]

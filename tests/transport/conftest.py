@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app._broker import EmbeddedBroker
 from faults._kafka import EmbeddedKafka
+from tests.transport.lane_site import MakeSite, Site
 from transport import Cluster, client_options
 
 
@@ -37,3 +41,20 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKa
     options = {"broker.session.timeout.ms": "6000", "auto.leader.rebalance.enable": "false"}
     with EmbeddedKafka(tmp_path_factory.mktemp("nodes"), nodes=3, workers=1, options=options) as kafka:
         yield kafka
+
+
+@pytest.fixture
+async def make_site(own_broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[MakeSite]:
+    sites: list[Site] = []
+
+    def make(name: str, **options: Any) -> Site:
+        sites.append(Site(own_broker.bootstrap, tmp_path / name, name, **options))
+        return sites[-1]
+
+    yield make
+    await asyncio.gather(*(owner.close() for site in sites for owner in site.lanes))
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Site:
+    return make_site("lane")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from transport import Cluster, Delivery, Lane, LaneSpec, client_options
 from transport._cluster import LATEST
 
 PRODUCER, SEQUENCE = "ratchet-producer", "ratchet-sequence"
+
+MakeSite = Callable[..., "Site"]
+"""The fixture of that name: from a name and the options of `Site`."""
 
 
 class Site:

@@ -2,8 +2,7 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tests.transport.kafka_side import (
     read_topic,
     until,
 )
-from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
+from tests.transport.lane_site import PRODUCER, SEQUENCE, MakeSite, Site
 from transport import LaneState, Sighting
 from transport._lane import WORTH_A_COMMIT
 
@@ -31,25 +30,7 @@ NEVER_MS = 600_000
 NOW_MS = int(time.time() * 1000)
 """Now: after records older than a week the broker begins another segment, and deletes theirs before long."""
 
-MakeSite = Callable[..., Site]
 Headers = tuple[tuple[str, bytes | None], ...]
-
-
-@pytest.fixture
-async def make_site(own_broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[MakeSite]:
-    sites: list[Site] = []
-
-    def make(name: str, **options: Any) -> Site:
-        sites.append(Site(own_broker.bootstrap, tmp_path / name, name, **options))
-        return sites[-1]
-
-    yield make
-    await asyncio.gather(*(owner.close() for site in sites for owner in site.lanes))
-
-
-@pytest.fixture
-def site(make_site: MakeSite) -> Site:
-    return make_site("lane")
 
 
 def event(sequence: int) -> Read:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,26 +30,8 @@ from tests.transport.test_lane import event, events, numbers
 from transport import LaneState, OwnedTopic, PartitionMove
 from transport import Owner as OwnerEntry
 
-MakeSite = Callable[..., Site]
 HALTED_AGAIN = 2
 """Tries that a halted lane makes before it is believed that it stays halted."""
-
-
-@pytest.fixture
-async def make_site(own_broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[MakeSite]:
-    sites: list[Site] = []
-
-    def make(name: str, **options: Any) -> Site:
-        sites.append(Site(own_broker.bootstrap, tmp_path / name, name, **options))
-        return sites[-1]
-
-    yield make
-    await asyncio.gather(*(owner.close() for site in sites for owner in site.lanes))
-
-
-@pytest.fixture
-def site(make_site: MakeSite) -> Site:
-    return make_site("identity")
 
 
 def ends_at(bootstrap: str, topic: str) -> int:
