@@ -133,7 +133,7 @@ class Fenced(TransactionError):
 
 
 class Aborted(TransactionError):
-    """Nothing of the transaction is visible; the lane reads its partition again from the last commit."""
+    """The transaction is not committed, or nobody knows; the lane reads its partition again from the last commit."""
 
 
 class StateError(RatchetError):

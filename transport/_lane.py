@@ -200,7 +200,12 @@ class Lane:
         if not self._limits_known:
             await self._ask_for_limits()
         crash_point("restored")
-        position = self._agreed(committed)
+        try:
+            position = self._agreed(committed)
+        except ChangelogLost:
+            # Or a successor has committed meanwhile, and Kafka has not ended that in the changelog: it will.
+            await self._producer.still_owns()
+            raise
         is_new = position is None
         if position is None:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)
@@ -446,8 +451,8 @@ class Lane:
         self._records = 0
         if producer.state is State.SPENT:
             raise Aborted(
-                f"{spec.transactional_id}: committed, but its end was asked for more than once, or its epochs are used "
-                "up: the id is initialised before anything else begins"
+                f"{spec.transactional_id}: committed, and its epochs are used up: the id is initialised before "
+                "anything else begins"
             )
 
     async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:

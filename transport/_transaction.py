@@ -8,8 +8,8 @@ Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not g
 
 Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again.
 That costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
-repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer,
-and if there is none, `initialise` makes the broker settle it and the changelog tells.
+repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer. If
+that took more than one request, or there is none, `initialise` makes the broker settle it and the changelog tells.
 
 The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
 take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
@@ -29,7 +29,16 @@ from errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionEr
 from transport._cluster import Cluster, InvalidRecord, Retry, explained
 from transport._crash import crash_point
 from transport._encoding import EncodedBatch
-from transport._settlement import SETTLE_WITHIN_S, Place, Unsettled, describe, last_end, leave_note, left_open
+from transport._settlement import (
+    SETTLE_WITHIN_S,
+    Place,
+    Unsettled,
+    describe,
+    last_end,
+    last_transaction,
+    leave_note,
+    left_open,
+)
 from transport._transaction_requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
 
 log = structlog.get_logger(__name__)
@@ -197,6 +206,18 @@ class TransactionalProducer:
             except kafka.KafkaError as error:
                 await retry.wait(error)
 
+    async def still_owns(self) -> None:
+        """Return if nobody else has initialised the id since `initialise`; before anything is begun.
+
+        Raises:
+            Fenced: somebody has.
+            Aborted: the coordinator does not say.
+        """
+        last = await self._guard(last_transaction(self.cluster, self.transactional_id, self._connection))
+        if last is None or (last.producer_id, last.epoch) != (self._requests.producer_id, self._requests.epoch):
+            self.state = State.FAILED
+            raise Fenced(f"{self.transactional_id}: fenced: another worker has taken the partition over")
+
     def begin(self, partitions: list[tuple[str, int]]) -> None:
         """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
         self._expect(State.READY)
@@ -264,6 +285,14 @@ class TransactionalProducer:
                 raise outcome
         crash_point("offered")
         await self._guard(self._requests.end(commit=True))
+        if self._requests.in_doubt:
+            # Perhaps answered by a coordinator that was replaced and does not know: where ends do not raise the epoch,
+            # it tells of the transaction before, and this one is about to be aborted.
+            self.state = State.FAILED
+            raise Aborted(
+                f"{self.transactional_id}: its end was asked for more than once; whether it is committed is read from "
+                "the changelog, after the id is initialised"
+            )
         if self._requests.ends_raise_epoch:
             self._sequences.clear()
         self.state = State.SPENT if self._requests.spent else State.READY

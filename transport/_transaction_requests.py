@@ -168,8 +168,8 @@ class TransactionRequests:
     async def end(self, *, commit: bool) -> None:
         """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing by itself.
 
-        But a copy that is still on its way would end whatever is open under its epoch when it arrives: after more than
-        one try this is `spent`.
+        But a copy that is still on its way would end whatever is open under its epoch when it arrives, and an answer
+        to a later try may be about the transaction before: after more than one this is `in_doubt`.
         """
         retry = Retry("end transaction", id=self.transactional_id)
         began = asyncio.get_running_loop().time()

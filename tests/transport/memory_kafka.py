@@ -6,7 +6,8 @@ as it is. In the latter case it can be a Kafka that does not ask the coordinator
 
 A `Link` is a worker's connection to it, in the place of `transport.Cluster`. A request can be lost on it before or
 after it is carried out, or come late: its sender has given it up, and perhaps sent it again, and it is carried out at
-some later time, or once more then. The worker behind it can stand still, and it can be gone.
+some later time, or once more then. The worker behind it can stand still, and it can be gone. Transactions have a
+coordinator, which can be replaced (memory_coordinators.py).
 
 Topics have ids and logs have leader epochs. An operator can create a topic anew or delete records, an unclean election
 can take the end of a log away, and compaction can take out what later entries replace.
@@ -19,21 +20,22 @@ import struct
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.protocol.types import CompactArray, Int16
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from errors import LogTruncated, PositionLost, TopicReplaced
 from tests.transport.known_batches import HEAD, marker, stamped
+from tests.transport.memory_coordinators import Marker, is_coordinated, refused
 from transport._by_id import TopicState
-from transport._cluster import EARLIEST, Committed, Fetched
+from transport._cluster import EARLIEST, TRANSACTION, Committed, Fetched
 from transport._describe import TAGS, TEXT, DescribeTransactionsRequest
 from transport._transaction_v2 import FEATURE, FINALIZED_FEATURES
 
@@ -94,6 +96,8 @@ class Log:
         """(producer, first offset, offset of the marker)"""
         self.producers: dict[int, tuple[int, int]] = {}
         """(epoch, next sequence) by producer: what is known here even if no coordinator is asked."""
+        self.marked_by: dict[int, int] = {}
+        """The coordinator epoch of each producer's last marker."""
 
     def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
         """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
@@ -117,9 +121,19 @@ class Log:
             return INVALID_EPOCH
         return OUT_OF_ORDER if base != (following if epoch == known else 0) else 0
 
-    def settle(self, producer: int, kind: int, epoch: int = 0) -> None:
-        """Write the marker that ends a producer's open transaction here. epoch: what it carries."""
+    def settle(self, producer: int, kind: int, epoch: int = 0, by: int = 0) -> None:
+        """Write the marker that ends a producer's open transaction here, unless a newer coordinator has written one.
+
+        Args:
+            producer: whose
+            kind: ABORT or COMMIT
+            epoch: what the marker carries
+            by: the epoch of the coordinator that writes it
+        """
         known, following = self.producers.get(producer, (epoch, 0))
+        if epoch < known or by < self.marked_by.get(producer, by):
+            return
+        self.marked_by[producer] = by
         self.producers[producer] = (epoch, following if epoch == known else 0)
         mine = [batch for batch in self.batches if batch.producer == producer and batch.committed is None]
         for batch in mine:
@@ -143,6 +157,7 @@ class Log:
         self.end = self.batches[-1].offset + self.batches[-1].count if self.batches else self.start
         self.aborted = [each for each in self.aborted if each[2] < self.end]
         self.producers.clear()
+        self.marked_by.clear()
 
     def compact(self) -> None:
         """Take out the batches of which every entry is replaced by a later one."""
@@ -213,6 +228,8 @@ class MemoryKafka:
         """Offsets of open transactions, by producer."""
         self.offset_epochs: dict[int, int] = {}
         """The epoch of a producer's last marker among the offsets."""
+        self.offsets_marked_by: dict[int, int] = {}
+        """The epoch of the coordinator that wrote it."""
         self.transactions: dict[str, Transaction] = {}
         self.last_epoch = 1 << 15
         """An id whose producer has had it gets a new producer."""
@@ -222,8 +239,15 @@ class MemoryKafka:
         """Partitions that nobody leads; a transaction ends without them, as Kafka 4.3 does it."""
         self.generations = defaultdict[str, int](int)
         """How often each topic was deleted and created again."""
-        self.late: list[Any] = []
-        """Requests whose senders have given them up, on their way."""
+        self.late: list[tuple[int, Any]] = []
+        """Requests whose senders have given them up, on their way, and to which node."""
+        self.coordinator, self.coordinator_epoch = 1, 0
+        """Node 1 or 2."""
+        self.replaced: dict[str, Transaction] | None = None
+        """What the other node has in memory, while it does not know that it was replaced."""
+        self.late_markers: list[Marker] = []
+        """Of coordinators that were replaced, on their way."""
+        self._hands_over = False
 
     def topic_id(self, name: str) -> bytes:
         """16 bytes."""
@@ -234,8 +258,40 @@ class MemoryKafka:
         self.generations[topic] += 1
         self.logs[topic, 0] = Log()
 
-    def carry_out(self, request: Any) -> Any:
+    def carry_out(self, request: Any, node: int) -> Any:
+        """The answer; None where there is none: a replaced coordinator could not write what it was asked for."""
+        if not is_coordinated(request) or node == self.coordinator:
+            return self._carry_out(request)
+        if self.replaced is None:
+            return refused(request)
+        memory = MemoryKafka(self.ends_raise_epoch, self.verifies)
+        memory.last_epoch, memory.transactions = self.last_epoch, deepcopy(self.replaced)
+        answer = memory._carry_out(request)
+        return answer if memory.transactions == self.replaced else None
+
+    def _carry_out(self, request: Any) -> Any:
         return getattr(self, type(request).__name__)(**{name[1:]: value for name, value in vars(request).items()})
+
+    def move_coordinator(self, *, unaware: bool = False) -> None:
+        """The other node coordinates from now on. unaware: whether this one does not know yet."""
+        self.replaced = deepcopy(self.transactions) if unaware else None
+        self.coordinator, self.coordinator_epoch = 3 - self.coordinator, self.coordinator_epoch + 1
+
+    def hand_over(self, request: Any, node: int) -> Any:
+        """A coordinator has written what it was asked for, and is replaced; the other one does it, markers and all."""
+        if not is_coordinated(request) or node != self.coordinator:
+            self.move_coordinator()
+            return self.carry_out(request, node)
+        self._hands_over = True
+        self._carry_out(request)
+        if self._hands_over:
+            self._hands_over = False
+            self.move_coordinator()
+        return refused(request)
+
+    @property
+    def has_late(self) -> bool:
+        return bool(self.late or self.late_markers)
 
     def deliver_late(self) -> None:
         """All that is late arrives; nobody hears the answers.
@@ -243,11 +299,14 @@ class MemoryKafka:
         But not a late taking over while a transaction is open that Kafka calls complete: it takes the knowledge of how
         that was to end with it (docs/decisions/0017-late-requests.md, what remains), and the partition halts.
         """
+        markers, self.late_markers = self.late_markers, []
+        for each in markers:
+            self._mark(each)
         late, self.late = self.late, []
-        for request in late:
+        for node, request in late:
             wipes = type(request).__name__ in ("InitProducerIdRequest", "GiveUpRequest")
             if not (wipes and self.left_open()):
-                self.carry_out(request)
+                self.carry_out(request, node)
 
     def left_open(self) -> bool:
         """Whether it calls a transaction complete that it has not ended everywhere."""
@@ -259,25 +318,42 @@ class MemoryKafka:
         )
 
     def _owned(self, transactional_id: str, producer_id: int, producer_epoch: int) -> tuple[Transaction, int]:
-        transaction = self.transactions[transactional_id]
+        transaction = self.transactions.get(transactional_id, Transaction(-1))  # one replaced may not know it
         if producer_id != transaction.producer:
             return transaction, INVALID_ID
         return transaction, 0 if producer_epoch == transaction.epoch else INVALID_EPOCH
 
     def _end(self, transaction: Transaction, kind: int, raises: bool) -> None:
         """raises: whether the markers carry the next epoch, which is the id's from now on."""
-        producer = transaction.producer
         transaction.epoch += raises
-        for place in sorted(transaction.partitions - self.without_leader):
-            self.logs[place].settle(producer, kind, transaction.epoch)
-        if transaction.takes_offsets:
-            offsets = self.pending.pop(producer, {})
-            self.offset_epochs[producer] = transaction.epoch
-            if kind == COMMIT:
-                self.offsets.update(offsets)
+        places: list[tuple[str, int] | None] = [*sorted(transaction.partitions)]
+        places += [None] if transaction.takes_offsets else []
+        if self._hands_over:
+            self._hands_over = False
+            self.late_markers += [self._marker(place, transaction, kind) for place in places]
+            self.move_coordinator()
+        for place in places:
+            self._mark(self._marker(place, transaction, kind))
         transaction.partitions, transaction.takes_offsets = set(), False
         transaction.state = "committed" if kind == COMMIT else "aborted"
         transaction.raised = False
+
+    def _marker(self, place: tuple[str, int] | None, transaction: Transaction, kind: int) -> Marker:
+        return Marker(place, transaction.producer, kind, transaction.epoch, self.coordinator_epoch)
+
+    def _mark(self, marker: Marker) -> None:
+        """A marker comes to its partition; one that nobody leads is left out, as Kafka 4.3 does it."""
+        place, producer, kind, epoch, by = marker
+        if place is not None:
+            if place not in self.without_leader:
+                self.logs[place].settle(producer, kind, epoch, by)
+            return
+        if epoch < self.offset_epochs.get(producer, epoch) or by < self.offsets_marked_by.get(producer, by):
+            return
+        self.offset_epochs[producer], self.offsets_marked_by[producer] = epoch, by
+        offsets = self.pending.pop(producer, {})
+        if kind == COMMIT:
+            self.offsets.update(offsets)
 
     def FeaturesRequest(self) -> Any:
         agreed = [(FEATURE, 2 if self.ends_raise_epoch else 1, 0, {})]
@@ -419,6 +495,11 @@ class Fate(Enum):
     UNANSWERED = "it is carried out, and its answer is lost"
     LATE = "it arrives later"
     TWICE = "it is carried out, its answer is lost, and it comes once more"
+    MOVED = "its coordinator is replaced before it comes, and refuses it"
+    HANDED_OVER = "its coordinator is replaced when it has written it, and refuses it; the next one carries it out"
+
+
+SILENT = (Fate.LOST, Fate.UNANSWERED, Fate.LATE, Fate.TWICE)
 
 
 class Link:
@@ -433,6 +514,10 @@ class Link:
         self.awake.set()
         self.lose: tuple[int, Fate] | None = None
         """(requests until then, what becomes of that one)"""
+        self.coordinates: int | None = None
+        """The node that it takes for the coordinator of transactions."""
+        self.misled = 0
+        """How many times more it is told of the one that was replaced, as long as that one does not know."""
 
     async def _alive(self) -> None:
         await asyncio.sleep(0)
@@ -457,11 +542,17 @@ class Link:
             self.lose = (left - 1, fate) if left else None
             fate = None if left else fate
         if fate in (Fate.LATE, Fate.TWICE) and type(request).__name__ in COMES_LATE:
-            self.kafka.late.append(copy(request))
-        answer = self.kafka.carry_out(request) if fate not in (Fate.LOST, Fate.LATE) else None
+            self.kafka.late.append((node, copy(request)))
+        if fate is Fate.MOVED:
+            self.kafka.move_coordinator()
+        answer = None
+        if fate is Fate.HANDED_OVER:
+            answer = self.kafka.hand_over(request, node)
+        elif fate not in (Fate.LOST, Fate.LATE):
+            answer = self.kafka.carry_out(request, node)
         if not isinstance(request, DescribeTransactionsRequest):
             await self._alive()
-        if fate is not None:
+        if fate in SILENT or answer is None:
             raise KafkaConnectionError("lost on the way")
         return answer
 
@@ -469,14 +560,26 @@ class Link:
         return 1
 
     async def coordinator(self, kind: int, key: str) -> int:
-        return 1
+        if kind != TRANSACTION:
+            return 1
+        if self.coordinates is None:
+            self.coordinates = self.kafka.coordinator
+            if self.misled and self.kafka.replaced is not None:
+                self.misled -= 1
+                self.coordinates = 3 - self.coordinates
+        return self.coordinates
 
     @asynccontextmanager
     async def asking_coordinator(self, kind: int, key: str) -> AsyncIterator[int]:
-        yield 1
+        try:
+            yield await self.coordinator(kind, key)
+        except KafkaError:
+            self.forget_coordinator(kind, key)
+            raise
 
     def forget_coordinator(self, kind: int, key: str) -> None:
-        pass
+        if kind == TRANSACTION:
+            self.coordinates = None
 
     def refresh(self) -> None:
         pass

@@ -27,6 +27,8 @@ SPEC = LaneSpec(
     first_header=SEQUENCE_HEADER.encode(),
     second_header=PRODUCER_HEADER.encode(),
     commit_interval_ms=50,
+    app="app",
+    rule={"sequence": "as it was"},
 )
 CONFIG = "rocksdict-config.json"
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
@@ -97,6 +99,7 @@ class Worker:
         memory: int,
         policies: list[bool],
         bounds: Bounds | None = None,
+        spec: LaneSpec = SPEC,
     ) -> None:
         self.link = Link(kafka)
         self.folder = folder
@@ -105,7 +108,7 @@ class Worker:
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.policies = ReadPolicies(policies)
         partition = self.sequences.partition(0)
-        self.lane = Lane(self.link, SPEC, partition, self.deliveries.put, self.policies)  # type: ignore[arg-type]
+        self.lane = Lane(self.link, spec, partition, self.deliveries.put, self.policies)  # type: ignore[arg-type]
         self.crash_at: tuple[str, int] | None = None
         self.freeze_at: str | None = None
         self.lose_at: tuple[str, Fate] | None = None
@@ -124,13 +127,17 @@ class Worker:
         while True:
             yield await self.deliveries.get()
 
+    @property
+    def is_at_work(self) -> bool:
+        return self.lane._task is not None and not self.lane._task.done()
+
     def comes_to(self, point: str) -> None:
         if point == "offered":
             self.link.kafka.without_leader |= self.leaderless_at_the_end
             self.leaderless_at_the_end = set()
         if self.lose_at is not None and self.lose_at[0] == point:
             self.link.lose, self.lose_at = (0, self.lose_at[1]), None
-        if self.deliver_at is not None and self.deliver_at[0] == point and self.link.kafka.late:
+        if self.deliver_at is not None and self.deliver_at[0] == point and self.link.kafka.has_late:
             self.deliver_at = (point, self.deliver_at[1] - 1) if self.deliver_at[1] > 1 else None
             if self.deliver_at is None:
                 self.link.kafka.deliver_late()
@@ -147,6 +154,7 @@ class Worker:
         """Nothing goes wrong from here on."""
         self.crash_at = self.link.lose = self.freeze_at = self.lose_at = self.deliver_at = None
         self.leaderless_at_the_end = set()
+        self.link.misled = 0
 
     def power_off(self) -> None:
         """The process is gone now; the files of its store are as they are."""

@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +38,18 @@ from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Bounds, Evicted, I
 from tables._store import EVICTED, PROGRESS, Store
 from tests.transport.known_batches import HEAD, Source, encode
 from tests.transport.memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
-from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, VirtualLoop, Worker, crash_point, run
+from tests.transport.modelled_worker import (
+    CHANGELOG,
+    DEAD,
+    GROUP,
+    INPUT,
+    OUTPUT,
+    SPEC,
+    VirtualLoop,
+    Worker,
+    crash_point,
+    run,
+)
 from transport import CRASH_POINTS, SETTLEMENT_POINTS, LaneState
 from transport._transaction_requests import OURS
 
@@ -46,7 +58,10 @@ FOREIGN = 77
 ALL_POINTS = (*CRASH_POINTS, *SETTLEMENT_POINTS)
 POINTS_OF_A_TRANSACTION = ("judged", "produced", "logged", "offered", "committed")
 SLOTS = (0, 1)
-TAKEN_AWAY = (INPUT, OUTPUT, CHANGELOG, "the input's end", "unread input")
+INPUTS_END, EVIDENCE, UNREAD = "the input's end", "the input's end, and then what shows it", "unread input"
+FILLED, CHANGELOGS_END = "the changelog, and others fill the new one", "the changelog's end, and others fill it again"
+RULE, APP = "the rule", "the application"
+TAKEN_AWAY = (INPUT, OUTPUT, CHANGELOG, FILLED, CHANGELOGS_END, INPUTS_END, EVIDENCE, UNREAD, RULE, APP)
 """A topic: it is deleted and created again."""
 PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
@@ -180,6 +195,7 @@ class CommitPath(RuleBasedStateMachine):
         self.kind = Identity.PRODUCER
         self.was_ahead = False
         self.bounds: Bounds | None = None
+        self.spec = SPEC
 
     @initialize(
         kind=st.sampled_from(list(Identity)),
@@ -269,7 +285,7 @@ class CommitPath(RuleBasedStateMachine):
             self._bury()
 
     def _new_worker(self, name: str) -> Worker:
-        return Worker(self.kafka, self.folder / name, self.kind, self.memory, self.policies, self.bounds)
+        return Worker(self.kafka, self.folder / name, self.kind, self.memory, self.policies, self.bounds, self.spec)
 
     @rule(data=st.data(), deduplicate=st.booleans(), seconds=STEP_S)
     def switch(self, data: st.DataObject, deduplicate: bool, seconds: float) -> None:
@@ -354,24 +370,49 @@ class CommitPath(RuleBasedStateMachine):
     @precondition(_running)
     @rule(
         data=st.data(),
-        fate=st.sampled_from([Fate.LATE, Fate.TWICE]),
+        fate=st.sampled_from([Fate.LATE, Fate.TWICE, Fate.HANDED_OVER]),
         lost_at=st.sampled_from(["judged", "produced", "logged", "offered"]),
         late_at=st.sampled_from(POINTS_OF_A_TRANSACTION),
         seconds=STEP_S,
     )
     def be_late(self, data: st.DataObject, fate: Fate, lost_at: str, late_at: str, seconds: float) -> None:
-        """In the middle of the next transaction, if it is the end that is late."""
+        """In the middle of the next transaction, if it is the end that is late, or its markers."""
         worker = self._worker(data)
         worker.lose_at, worker.deliver_at = (lost_at, fate), (late_at, data.draw(st.integers(1, 2)))
         self.append(data, seconds)
         self.append(data, seconds)
 
-    @precondition(lambda self: self.kafka.late)
+    @precondition(lambda self: self.kafka.has_late)
     @rule(data=st.data(), seconds=STEP_S, longer=STEP_S)
     def arrive_late(self, data: st.DataObject, seconds: float, longer: float) -> None:
         self.append(data, seconds)
         self.kafka.deliver_late()
         self.go_on(longer)
+
+    @rule(data=st.data(), unaware=st.booleans(), seconds=STEP_S, longer=STEP_S)
+    def move_the_coordinator(self, data: st.DataObject, unaware: bool, seconds: float, longer: float) -> None:
+        """In the middle of a transaction, and perhaps back to a node to which requests are still on their way."""
+        self.append(data, seconds)
+        self.kafka.move_coordinator(unaware=unaware)
+        for worker in filter(None, self.workers):
+            worker.link.misled = data.draw(st.integers(0, 3))
+        self.append(data, longer)
+
+    @precondition(_running)
+    @rule(data=st.data(), fate=st.sampled_from([Fate.LOST, Fate.UNANSWERED]), seconds=STEP_S)
+    def ask_the_replaced_one(self, data: st.DataObject, fate: Fate, seconds: float) -> None:
+        """For an end that got no answer; the new one was found by a look at the last transaction, before this began."""
+        worker = self._worker(data)
+        self.kafka.move_coordinator(unaware=True)
+        worker.link.coordinates, worker.link.misled = self.kafka.coordinator, 1
+        worker.lose_at = ("offered", fate)
+        self.append(data, seconds)
+
+    @precondition(lambda self: self.kafka.replaced is not None)
+    @rule(seconds=STEP_S)
+    def hear_of_the_new_coordinator(self, seconds: float) -> None:
+        self.kafka.replaced = None
+        self.go_on(seconds)
 
     @rule(data=st.data(), places=st.sets(st.sampled_from(PLACES), min_size=1), seconds=STEP_S, longer=STEP_S)
     def lose_leaders(self, data: st.DataObject, places: set[tuple[str, int]], seconds: float, longer: float) -> None:
@@ -431,6 +472,9 @@ class CommitPath(RuleBasedStateMachine):
     @precondition(lambda self: None in self.workers)
     @rule(what=st.sampled_from(["lose", "keep a copy", "put back a copy", "put back another's copy"]))
     def meddle_with_the_store(self, what: str) -> None:
+        self._meddle_with_the_store(what)
+
+    def _meddle_with_the_store(self, what: str) -> None:
         slot = self.workers.index(None)
         store, copies = self.folder / str(slot), [self.folder / f"{number}.copy" for number in SLOTS]
         if what == "keep a copy" and store.exists():
@@ -534,6 +578,7 @@ class CommitPath(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.kafka.without_leader.clear()
+            self.kafka.replaced = None
             self._bury()
             for worker in filter(None, self.workers):
                 worker.forget_plans()
@@ -556,6 +601,10 @@ class CommitPath(RuleBasedStateMachine):
             self.close()
 
     def close(self) -> None:
+        for worker in filter(None, self.workers):
+            if worker.is_at_work:  # something has failed
+                worker.power_off()
+        self._bury()
         self.patch.undo()
         self.loop.run_until_complete(asyncio.sleep(0))
         asyncio.set_event_loop(None)
@@ -572,13 +621,14 @@ class TakenAway(CommitPath):
         super().__init__()
         self.stands: tuple[list[Record], list[Record]] | None = None
         """Output and dead letters when it was."""
+        self.what = ""
 
     @precondition(lambda self: self.stands is None and self.committed_offset > 0)
     @precondition(lambda self: not (self._left_open or self.kafka.without_leader))
     @rule(data=st.data())
     def take_away(self, data: st.DataObject) -> None:
         """While nobody works: what a worker has read before may still come out after."""
-        what = data.draw(self.kinds)
+        self.what = what = data.draw(self.kinds)
         for slot in self._running():
             if data.draw(st.booleans()):
                 self._stop(slot)
@@ -586,23 +636,66 @@ class TakenAway(CommitPath):
                 self._running_worker(slot).power_off()
                 self._bury()
         self.kafka.late.clear()
+        self.kafka.late_markers.clear()
         self.was_ahead = True
         log, committed = self.kafka.logs[INPUT, 0], self.committed_offset
-        if what == "the input's end" and log.start < committed:
+        if what in (INPUTS_END, EVIDENCE) and log.start < committed:
             log.truncate(data.draw(st.integers(log.start, committed - 1)))
-            while log.end <= committed:
-                self._arrive(data)
-        elif what in ("the input's end", "unread input"):  # of what is read there is nothing left
+            self._append([data.draw(sent(self.kind)) for _ in range(log.end, committed)], "none")
+            self._arrive(data)
+        elif what in (INPUTS_END, EVIDENCE, UNREAD):  # of what is read there is nothing left
             self._arrive(data)
             log.delete_before(log.end)
+        elif what in (RULE, APP):
+            self._arrive(data)
+            changed = {"app": "another"} if what == APP else {"rule": {"sequence": "another"}}
+            self.spec = replace(SPEC, **changed)  # type: ignore[arg-type]
+        elif what == CHANGELOGS_END:
+            self._cut_the_changelog(data)
+        elif what == FILLED:
+            end = self.kafka.logs[CHANGELOG, 0].end
+            self.kafka.recreate(CHANGELOG)
+            self._fill_the_changelog(end)
         else:
             self.kafka.recreate(what)
             for _ in range(data.draw(st.integers(0, 9))):
                 self._arrive(data)
+            while data.draw(st.booleans()) and self.kafka.logs[INPUT, 0].end <= committed:  # beyond where it was read
+                self._append([data.draw(sent(self.kind)) for _ in range(committed)], "none")
         self.stands = self._came_out()
         EVICTED_IN_ALL[what] += 1
         self.start(slot=0)
         self._stands_still(0)
+        if what == EVIDENCE:
+            self._stop(0)
+            log.delete_before(committed)
+            self.start(slot=0)
+            self._stands_still(0)
+
+    def _cut_the_changelog(self, data: st.DataObject) -> None:
+        """Behind a worker that has looked at its log and ended well: a store says how far it was looked at."""
+        self.start(slot=0)
+        self.go_on(5)
+        self._stop(0)
+        self.stands = self._came_out()  # whatever came of that
+        log = self.kafka.logs[CHANGELOG, 0]
+        end = log.end
+        last = max(batch.offset for batch in log.batches if any(record.key == PROGRESS for record in batch.records))
+        log.truncate(data.draw(st.integers(log.start, last)))
+        self._fill_the_changelog(end)
+
+    def _fill_the_changelog(self, end: int) -> None:
+        """Beyond what it had."""
+        log = self.kafka.logs[CHANGELOG, 0]
+        entries = [Source(b"i%d" % number, number.to_bytes(8, "big")) for number in range(end - log.end + 1)]
+        clock = self.kafka.stamped.get(CHANGELOG)
+        log.append(encode(entries), at_ms=clock() if clock else -1)
+
+    @precondition(lambda self: None in self.workers and not (self.stands and self.what == CHANGELOGS_END))
+    @rule(what=st.sampled_from(["lose", "keep a copy", "put back a copy", "put back another's copy"]))
+    def meddle_with_the_store(self, what: str) -> None:
+        """An older copy of the store may have ended where its log had not been looked at yet."""
+        self._meddle_with_the_store(what)
 
     def _running_worker(self, slot: int) -> Worker:
         worker = self.workers[slot]
@@ -636,6 +729,7 @@ class TakenAway(CommitPath):
             return super().teardown()
         try:
             self.kafka.without_leader.clear()
+            self.kafka.replaced = None
             self._bury()
             for worker in filter(None, self.workers):
                 worker.forget_plans()

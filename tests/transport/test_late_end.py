@@ -16,6 +16,7 @@ from faults._kafka import EmbeddedKafka
 from faults._proxy import Proxy
 from tests.transport.kafka_side import Read, read_topic, until, values
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Owner, Site
+from tests.transport.test_model_finds import end_without_doubt
 from transport import Cluster, client_options
 from transport._cluster import LATEST, TRANSACTION
 from transport._lane import Lane
@@ -59,13 +60,13 @@ async def test_nothing_is_committed_half_way_or_twice(
     if not raises:
         monkeypatch.setattr("transport._transaction_requests.ends_raise_epochs", nobody)
     if not initialises:
-        monkeypatch.setattr(TransactionRequests, "spent", False)
+        monkeypatch.setattr(TransactionRequests, "end", end_without_doubt)
     owner, proxy = await owner_behind_a_proxy(three_nodes, site)
-    seen = list[int]()
+    held = list[str]()
 
     def crash_point(point: str) -> None:
-        if point == "offered" and owner.lane.status.commits == 1 and not seen:
-            seen.append(proxy.answers)
+        if point == "offered" and owner.lane.status.commits == 1 and not held:
+            held.append(point)
             proxy.hold()
             time.sleep(0.2)  # let its thread hear of it
 
@@ -73,16 +74,17 @@ async def test_nothing_is_committed_half_way_or_twice(
     site.produce(rows([b"a"], 1))
     await until(lambda: owner.lane.status.commits == 1, "the first commit")
     site.produce(rows([b"b", b"c"], 2))
-    await until(lambda: owner.lane.status.commits == 2, "the end that is asked for twice")
-    assert proxy.answers == seen[0]
+    await until(lambda: owner.lane.status.position == 3, "the end that is asked for twice")
+    assert held
     commit = Lane._commit
     half_way = list[list[bytes | None]]()
 
     async def commit_late(lane: Lane) -> None:
         await lane._producer.delivered()
         if not half_way:
+            answers = proxy.answers
             proxy.release()
-            await until(lambda: proxy.answers > seen[0], "the late request's answer")
+            await until(lambda: proxy.answers > answers, "the late request's answer")
             await asyncio.sleep(1)  # Kafka answers before it has written the markers
             half_way.append(values(read_topic(site.bootstrap, site.output)))
         await commit(lane)

@@ -14,12 +14,14 @@ import pytest
 from errors import TransactionError
 from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from tests.transport.memory_kafka import Fate, Link, MemoryKafka
-from tests.transport.modelled_worker import INPUT, OUTPUT, VirtualLoop, run
+from tests.transport.modelled_worker import CHANGELOG, INPUT, OUTPUT, VirtualLoop, run
 from tests.transport.test_commit_path import CommitPath, Protocol, Record, Sent
 from tests.transport.test_transaction import batch_of
+from transport import LaneState
 from transport._transaction import TransactionalProducer
 from transport._transaction_requests import TransactionRequests
 
+END = TransactionRequests.end
 OUT, OTHER = (OUTPUT, 0), ("other", 0)
 FIRST = Protocol(ends_raise_epoch=False, verifies=True)
 UNVERIFIED = Protocol(ends_raise_epoch=False, verifies=False)
@@ -46,6 +48,15 @@ def producer_on(kafka: MemoryKafka) -> TransactionalProducer:
     return TransactionalProducer(Link(kafka), "id", "group", 60_000, [OUT, OTHER])  # type: ignore[arg-type]
 
 
+async def end_without_doubt(requests: TransactionRequests, *, commit: bool) -> None:
+    await END(requests, commit=commit)
+    requests.in_doubt = False
+
+
+async def nothing(*_: object) -> None:
+    return None
+
+
 def sent(number: int) -> Sent:
     headers = ((SEQUENCE_HEADER, b"%d" % number), (PRODUCER_HEADER, b"a"))
     return Sent(Record(None, b"%d" % number, headers), b"a", number)
@@ -60,7 +71,7 @@ def test_a_late_end(monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fate: F
     Where each end raises the epoch, a late one is harmless without it too.
     """
     if not fixed:
-        monkeypatch.setattr(TransactionRequests, "spent", False)
+        monkeypatch.setattr(TransactionRequests, "end", end_without_doubt)
     model = CommitPath()
     model.begin(Identity.PRODUCER, False, 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
     worker = model.workers[0]
@@ -80,6 +91,78 @@ def test_a_late_end(monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fate: F
         assert (whole and not model.kafka.left_open()) == (fixed or protocol.ends_raise_epoch)
     finally:
         worker.power_off()
+        model._bury()
+        model.close()
+
+
+@pytest.mark.parametrize("protocol", [FIRST, UNVERIFIED, RAISING])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_an_end_answered_by_a_coordinator_that_was_replaced(
+    monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fixed: bool
+) -> None:
+    """Taken out: that the changelog tells whether it is committed, after an end that took more than one request.
+
+    The one that was replaced tells of the transaction before, which had the same epoch. Where each end raises the
+    epoch, it has another one.
+    """
+    if not fixed:
+        monkeypatch.setattr(TransactionRequests, "end", end_without_doubt)
+    model = CommitPath()
+    model.begin(Identity.PRODUCER, False, 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
+    worker = model.workers[0]
+    assert worker is not None
+    try:
+        model._append([sent(1)], "none")
+        model.go_on(2)
+        model.kafka.move_coordinator(unaware=True)
+        # As after a look at the last transaction, which came to the new one.
+        worker.link.coordinates, worker.link.misled = model.kafka.coordinator, 1
+        worker.lose_at = ("offered", Fate.LOST)
+        model._append([sent(2)], "none")
+        model.go_on(60)
+        assert worker.link.misled == 0
+        whole = model.kafka.logs[OUT].committed() == [sent(number).record for number in (1, 2)]
+        assert whole == (fixed or protocol.ends_raise_epoch)
+    finally:
+        worker.power_off()
+        model._bury()
+        model.close()
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_an_offset_read_behind_a_successor_whose_commit_is_open_in_the_changelog(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """Taken out: that whoever finds an offset ahead of its changelog asks whether the partition is still its own."""
+    if not fixed:
+        monkeypatch.setattr(TransactionalProducer, "still_owns", nothing)
+    model = CommitPath()
+    model.begin(Identity.PRODUCER, False, 1 << 40, True, FIRST, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
+    try:
+        model._stop(0)
+        model.workers[0] = before = model._new_worker("0")
+        before.freeze_at = "fenced"
+        run(model.loop, before.start())
+        model.go_on(2)
+        model.start(slot=1)
+        successor = model.workers[1]
+        assert successor is not None
+        successor.leaderless_at_the_end = {(CHANGELOG, 0)}
+        model._append([sent(1)], "none")
+        model.go_on(0.06)
+        assert model.kafka.left_open()
+        successor.link.awake.clear()
+        model.kafka.without_leader.clear()
+        before.link.awake.set()
+        model.go_on(1)
+        assert before.lane.status.restarts == 1
+        assert (before.lane.status.state is not LaneState.HALTED) == fixed, before.lane.status
+        successor.link.awake.set()
+        model.go_on(60)
+        assert model.kafka.logs[OUT].committed() == [sent(1).record]
+    finally:
+        for worker in filter(None, model.workers):
+            worker.power_off()
         model._bury()
         model.close()
 
