@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -44,6 +45,17 @@ def loop() -> Iterator[VirtualLoop]:
     loop.close()
 
 
+@contextmanager
+def one_lane(protocol: Protocol) -> Iterator[CommitPath]:
+    """The model with one worker at work, and nothing drawn."""
+    model = CommitPath()
+    model.begin(Identity.PRODUCER, False, 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
+    try:
+        yield model
+    finally:
+        model.close()
+
+
 def producer_on(kafka: MemoryKafka) -> TransactionalProducer:
     return TransactionalProducer(Link(kafka), "id", "group", 60_000, [OUT, OTHER])  # type: ignore[arg-type]
 
@@ -72,11 +84,9 @@ def test_a_late_end(monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fate: F
     """
     if not fixed:
         monkeypatch.setattr(TransactionRequests, "end", end_without_doubt)
-    model = CommitPath()
-    model.begin(Identity.PRODUCER, False, 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
-    worker = model.workers[0]
-    assert worker is not None
-    try:
+    with one_lane(protocol) as model:
+        worker = model.workers[0]
+        assert worker is not None
         model._append([sent(1)], "none")
         model.go_on(2)
         worker.lose_at = ("offered", fate)
@@ -89,10 +99,6 @@ def test_a_late_end(monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fate: F
         whole = model.kafka.logs[OUT].committed() == [sent(number).record for number in (1, 2, 3)]
         # A Kafka that does not verify takes what comes after the late end for open, and nothing ends it.
         assert (whole and not model.kafka.left_open()) == (fixed or protocol.ends_raise_epoch)
-    finally:
-        worker.power_off()
-        model._bury()
-        model.close()
 
 
 @pytest.mark.parametrize("protocol", [FIRST, UNVERIFIED, RAISING])
@@ -107,11 +113,9 @@ def test_an_end_answered_by_a_coordinator_that_was_replaced(
     """
     if not fixed:
         monkeypatch.setattr(TransactionRequests, "end", end_without_doubt)
-    model = CommitPath()
-    model.begin(Identity.PRODUCER, False, 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
-    worker = model.workers[0]
-    assert worker is not None
-    try:
+    with one_lane(protocol) as model:
+        worker = model.workers[0]
+        assert worker is not None
         model._append([sent(1)], "none")
         model.go_on(2)
         model.kafka.move_coordinator(unaware=True)
@@ -123,10 +127,6 @@ def test_an_end_answered_by_a_coordinator_that_was_replaced(
         assert worker.link.misled == 0
         whole = model.kafka.logs[OUT].committed() == [sent(number).record for number in (1, 2)]
         assert whole == (fixed or protocol.ends_raise_epoch)
-    finally:
-        worker.power_off()
-        model._bury()
-        model.close()
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -136,9 +136,7 @@ def test_an_offset_read_behind_a_successor_whose_commit_is_open_in_the_changelog
     """Taken out: that whoever finds an offset ahead of its changelog asks whether the partition is still its own."""
     if not fixed:
         monkeypatch.setattr(TransactionalProducer, "still_owns", nothing)
-    model = CommitPath()
-    model.begin(Identity.PRODUCER, False, 1 << 40, True, FIRST, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
-    try:
+    with one_lane(FIRST) as model:
         model._stop(0)
         model.workers[0] = before = model._new_worker("0")
         before.freeze_at = "fenced"
@@ -160,11 +158,6 @@ def test_an_offset_read_behind_a_successor_whose_commit_is_open_in_the_changelog
         successor.link.awake.set()
         model.go_on(60)
         assert model.kafka.logs[OUT].committed() == [sent(1).record]
-    finally:
-        for worker in filter(None, model.workers):
-            worker.power_off()
-        model._bury()
-        model.close()
 
 
 @pytest.mark.parametrize("protocol", [FIRST, UNVERIFIED, RAISING])

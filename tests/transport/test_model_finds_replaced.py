@@ -22,7 +22,7 @@ from tables._ownership import Ownership
 from tests.transport import test_commit_path as model
 from tests.transport.memory_kafka import Link
 from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, run
-from tests.transport.test_model_finds import FIRST, NothingDrawn, sent
+from tests.transport.test_model_finds import FIRST, one_lane, sent
 from transport import Lane, Owner, PartitionMove
 from transport._by_id import NO_EPOCH
 from transport._owner import Decision
@@ -127,23 +127,21 @@ def test_a_store_of_before_a_decision(monkeypatch: pytest.MonkeyPatch, tmp_path:
     if not fixed:
         monkeypatch.setattr(Ownership, "is_decided_in", lambda ownership, batch: False)
     monkeypatch.setattr(SequencePartition, "sighting", property(lambda state: None))
-    path = model.CommitPath()
-    path.begin(Identity.PRODUCER, False, 1 << 40, True, FIRST, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
-    log = path.kafka.logs[CHANGELOG, 0]
     state = SequencePartition(tmp_path / "store", CHANGELOG, 0, Identity.PRODUCER, 1_000_000)
-    link: Any = Link(path.kafka)
-    move = PartitionMove(
-        link, state, topic=INPUT, partition=0, group=GROUP, ids=("", "id"), writes=(OUTPUT, DEAD, CHANGELOG)
-    )
 
-    async def decide(reason: str) -> None:
+    async def decide(move: PartitionMove, reason: str) -> None:
         await move.take_over()
         await move.read()
         assert state.owner is not None
         decision = Decision("2026-11-22T00:00:00Z", "me", "from 2", reason)
         await move.write(msgspec.structs.replace(state.owner, decisions=(decision,)), 2, forget=False)
 
-    try:
+    with one_lane(FIRST) as path:
+        log = path.kafka.logs[CHANGELOG, 0]
+        link: Any = Link(path.kafka)
+        move = PartitionMove(
+            link, state, topic=INPUT, partition=0, group=GROUP, ids=("", "id"), writes=(OUTPUT, DEAD, CHANGELOG)
+        )
         path._append([sent(1), sent(2)], "none")
         path.go_on(2)
         before = log.end
@@ -152,13 +150,11 @@ def test_a_store_of_before_a_decision(monkeypatch: pytest.MonkeyPatch, tmp_path:
         path._stop(0)
         end = log.end
         log.truncate(before)
-        run(path.loop, decide("first"))
+        run(path.loop, decide(move, "first"))
         assert log.end >= end
-        run(path.loop, decide("once more, behind all that the store stands for"))
+        run(path.loop, decide(move, "once more, behind all that the store stands for"))
         move.close()
         path.start(slot=0)
         path.go_on(60)
         came_out = path.kafka.logs[OUTPUT, 0].committed()
         assert came_out == [sent(number).record for number in ((1, 2, 3, 3) if fixed else (1, 2, 3))]
-    finally:
-        path.close()
