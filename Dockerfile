@@ -19,8 +19,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 COPY errors.py LICENSE ./
 COPY agents/ agents/
 COPY app/ app/
-COPY bench/ bench/
-COPY faults/ faults/
+COPY kafka_ratchet/ kafka_ratchet/
 COPY producers/ producers/
 COPY spark_sink/ spark_sink/
 COPY tables/ tables/
@@ -36,8 +35,8 @@ ENV PYTHONPATH=/opt/ratchet \
 
 USER ratchet
 # The jars are resolved now, so that a container needs no network beyond its brokers.
-RUN python -m app setup
+RUN python -m kafka_ratchet setup
 
 VOLUME ["/var/lib/ratchet/state", "/var/lib/ratchet/results"]
-ENTRYPOINT ["python", "-m", "app"]
+ENTRYPOINT ["python", "-m", "kafka_ratchet"]
 CMD ["--help"]

@@ -1,5 +1,4 @@
-"""What happens to a record batch between its fetch and its commit."""
+"""The Faust agents: each consumes the record batches of one partitioned topic.
 
-from agents._deduplicate import deduplicate
-
-__all__ = ["deduplicate"]
+`deduplicate.py` is the agent that Ratchet exists for; `extraction.py` reads the sequences that it judges by.
+"""

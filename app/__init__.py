@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app._application import Application
-    from app.settings import Settings
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.worker.application import Application
 
 __all__ = ["create_app"]
 
@@ -18,7 +18,7 @@ def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
     app, for further agents, timers and tables.
 
     Args:
-        settings: from `app.settings.load`
+        settings: from `kafka_ratchet.app.settings.load`
         bootstrap: host:port[,host:port]; None: `settings.bootstrap`
 
     Raises:
@@ -26,9 +26,9 @@ def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
         TopicError: the streams' topics do not fit each other.
     """
     # Imported here, so that `import app` stays light for the commands that need none of it.
-    from app._application import Application
-    from app._topics import prepare, prepare_policy
-    from errors import SettingsError
+    from kafka_ratchet.app.worker.application import Application
+    from kafka_ratchet.app.worker.topics import prepare, prepare_policy
+    from kafka_ratchet.errors import SettingsError
 
     bootstrap = bootstrap or settings.bootstrap
     if bootstrap is None:

@@ -28,11 +28,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
-from app._mistakes import PREFIX, no_such_setting, sentences, unreadable
-from app._names import is_ratchets_own
-from errors import SettingsError
-from spark_sink._secrets import keep
-from tables import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
+from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
+from kafka_ratchet.app.names import is_ratchets_own
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.spark_sink.secrets import keep
+from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
@@ -116,7 +116,8 @@ class StreamSettings(_Section):
     sequence_form: SequenceForm = SequenceForm.GUESS
     """How a header's sequence is written: "text", "integer", or "guess" for whichever it looks like."""
     deduplicate: bool | None = None
-    """Whether records are judged; False forwards them unjudged. None: not said here. `app._policy` has who wins."""
+    """Whether records are judged; False forwards them unjudged. None: not said here.
+    `kafka_ratchet.app.worker.policy` has who wins."""
     create_topics: bool | None = None
     """Whether a missing input, output or dead-letter topic is created. None: as the setting of all streams says."""
     compression: Compression = "input"

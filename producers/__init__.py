@@ -5,18 +5,18 @@ Kafka how far its name has come; a `Source` can be read again from any sequence;
 room needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, and of Ratchet only the error tree.
 """
 
-from producers._async import AsyncProducer
-from producers._client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in, options_refused
-from producers._file_set import FileSet, open_files, records_of
-from producers._files import FileSource
-from producers._formats import Format
-from producers._headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
-from producers._producer import Producer, TopicDecision
-from producers._progress import PROGRESS_TOPIC, Progress, read_progress
-from producers._publish import Published, publish
-from producers._source import CheckedSource, Record, Source
-from producers._stream import StreamSource
-from producers._topics import TopicShape, admin_client, create_topic, describe_topic, made_topic
+from kafka_ratchet.producers.async_producer import AsyncProducer
+from kafka_ratchet.producers.client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in, options_refused
+from kafka_ratchet.producers.file_set import FileSet, open_files, records_of
+from kafka_ratchet.producers.files import FileSource
+from kafka_ratchet.producers.formats import Format
+from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
+from kafka_ratchet.producers.producer import Producer, TopicDecision
+from kafka_ratchet.producers.progress import PROGRESS_TOPIC, Progress, read_progress
+from kafka_ratchet.producers.publish import Published, publish
+from kafka_ratchet.producers.source import CheckedSource, Record, Source
+from kafka_ratchet.producers.stream import StreamSource
+from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic, made_topic
 
 __all__ = [
     "END_OF_PARTITION",

@@ -1,7 +1,7 @@
-"""`python -m spark_sink`, and the file to name to spark-submit."""
+"""`python -m kafka_ratchet.spark_sink`, and the file to name to spark-submit."""
 
 # Absolute, because spark-submit runs this file as a plain script.
-from spark_sink._command import main
+from kafka_ratchet.spark_sink.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

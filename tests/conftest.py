@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from app._broker import ChosenBroker, open_broker
-from app._jars import kafka_jars as resolve_kafka_jars
-from app._java import find_java
-from producers import create_topic
+from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
+from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
+from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.producers import create_topic
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings import OTHER_VARIABLES, load
+from kafka_ratchet.app.settings import OTHER_VARIABLES, load
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -90,7 +90,7 @@ def test_commands_of_the_comments_exist() -> None:
     shown = re.findall(r"docker compose run --rm \w+ (\w+)", COMPOSE.read_text("utf-8"))
     assert shown == ["publish", "verify"]
     assert set(shown) <= COMMANDS
-    assert re.findall(r"-m app (\w+)", DOCKERFILE) == ["setup"]
+    assert re.findall(r"-m kafka_ratchet (\w+)", DOCKERFILE) == ["setup"]
 
 
 def test_file_of_the_comments_exists() -> None:
@@ -178,7 +178,7 @@ def test_state_is_for_the_user_alone() -> None:
 
 
 def test_the_image_gets_every_room_and_the_context_no_more() -> None:
-    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench"} | {"errors.py"}
+    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "faults"} | {"errors.py"}
     copied = {
         source.rstrip("/")
         for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE)

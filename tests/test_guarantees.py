@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from faults import _run, _storm
+from faults import schedule
+from faults.run import SHORT
 
 ROOT = Path(__file__).parents[1]
 GUARANTEES = ROOT / "docs" / "guide" / "guarantees.md"
@@ -91,13 +92,13 @@ def _never_runs(mark: ast.expr) -> bool:
 def scenes(kind: str) -> frozenset[str]:
     """The scenes of `ratchet faults`, `faults sink` or `faults producer`, found in the code that plays them."""
     if kind == "":
-        plays = ast.parse((ROOT / "faults" / "_run.py").read_text("utf-8"))
+        plays = ast.parse((ROOT / "faults" / "run.py").read_text("utf-8"))
         called = {node.attr for node in ast.walk(plays) if isinstance(node, ast.Attribute)}
         called |= {node.id for node in ast.walk(plays) if isinstance(node, ast.Name)}
-        drawn = {field.name for field in fields(_storm.Plan) if hasattr(_storm.Storm, f"_{field.name}")}
-        struck = {name for name in drawn if getattr(_run.SHORT.storm, name) > 0}
+        drawn = {field.name for field in fields(schedule.Plan) if hasattr(schedule.Storm, f"_{field.name}")}
+        struck = {name for name in drawn if getattr(SHORT.storm, name) > 0}
         return frozenset(struck | (called & functions_that_count()))
-    path = ROOT / "faults" / f"_{kind}.py"
+    path = ROOT / "faults" / f"{kind}.py"
     if not path.is_file():
         return frozenset()
     # There a scene is what the run's result counts.
@@ -134,8 +135,8 @@ TABLE = "| what happens | what is promised | shown by |\n|---|---|---|\n| killed
 @pytest.mark.parametrize(
     "shown_by",
     [
-        "`tests/app/test_worker.py`",
-        "`tests/app/test_worker.py::test_no_stream_is_refused`; [decision](x.md)",
+        "`tests/app/worker/test_worker.py`",
+        "`tests/app/worker/test_worker.py::test_no_stream_is_refused`; [decision](x.md)",
         "`tests/transport/test_lane.py::test_the_broker_is_killed_and_comes_back`: an async one",
         "`faults`: worker_kills",
         "`faults`: zombies, `faults`: lost_changelogs; [why](x.md)",
@@ -154,10 +155,10 @@ def test_a_row_that_names_what_is_there(shown_by: str) -> None:
         ("the usual tests; [decision](x.md)", "names no test"),
         ("`tests/app/conftest.py`", "names no test"),
         ("`tests/app/test_nowhere.py`", "is not there"),
-        ("`tests/app/test_worker.py`, `test_growth.py`", "test_growth.py: write tests/folder"),
+        ("`tests/app/worker/test_worker.py`, `test_growth.py`", "test_growth.py: write tests/folder"),
         ("`tests/../tests/app/test_worker.py`", "write tests/folder"),
-        ("`tests/app/test_worker.py::test_nothing`", "has no test_nothing"),
-        ("`tests/app/test_worker.py::test_no_stream`", "has no test_no_stream"),
+        ("`tests/app/worker/test_worker.py::test_nothing`", "has no test_nothing"),
+        ("`tests/app/worker/test_worker.py::test_no_stream`", "has no test_no_stream"),
         ("`faults`: worker_kills; `faults`: earthquakes", "no scene 'earthquakes'"),
         ("`faults`, `faults sink`", "names no test"),
         ("`faults sink`: worker_kills", "no scene 'worker_kills'"),

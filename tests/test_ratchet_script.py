@@ -29,13 +29,13 @@ case "$*" in
 esac
 echo "$*" >>"{record}"
 if [ -n "${{SHOW:-}}" ]; then
-    case "$*" in "-m app setup") ;; "-m app"*|"-m pytest"*)
+    case "$*" in "-m kafka_ratchet setup") ;; "-m kafka_ratchet"*|"-m pytest"*)
         echo "cwd=$(pwd -P)"; echo "pid=$$"; env ;;
     esac
 fi
-if [ "$*" = "-m app setup" ] && [ -n "${{SETUP_FAILS:-}}" ]; then exit 3; fi
-if [ "$*" = "-m app fail" ]; then exit 9; fi
-if [ "$*" = "-m app wait" ]; then echo waiting; exec sleep 600; fi
+if [ "$*" = "-m kafka_ratchet setup" ] && [ -n "${{SETUP_FAILS:-}}" ]; then exit 3; fi
+if [ "$*" = "-m kafka_ratchet fail" ]; then exit 9; fi
+if [ "$*" = "-m kafka_ratchet wait" ]; then echo waiting; exec sleep 600; fi
 """
 
 
@@ -46,9 +46,9 @@ class Clone:
         self.root = folder / "a clone"
         self.programs = folder / "programs"
         self.record = folder / "record"
-        (self.root / "app").mkdir(parents=True)
+        (self.root / "app" / "local").mkdir(parents=True)
         self.programs.mkdir()
-        for name in ("ratchet", "requirements.lock", "app/jars.lock"):
+        for name in ("ratchet", "requirements.lock", "app/local/jars.lock"):
             shutil.copy(ROOT / name, self.root / name)
         for tool in (*TOOLS, "pwd", "sleep"):
             found = shutil.which(tool)
@@ -139,11 +139,11 @@ def test_the_first_use_makes_the_environment_and_the_second_does_not(clone: Clon
     assert clone.recorded() == [
         f"-m venv --clear {venv}",
         f"-m pip install --disable-pip-version-check --require-hashes -r {clone.root}/requirements.lock",
-        "-m app setup",
-        "-m app worker --config a b.toml",
+        "-m kafka_ratchet setup",
+        "-m kafka_ratchet worker --config a b.toml",
     ]
     assert clone.run("web").returncode == 0
-    assert clone.recorded() == ["-m app web"]
+    assert clone.recorded() == ["-m kafka_ratchet web"]
 
 
 def test_uv_is_used_where_there_is_one(clone: Clone) -> None:
@@ -160,7 +160,7 @@ def test_uv_is_used_where_there_is_one(clone: Clone) -> None:
         f"uv pip sync --compile-bytecode --python {venv}/bin/python --require-hashes {clone.root}/requirements.lock"
         in recorded
     )
-    assert recorded[-1] == "-m app web"
+    assert recorded[-1] == "-m kafka_ratchet web"
 
 
 @pytest.mark.parametrize("cut_short", ["PIP_FAILS", "SETUP_FAILS"])
@@ -169,14 +169,14 @@ def test_a_set_up_that_was_cut_short_starts_again(clone: Clone, cut_short: str) 
     clone.environment[cut_short] = "1"
     assert clone.run("web").returncode != 0
     del clone.environment[cut_short]
-    assert "-m app web" not in clone.recorded()
+    assert "-m kafka_ratchet web" not in clone.recorded()
     assert clone.run("web").returncode == 0
     again = clone.recorded()
-    assert again[-2:] == ["-m app setup", "-m app web"]
+    assert again[-2:] == ["-m kafka_ratchet setup", "-m kafka_ratchet web"]
     assert any(line.startswith("-m pip") for line in again) == (cut_short == "PIP_FAILS")
 
 
-@pytest.mark.parametrize(("lock", "made_again"), [("requirements.lock", True), ("app/jars.lock", False)])
+@pytest.mark.parametrize(("lock", "made_again"), [("requirements.lock", True), ("app/local/jars.lock", False)])
 def test_a_changed_lock_is_followed(clone: Clone, lock: str, made_again: bool) -> None:
     clone.complete().run("web")
     clone.recorded()
@@ -185,7 +185,7 @@ def test_a_changed_lock_is_followed(clone: Clone, lock: str, made_again: bool) -
     assert clone.run("web").returncode == 0
     lines = clone.recorded()
     assert any(line.startswith("-m venv") for line in lines) == made_again
-    assert lines[-2:] == ["-m app setup", "-m app web"]
+    assert lines[-2:] == ["-m kafka_ratchet setup", "-m kafka_ratchet web"]
 
 
 def test_the_environment_goes_where_it_is_told(clone: Clone, tmp_path: Path) -> None:

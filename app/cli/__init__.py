@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 import typer
 
-from app.cli.bench import bench
-from app.cli.broker import broker
-from app.cli.demo import demo
-from app.cli.faults import faults
-from app.cli.policy import policy
-from app.cli.producers import producers
-from app.cli.publish import publish
-from app.cli.resume import resume
-from app.cli.setup import setup
-from app.cli.sink import sink
-from app.cli.status import status
-from app.cli.tables import tables
-from app.cli.verify import verify
-from app.cli.web import web
-from app.cli.worker import worker
-from errors import RatchetError
+from kafka_ratchet.app.cli.broker import broker
+from kafka_ratchet.app.cli.demo import demo
+from kafka_ratchet.app.cli.policy import policy
+from kafka_ratchet.app.cli.producers import producers
+from kafka_ratchet.app.cli.publish import publish
+from kafka_ratchet.app.cli.resume import resume
+from kafka_ratchet.app.cli.setup import setup
+from kafka_ratchet.app.cli.sink import sink
+from kafka_ratchet.app.cli.status import status
+from kafka_ratchet.app.cli.tables import tables
+from kafka_ratchet.app.cli.verify import verify
+from kafka_ratchet.app.cli.web import web
+from kafka_ratchet.app.cli.worker import worker
+from kafka_ratchet.errors import RatchetError
+
+TOOLS: Final = ("bench", "faults")
+"""Commands of the repository: they lie beside the packages in a clone, but not in the wheel or the image."""
 
 cli = typer.Typer(
     name="ratchet",
@@ -35,15 +39,17 @@ cli = typer.Typer(
 for command in (demo, broker, worker, web, publish, tables, producers, status, resume, verify, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
-cli.add_typer(bench, name="bench")
-cli.add_typer(faults, name="faults")
 cli.add_typer(sink, name="sink")
+for tool in TOOLS:
+    # Looked for in the clone, not on the path: anything may be called `bench` there.
+    if (Path(__file__).parents[3] / tool / "cli.py").is_file():
+        cli.add_typer(getattr(importlib.import_module(f"{tool}.cli"), tool), name=tool)
 
 
 def main() -> None:
     """Entry point of `ratchet`: an error of ours becomes its sentence on stderr and exit code 2."""
-    from app._logging import configure
-    from spark_sink._secrets import hide_in_tracebacks
+    from kafka_ratchet.app.log_setup import configure
+    from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks
 
     hide_in_tracebacks()
     configure("warning")  # commands that run as services set the level of their settings
@@ -55,7 +61,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         cli(arguments, prog_name="ratchet")
     except RatchetError as error:
-        from spark_sink._secrets import hidden
+        from kafka_ratchet.spark_sink.secrets import hidden
 
         print(hidden(f"ratchet: {error}"), file=sys.stderr)
         return 2

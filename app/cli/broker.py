@@ -31,8 +31,8 @@ def broker(
 
     from rich.console import Console
 
-    from app._broker import EmbeddedBroker
-    from errors import SetupError
+    from kafka_ratchet.app.local.broker import EmbeddedBroker
+    from kafka_ratchet.errors import SetupError
 
     stopping = threading.Event()
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli._options import Json
+from kafka_ratchet.app.cli.options import Json
 
 
 def demo(
@@ -18,7 +18,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Run everything here: a publisher and a worker are killed on the way, and each event counts once."""
-    from app.demo import run
+    from kafka_ratchet.app.demo import run
 
     if not run(files or [], keep=keep, as_json=as_json):
         raise typer.Exit(1)

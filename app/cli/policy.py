@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli._options import Config, Json
+from kafka_ratchet.app.cli.options import Config, Json
 
 if TYPE_CHECKING:
-    from app._policy import Policies
-    from app.settings import Settings
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.worker.policy import Policies
 
 policy = typer.Typer(no_args_is_help=True, help="Deduplication on or off, per stream and for all, while workers run.")
 
@@ -30,9 +30,9 @@ class Switch(StrEnum):
 @policy.command()
 def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
     """Show what holds for each stream, and who decided it."""
-    from app._broker import looked_at
-    from app._policy_topic import read_policies
-    from app.settings import load
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.worker.policy_topic import read_policies
 
     settings = load(config)
     _one(settings, stream, globally, needed=False)
@@ -59,9 +59,9 @@ def unset(stream: OneStream = None, globally: All = False, config: Config = None
 
 
 def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
-    from app._broker import looked_at
-    from app._policy_topic import read_policies, write_policy
-    from app.settings import load
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.worker.policy_topic import read_policies, write_policy
 
     settings = load(config)
     _one(settings, stream, globally, needed=True)
@@ -72,7 +72,7 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
 
 def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
     """Refuse what is not one of the two."""
-    from errors import SettingsError
+    from kafka_ratchet.errors import SettingsError
 
     chosen = (stream is not None) + globally
     if chosen > 1 or (needed and not chosen):
@@ -82,7 +82,7 @@ def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool
 
 
 def _show(policies: Policies, stream: str | None, globally: bool, json: bool, offset: int | None = None) -> None:
-    from app._policy import NOTHING
+    from kafka_ratchet.app.worker.policy import NOTHING
 
     settings = policies.settings
     effective = {name: policies.effective(name) for name in settings.streams if stream in (None, name)}

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config, Json
+from kafka_ratchet.app.cli.options import Config, Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from app._producers import Producer, ProducersPage
-    from app.settings import Settings
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.status.producers import Producer, ProducersPage
 
 
 def producers(
@@ -35,9 +35,9 @@ def producers(
     import msgspec
     from rich.console import Console
 
-    from app._broker import looked_at
-    from app._lookup import parse_identity, parse_limit
-    from app.settings import load
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.lookup import parse_identity, parse_limit
 
     settings = load(config)
     if stream is not None:
@@ -62,9 +62,9 @@ async def _pages(
 ) -> list[ProducersPage]:
     import asyncio
 
-    from app._producers import ProducersPage, with_published
-    from app._published import read_published
-    from app.web import Inquiry
+    from kafka_ratchet.app.status.cluster_view import Inquiry
+    from kafka_ratchet.app.status.producers import ProducersPage, with_published
+    from kafka_ratchet.app.status.published import read_published
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)
     pages = []
@@ -93,7 +93,7 @@ def _render(page: ProducersPage) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    from app._producers import shown
+    from kafka_ratchet.app.status.producers import shown
 
     read_by = f"read by stream {page.stream}" if page.stream else "read by no stream of these settings"
     title = Text(f"{shown(page.topic.encode('utf-8', 'surrogatepass'))} ({read_by})")

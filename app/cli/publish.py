@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from app.cli._options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from app.settings import Settings
-    from producers import FileSet, FileSource, StreamSource, TopicDecision
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.producers import FileSet, FileSource, StreamSource, TopicDecision
 
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal for a bar, progress is a line of text this often."""
@@ -75,10 +75,10 @@ def publish(
     json: Json = False,
 ) -> None:
     """Publish files, each record once counted: after a crash, run it again and it goes on where it stopped."""
-    from app._broker import choose_broker
-    from app.settings import load
-    from producers import Producer
-    from producers import publish as publish_source
+    from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.producers import Producer
+    from kafka_ratchet.producers import publish as publish_source
 
     decided = _topic_decision(topic_replaced)
     settings = load(config)
@@ -123,7 +123,7 @@ def publish(
 
 
 def _topic_decision(text: str | None) -> TopicDecision | None:
-    from errors import SettingsError
+    from kafka_ratchet.errors import SettingsError
 
     if text not in (None, "resend", "keep"):
         raise SettingsError(f"--topic-replaced {text}: write resend or keep")
@@ -133,8 +133,8 @@ def _topic_decision(text: str | None) -> TopicDecision | None:
 def _source(
     files: list[Path], *, follow: bool, format: str | None, key: str | None, sequence_field: str | None
 ) -> FileSource | FileSet | StreamSource:
-    from errors import SettingsError
-    from producers import StreamSource, open_files
+    from kafka_ratchet.errors import SettingsError
+    from kafka_ratchet.producers import StreamSource, open_files
 
     if Path("-") in files:
         if len(files) > 1 or follow:
@@ -146,7 +146,7 @@ def _source(
 @contextmanager
 def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> Iterator[None]:
     """Let the first SIGINT or SIGTERM end the source, so that what was read is flushed; the second ends the process."""
-    from producers import FileSet
+    from kafka_ratchet.producers import FileSet
 
     if not isinstance(source, FileSet):
         yield
@@ -170,8 +170,8 @@ def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> I
 
 
 def _ensure_topic(topic: str, settings: Settings, options: dict[str, str | int | bool], partitions: int | None) -> None:
-    from errors import TopicMissing
-    from producers import admin_client, create_topic, describe_topic
+    from kafka_ratchet.errors import TopicMissing
+    from kafka_ratchet.producers import admin_client, create_topic, describe_topic
 
     admin = admin_client(options)
     timeout_s = settings.kafka_timeout_s

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from app._resume import Plan
-    from app.settings import Settings
-    from transport import Hanging
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.worker.resume import Plan
+    from kafka_ratchet.transport.transactions.hanging import Hanging
 
 
 class End(StrEnum):
@@ -59,10 +59,10 @@ def resume(
 
     import msgspec
 
-    from app._reach import wait_until_reachable
-    from app._resume import Resume, Wanted
-    from app.settings import load
-    from errors import SettingsError
+    from kafka_ratchet.app.local.connectivity import wait_until_reachable
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.worker.resume import Resume, Wanted
+    from kafka_ratchet.errors import SettingsError
 
     settings = load(config)
     if settings.bootstrap is None:
@@ -110,8 +110,8 @@ def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: b
 
 
 def _numbers(partition: str | None, partitions: int, settings: Settings, name: str) -> list[int]:
-    from app._resume import MOST_DIGITS
-    from errors import SettingsError
+    from kafka_ratchet.app.worker.resume import MOST_DIGITS
+    from kafka_ratchet.errors import SettingsError
 
     if partition is None:
         return list(range(partitions))

@@ -7,8 +7,8 @@ def setup() -> None:
     """Fetch the Kafka and Spark jars and compile the kernels. Needed once; needs the network."""
     from rich.console import Console
 
-    from app._compile import compile_kernels
-    from app._jars import kafka_jars, spark_jars
+    from kafka_ratchet.app.local.jars import kafka_jars, spark_jars
+    from kafka_ratchet.app.worker.compile import compile_kernels
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for name, fetch in (("Kafka", kafka_jars), ("Spark", spark_jars)):

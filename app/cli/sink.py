@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from app.settings import SinkSettings
+    from kafka_ratchet.app.settings import SinkSettings
 
 sink = typer.Typer(
     help="Bring the stream's output into the result table with Spark, each event exactly once.",
@@ -55,9 +55,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Bring the stream's output into the result table with Spark, each event exactly once."""
-    from app import settings as settings_of_file
-    from app._broker import choose_broker
-    from app._jars import spark_jars
+    from kafka_ratchet.app import settings as settings_of_file
+    from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.local.jars import spark_jars
 
     if context.invoked_subcommand is not None:
         return
@@ -104,10 +104,10 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     from rich.console import Console
     from rich.table import Table
 
-    from app import settings as settings_of_file
-    from app._broker import looked_at
-    from app._results import planner_of, result_stream, said_as_ours, store_of
-    from spark_sink import standing
+    from kafka_ratchet.app import settings as settings_of_file
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.status.results import planner_of, result_stream, said_as_ours, store_of
+    from kafka_ratchet.spark_sink.job.status import standing
 
     settings = settings_of_file.load(config)
     kept = settings.sink
@@ -128,12 +128,14 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
             "-" if stored is None else f"{stored:,}",
             f"{end:,}",
             f"{found.lag[partition]:,}",
-            f"{found.lag_s[partition]:,.1f}",
+            f"{found.lag_s[partition]:,.1f}" if found.lag[partition] else "-",
         )
     console.print(table)
+    left = sum(found.lag.values())
+    oldest = max(found.lag_s.values(), default=0.0)
     console.print(
-        f"{sum(found.lag.values()):,} offsets left to read (markers and aborted records count); the oldest record that "
-        f"is not in the table yet is {max(found.lag_s.values(), default=0.0):,.1f} s old"
+        f"{left:,} offsets left to read (markers and aborted records count)"
+        + (f"; the oldest record that is not in the table yet is {oldest:,.1f} s old" if left else "")
     )
 
 
@@ -157,10 +159,10 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Decide where a job goes on that refuses: its table was put back, or its topic is another one. Needs no Spark."""
-    from app import settings as settings_of_file
-    from app._broker import choose_broker
-    from app._results import planner_of, recipe_of, result_stream, said_as_ours, store_of
-    from spark_sink._resume import carry_out, plan_resume
+    from kafka_ratchet.app import settings as settings_of_file
+    from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.status.results import planner_of, recipe_of, result_stream, said_as_ours, store_of
+    from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
 
     settings = settings_of_file.load(config)
     kept = settings.sink
@@ -190,10 +192,10 @@ def vacuum(
     as_json: Json = False,
 ) -> None:
     """Remove what killed and fenced jobs have left beside the result table. Needs neither Kafka nor Spark."""
-    from app import settings as settings_of_file
-    from app._results import place_of, said_as_ours
-    from spark_sink import vacuum as remove
-    from spark_sink._vacuum_command import as_dict, told
+    from kafka_ratchet.app import settings as settings_of_file
+    from kafka_ratchet.app.status.results import place_of, said_as_ours
+    from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
+    from kafka_ratchet.spark_sink.vacuum_command import as_dict, told
 
     place = place_of(settings_of_file.load(config).sink)
     with said_as_ours():
@@ -209,10 +211,10 @@ def package(
     ] = None,
 ) -> None:
     """Write the job for a Spark cluster: one zip for --py-files, and beside it the script to submit."""
-    from app._jars import spark_jars
-    from app._results import said_as_ours
-    from errors import SetupError
-    from spark_sink import write_package
+    from kafka_ratchet.app.local.jars import spark_jars
+    from kafka_ratchet.app.status.results import said_as_ours
+    from kafka_ratchet.errors import SetupError
+    from kafka_ratchet.spark_sink.spark.package import write_package
 
     with said_as_ours():
         digest = write_package(file)
@@ -228,9 +230,10 @@ def package(
 
 
 def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: SinkSettings) -> int:
-    """Run `python -m spark_sink` as a child of its own, so that no JVM is tied to this process.
+    """Run `python -m kafka_ratchet.spark_sink` as a child of its own, so that no JVM is tied to this process.
 
-    The child has a process group of its own and ends, as a whole, when this process does: see `spark_sink._owner`.
+    The child has a process group of its own and ends, as a whole, when this process does: see
+    `kafka_ratchet.spark_sink.owner`.
 
     Args:
         arguments: the job's command line.
@@ -240,19 +243,19 @@ def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: Sink
     Returns:
         The job's exit code.
     """
-    import spark_sink
-    from app._results import secret_of, secrets_of
-    from spark_sink._command import (
+    import kafka_ratchet
+    from kafka_ratchet.app.status.results import secret_of, secrets_of
+    from kafka_ratchet.spark_sink.cli import (
         CATALOG_VARIABLE,
         CLIENT_VARIABLE,
         PASSWORD_VARIABLE,
         STORAGE_VARIABLE,
         URL_VARIABLE,
     )
-    from spark_sink._owner import VARIABLE as OWNER_VARIABLE
+    from kafka_ratchet.spark_sink.owner import VARIABLE as OWNER_VARIABLE
 
-    room = Path(spark_sink.__file__).parent.parent
-    search = os.pathsep.join([str(room), *filter(None, [os.environ.get("PYTHONPATH")])])
+    root = Path(kafka_ratchet.__file__).parents[1]
+    search = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka), OWNER_VARIABLE: "1"}
     secrets = {URL_VARIABLE: secret_of(kept.url), PASSWORD_VARIABLE: secret_of(kept.password)}
     for variable, options in ((STORAGE_VARIABLE, kept.storage_options), (CATALOG_VARIABLE, kept.catalog)):
@@ -260,7 +263,10 @@ def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: Sink
             environment[variable] = json.dumps(secrets_of(options))
     environment |= {variable: secret for variable, secret in secrets.items() if secret is not None}
     with subprocess.Popen(
-        [sys.executable, "-m", "spark_sink", *arguments], env=environment, stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "kafka_ratchet.spark_sink", *arguments],
+        env=environment,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
     ) as job:
         # A stream is asked to end by SIGTERM; it finishes its commit, and its exit code is this command's.
         before = signal.signal(signal.SIGTERM, lambda *_: job.terminate())

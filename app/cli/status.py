@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from app.settings import Settings, StreamSettings
-    from app.web import Lookup
+    from kafka_ratchet.app.settings import Settings, StreamSettings
+    from kafka_ratchet.app.status.model import Lookup
 
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
 """2 is for questions that cannot be asked."""
@@ -35,9 +35,9 @@ def status(
 
     import msgspec
 
-    from app._broker import looked_at
-    from app._lookup import parse_identity, parse_partition, parse_sequence
-    from app.settings import load
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.lookup import parse_identity, parse_partition, parse_sequence
 
     settings = load(config)
     name, spec = settings.stream(stream)
@@ -55,7 +55,7 @@ def status(
 
 def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | None, hexadecimal: str | None) -> str:
     """The identity as text, where it was given so; refuses what the stream does not go by."""
-    from app._lookup import QueryError
+    from kafka_ratchet.app.status.lookup import QueryError
 
     given = {"producer": producer, "key": key}
     wrong = next((kind for kind, text in given.items() if text is not None and kind != spec.identity), None)
@@ -73,14 +73,14 @@ def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | 
 async def _ask(
     bootstrap: str, settings: Settings, stream: str, identity: bytes, sequence: int | None, partition: int | None
 ) -> Lookup:
-    from app.web import Inquiry
+    from kafka_ratchet.app.status.cluster_view import Inquiry
 
     async with Inquiry(bootstrap, settings) as inquiry:
         return await inquiry.lookup(stream, identity, sequence, partition)
 
 
 def _sentences(found: Lookup) -> list[str]:
-    from app._producers import shown
+    from kafka_ratchet.app.status.producers import shown
 
     lines = [f"{found.answer}"]
     for row in found.partitions:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream
+from kafka_ratchet.app.cli.width import fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from app.settings import Settings
-    from app.web import Lookup, Overview
-    from app.web import Stream as StreamView
-
-WIDE = 110
-"""Columns of text from which a terminal has room for everything; narrower ones are spared what --json also tells."""
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.status.model import Lookup, Overview
+    from kafka_ratchet.app.status.model import Stream as StreamView
 
 FIGURES = {
     "Fresh": "fresh",
@@ -35,7 +34,8 @@ FIGURES = {
 """Header and field of each column of figures."""
 
 SUMMED = frozenset({"fresh", "duplicate", "invalid", "keys", "evicted", "lag"})
-WIDE_ONLY = frozenset({"input_end", "changelog_position"})
+LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
+"""What a narrow terminal goes without; --json tells all of it."""
 
 
 def tables(
@@ -54,9 +54,9 @@ def tables(
     import msgspec
     from rich.console import Console
 
-    from app import settings as all_settings
-    from app._broker import looked_at
-    from app._lookup import parse_identity, parse_sequence
+    from kafka_ratchet.app import settings as all_settings
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.status.lookup import parse_identity, parse_sequence
 
     settings = all_settings.load(config)
     chosen = settings.stream(stream)[0] if stream is not None else None
@@ -70,7 +70,7 @@ def tables(
     else:
         with looked_at(settings) as bootstrap:
             overview = asyncio.run(_overview(bootstrap, settings, chosen))
-        body, shown = msgspec.json.encode(overview), _render_overview(overview, console.width >= WIDE)
+        body, shown = msgspec.json.encode(overview), _render_overview(overview, console)
     if json:
         typer.echo(body.decode())
     else:
@@ -81,7 +81,7 @@ def tables(
 async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> Overview:
     import dataclasses
 
-    from app.web import Inquiry
+    from kafka_ratchet.app.status.cluster_view import Inquiry
 
     async with Inquiry(bootstrap, settings) as inquiry:
         overview = await inquiry.overview()
@@ -92,13 +92,13 @@ async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> O
 async def _lookup(
     bootstrap: str, settings: Settings, stream: str | None, identity: bytes, sequence: int | None
 ) -> Lookup:
-    from app.web import Inquiry
+    from kafka_ratchet.app.status.cluster_view import Inquiry
 
     async with Inquiry(bootstrap, settings) as inquiry:
         return await inquiry.lookup(stream, identity, sequence)
 
 
-def _render_overview(overview: Overview, wide: bool) -> Iterator[RenderableType]:
+def _render_overview(overview: Overview, console: Console) -> Iterator[RenderableType]:
     from rich.text import Text
 
     for problem in overview.problems:
@@ -107,7 +107,7 @@ def _render_overview(overview: Overview, wide: bool) -> Iterator[RenderableType]
         if worker.error is not None:
             yield Text(f"■ worker {worker.url} does not answer: {worker.error}", "red")
     for stream in overview.streams:
-        yield _stream_table(stream, wide)
+        yield fitting(console, partial(_stream_table, stream), LEAST_FIRST)
         if stream.deduplicate is False:
             yield Text(f"▲ deduplication is off ({stream.origin}): everything is forwarded unjudged", "yellow")
         if stream.totals.unjudged:
@@ -117,7 +117,7 @@ def _render_overview(overview: Overview, wide: bool) -> Iterator[RenderableType]
                 yield Text(f"■ {stream.input}-{row.partition}: {row.error}", "red")
 
 
-def _stream_table(stream: StreamView, wide: bool) -> Table:
+def _stream_table(stream: StreamView, left_out: frozenset[str]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -129,7 +129,6 @@ def _stream_table(stream: StreamView, wide: bool) -> Table:
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    left_out = WIDE_ONLY if not wide else frozenset[str]()
     if not stream.totals.evicted:
         left_out |= {"evicted"}
     figures = {header: name for header, name in FIGURES.items() if name not in left_out}
@@ -138,10 +137,10 @@ def _stream_table(stream: StreamView, wide: bool) -> Table:
     for header, name in figures.items():
         total = _figure(getattr(stream.totals, name)) if name in SUMMED else ""
         table.add_column(header, total, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("Worker")
+    if "worker" not in left_out:
+        table.add_column("Worker", no_wrap=True)
     for row in stream.partitions:
-        worker = [Text(row.worker or "–")] if wide else []
+        worker = [] if "worker" in left_out else [Text(row.worker or "–")]
         cells = (_figure(getattr(row, name)) for name in figures.values())
         table.add_row(str(row.partition), Text(row.state), *cells, *worker)
     return table

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from app._verify import Report, SourceFiles
-    from app._verify._results import ResultsReport
-    from app._verify._source import SourceReport
+    from kafka_ratchet.app.verify import Report, SourceFiles
+    from kafka_ratchet.app.verify.findings import ResultsReport, SourceReport
 
 IDENTITIES_SHOWN = 20
 """A screen's worth; those with something lost or doubled come first."""
@@ -65,12 +64,12 @@ def verify(
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     from rich.console import Console
 
-    from app._broker import looked_at
-    from app._results import result_stream
-    from app._verify import halted_partitions, verify_results
-    from app._verify import verify as verify_stream
-    from app.settings import load
-    from errors import SettingsError
+    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.results import result_stream
+    from kafka_ratchet.app.verify import halted_partitions, verify_results
+    from kafka_ratchet.app.verify import verify as verify_stream
+    from kafka_ratchet.errors import SettingsError
 
     if state is not None and results:
         raise SettingsError(
@@ -112,8 +111,8 @@ def _source(
     format: str | None,
     sequence_field: str | None,
 ) -> SourceFiles | None:
-    from app._verify import SourceFiles
-    from errors import SettingsError
+    from kafka_ratchet.app.verify import SourceFiles
+    from kafka_ratchet.errors import SettingsError
 
     if not source:
         if paths:
@@ -129,8 +128,8 @@ def _source(
 
 
 def _spark() -> AbstractContextManager[SparkSession]:
-    from app._jars import spark_jars
-    from spark_sink import spark_session
+    from kafka_ratchet.app.local.jars import spark_jars
+    from kafka_ratchet.spark_sink.spark.session import spark_session
 
     return spark_session("verify", [str(jar) for jar in spark_jars()])
 
@@ -199,7 +198,7 @@ def _show_results(console: Console, found: ResultsReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from app._producers import shown
+    from kafka_ratchet.app.status.producers import shown
 
     rows = "" if found.proven_by is None else f"{found.rows:,} rows and "
     console.print(
@@ -225,7 +224,7 @@ def _show_results(console: Console, found: ResultsReport) -> None:
         "doubled": "doubled",
     }
     for title, name in columns.items():
-        table.add_column(title, f"{getattr(total, name):,}", justify="right")
+        table.add_column(title, f"{getattr(total, name):,}", justify="right", overflow="fold")
     for identity, account in found.accounts.first(IDENTITIES_SHOWN):
         named = "(of nothing in the input)" if identity is None else shown(identity)
         figures = [f"{getattr(account, name):,}" for name in columns.values()]
@@ -236,10 +235,11 @@ def _show_results(console: Console, found: ResultsReport) -> None:
     for finding in found.findings:
         console.print(f"  {finding}")
     counts = found.counts
-    console.print(
-        f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, altered {counts['altered']:,}, "
-        f"unexpected {counts['unexpected']:,}",
-        style="bold red" if counts else "bold green" if found.proven_by else "bold yellow",
-    )
+    if found.proven_by is not None or counts:
+        console.print(
+            f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, altered {counts['altered']:,}, "
+            f"unexpected {counts['unexpected']:,}",
+            style="bold red" if counts else "bold green",
+        )
     if found.proven_by is None:
         console.print(f"not proven: {found.unproven}", style="bold yellow")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli._options import Config
+from kafka_ratchet.app.cli.options import Config
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from kafka_ratchet.app.settings import Settings
 
 
 def web(
@@ -27,8 +27,8 @@ def web(
     import asyncio
     from contextlib import nullcontext
 
-    from app import settings as all_settings
-    from app._broker import choose_broker
+    from kafka_ratchet.app import settings as all_settings
+    from kafka_ratchet.app.local.broker import choose_broker
 
     address = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     settings = all_settings.load(config, web=address)
@@ -43,7 +43,7 @@ async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str]) -> 
     import asyncio
     import signal
 
-    from app.web import WebServer
+    from kafka_ratchet.app.web.pages import WebServer
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

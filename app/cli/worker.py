@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli._options import Config
+from kafka_ratchet.app.cli.options import Config
 
 
 def worker(
@@ -17,15 +17,15 @@ def worker(
     ] = None,
 ) -> None:
     """Deduplicate the streams of the settings. Start as many as there are partitions; stop with Ctrl-C."""
-    from app import _worker
-    from app._broker import choose_broker
-    from app._logging import configure
-    from app.settings import load
-    from transport import client_options
+    from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.log_setup import configure
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.worker import process
+    from kafka_ratchet.transport.client.security import client_options
 
     settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
     settings.require_streams()  # this and the next: before a Kafka is waited for, or started
     client_options(settings.bootstrap or "", settings.kafka)
     configure(settings.log_level)
     with choose_broker(settings) as bootstrap:
-        _worker.run(settings, bootstrap)
+        process.run(settings, bootstrap)

@@ -1,1 +1,1 @@
-"""Small programs that do what a worker does, each in its own way; see `bench._subjects`."""
+"""Small programs that do what a worker does, each in its own way; see `bench.subjects`."""

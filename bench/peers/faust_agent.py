@@ -13,8 +13,8 @@ from typing import Any
 import faust
 import mode.loop
 
-from bench._load import SEQUENCE
-from bench._subjects import FIRST, Task
+from bench.load import SEQUENCE
+from bench.subjects import FIRST, Task
 
 
 def build(task: Task) -> Any:

@@ -9,12 +9,14 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from app._worker import _loop_factory
-from bench._subjects import FIRST, Task
-from transport import Cluster, EncodedBatch, client_options
-from transport._changelog import FETCH_BYTES, FETCH_WAIT_MS
-from transport._record_batch import LENGTH_FROM, TRANSACTIONAL
-from transport._transaction import TransactionalProducer
+from bench.subjects import FIRST, Task
+from kafka_ratchet.app.worker.process import _loop_factory
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.batch.record_batch import LENGTH_FROM, TRANSACTIONAL
+from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 
 OFFSET_AND_LENGTH = struct.Struct(">qi")
 ATTRIBUTES_AT, LAST_DELTA_AT = 21, 23

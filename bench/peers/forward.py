@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import numpy as np
 
-from app import _application
-from app.cli import main
-from bench._subjects import Task, worker_settings
-from tables import Sequences
-from transport import Delivery
+from bench.subjects import Task, worker_settings
+from kafka_ratchet.app.cli import main
+from kafka_ratchet.app.worker import application
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.delivery import Delivery
 
 
 def forward_all(_: Sequences) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
@@ -27,7 +27,7 @@ def forward_all(_: Sequences) -> Callable[[AsyncIterator[Delivery]], Awaitable[N
 
 
 if __name__ == "__main__":
-    setattr(_application, "deduplicate", forward_all)  # noqa: B010 - it is not meant to be replaced
+    setattr(application, "deduplicate", forward_all)  # noqa: B010 - it is not meant to be replaced
     task = Task(**json.loads(sys.argv[1]))
     sys.argv[1:] = ["worker", "--config", str(worker_settings(task))]
     main()

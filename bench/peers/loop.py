@@ -14,8 +14,8 @@ import time
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench._load import SEQUENCE
-from bench._subjects import FIRST, Task
+from bench.load import SEQUENCE
+from bench.subjects import FIRST, Task
 
 AT_A_TIME = 10_000
 QUEUE_FULL_S = 0.05

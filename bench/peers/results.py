@@ -17,10 +17,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app._jars import spark_jars
-from spark_sink import Job, Recipe, TopicPlanner, run_batch, spark_session
-from spark_sink._decision import Decision, Held
-from spark_sink._session import LOCAL_SETTINGS, ROW_SETTINGS
+from kafka_ratchet.app.local.jars import spark_jars
+from kafka_ratchet.spark_sink.job.job import run_batch
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.spark.session import LOCAL_SETTINGS, ROW_SETTINGS, spark_session
+from kafka_ratchet.spark_sink.stores.decision import Decision, Held
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +54,7 @@ class Task:
 
 
 class NothingStore:
-    """A `spark_sink.ResultStore` that has Spark compute all rows and keeps none."""
+    """A `kafka_ratchet.spark_sink.stores.store.ResultStore` that has Spark compute all rows and keeps none."""
 
     narrow = False
     one_machine = ""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Producer as Bare
 
-from producers import PRODUCER_HEADER, SEQUENCE_HEADER, Producer
+from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Producer
 
 KEYS = 10_000
 POLL_EVERY = 64

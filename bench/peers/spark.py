@@ -17,9 +17,9 @@ import signal
 import sys
 import time
 
-from app._jars import spark_jars
-from bench._subjects import FIRST, Task
-from spark_sink._session import spark_session
+from bench.subjects import FIRST, Task
+from kafka_ratchet.app.local.jars import spark_jars
+from kafka_ratchet.spark_sink.spark.session import spark_session
 
 AT_A_TIME = 200_000
 ASK_EVERY_S = 0.01

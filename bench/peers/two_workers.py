@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench._subjects import Task, worker_settings
+from bench.subjects import Task, worker_settings
 
 LOOK_EVERY_S = 0.05
 
@@ -34,7 +34,7 @@ def _started(task: Task, number: int) -> subprocess.Popen[bytes]:
     folder = Path(task.folder) / str(number)
     folder.mkdir()
     config = worker_settings(Task(**{**asdict(task), "folder": str(folder)}))
-    return subprocess.Popen([sys.executable, "-m", "app", "worker", "--config", str(config)])
+    return subprocess.Popen([sys.executable, "-m", "kafka_ratchet", "worker", "--config", str(config)])
 
 
 if __name__ == "__main__":

@@ -9,10 +9,18 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from agents import deduplicate
-from errors import RecordTooLarge
-from tables import Identity, LastSequence, Sequences, SequenceSource, reader_for
-from transport import Cluster, Delivery, EncodedBatch, Lane, LaneSpec, RecordBatch, read_chunk
+from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.map.map import LastSequence
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneSpec
 
 Headers = list[tuple[str, bytes | None]]
 Row = tuple[bytes | None, bytes | None, Headers, int]
@@ -47,10 +55,12 @@ def rows_of(encoded: EncodedBatch) -> list[Row]:
     return rows
 
 
+READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
+
+
 @pytest.fixture
 def sequences(tmp_path: Path) -> Iterator[Sequences]:
-    read = reader_for(SequenceSource.parse("header:ratchet-sequence"))
-    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, read, 1 << 20)
+    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20)
     made.partition(2).open()
     yield made
     made.partition(2).close()
@@ -69,14 +79,14 @@ class Given:
         raise AssertionError("the lane is not started")
 
     def delivery(self, rows: list[Row], start: int = 0, codec: int = 0) -> Delivery:
-        return Delivery(self.lane, fetched(rows, start, codec))
+        return Delivery(self.lane.spec, self.lane.switch.policy, fetched(rows, start, codec))
 
     async def run(self, *deliveries: Delivery) -> None:
         async def channel() -> AsyncIterator[Delivery]:
             for delivery in deliveries:
                 yield delivery
 
-        await deduplicate(self.sequences)(channel())
+        await deduplicate(self.sequences, READ)(channel())
 
 
 def outputs(delivery: Delivery, topic: str) -> list[Row]:

@@ -10,9 +10,9 @@ def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Where there is a Kafka, a test waits for it longer than a page does."""
     if "broker" in request.fixturenames:
         for limit in (
-            "_group.TIMEOUT_S",
-            "web._kafka.TIMEOUT_S",
-            "web._inquiry.WORKER_TIMEOUT_S",
-            "web._results.KAFKA_TIMEOUT_S",
+            "group.TIMEOUT_S",
+            "kafka_view.TIMEOUT_S",
+            "cluster_view.WORKER_TIMEOUT_S",
+            "result_view.KAFKA_TIMEOUT_S",
         ):
-            monkeypatch.setattr(f"app.{limit}", 60.0)
+            monkeypatch.setattr(f"kafka_ratchet.app.status.{limit}", 60.0)

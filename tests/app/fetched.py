@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER
-from transport import RecordBatch, read_chunk
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 
 
 def named_batch(rows: Iterable[tuple[bytes, int]], partition: int = 0) -> RecordBatch:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from app._embedded import LET_IN_AGAIN_SOON, EmbeddedBroker, free_port
-from app._logging import KafkaAway
-from app._status import WorkerStatus
-from app.cli import run
-from app.web._model import merge, without_kafka
-from tests.app.known_worker import partition, settings_for, table
+from kafka_ratchet.app.cli import run
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker, free_port
+from kafka_ratchet.app.log_setup import KafkaAway
+from kafka_ratchet.app.status.model import merge, without_kafka
+from kafka_ratchet.app.status.server import WorkerStatus
+from tests.app.worker.known_worker import partition, settings_for, table
 from tests.app.worker_process import Site, WorkerProcess
 
 STREAM = """
@@ -93,7 +93,7 @@ def test_a_worker_says_now_and_then_that_kafka_is_away_and_goes_on(tmp_path: Pat
         ("aiokafka.consumer.fetcher", "Failed fetch messages from 1: NodeNotReadyError: not ready", False),
         ("aiokafka.consumer.group_coordinator", "OffsetCommit failed for group g due to group error", True),
         ("faust.app", "Crashed reason=ZeroDivisionError", True),
-        ("transport._lane", "Unable to update metadata from [1]", True),
+        ("kafka_ratchet.transport.lane", "Unable to update metadata from [1]", True),
     ],
 )
 def test_only_what_says_that_a_broker_is_away_is_left_out(logger: str, text: str, passes: bool) -> None:

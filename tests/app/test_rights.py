@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from app._embedded import EmbeddedBroker, free_port
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker, free_port
 from tests.app.worker_process import ROOT, Site, WorkerProcess
 
 PAGE = ROOT / "docs" / "guide" / "rights.md"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.settings import OTHER_VARIABLES, Settings, SinkSettings, StreamSettings, WebSettings, load
-from errors import SettingsError
-from tables import Identity
+from kafka_ratchet.app.settings import OTHER_VARIABLES, Settings, SinkSettings, StreamSettings, WebSettings, load
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import Identity
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from app.settings import Settings, load
+from kafka_ratchet.app.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -34,7 +34,7 @@ class Site:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "app", *arguments, "--config", str(self.config)],
+            [sys.executable, "-m", "kafka_ratchet", *arguments, "--config", str(self.config)],
             env=self.environment,
             cwd=self.folder,
             capture_output=True,
@@ -73,8 +73,9 @@ class WorkerProcess:
         self.state = site.folder / f"{name}-state"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, crash_at: str | None = None, module: str = "app") -> None:
-        """crash_at: a point of transport._crash, POINT or POINT:N; module: what runs the command."""
+    def start(self, crash_at: str | None = None, module: str = "kafka_ratchet") -> None:
+        """crash_at: a point of kafka_ratchet.transport.transactions.crash_points, POINT or POINT:N; module: what runs
+        the command."""
         planned = {"TRANSPORT_CRASH_AT": crash_at} if crash_at else {}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from app._verify import RecordView, Report, verify
-from app.settings import Settings, StreamSettings
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.verify import RecordView, Report, verify
 
 NewTopic = Callable[..., str]
 

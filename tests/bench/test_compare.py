@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench._compare import Comparison, compare
-from bench._load import Load
-from bench._measure import Measured
-from errors import BenchFailed
+from bench.compare import Comparison, compare
+from bench.load import Load
+from bench.measure import Measured
+from kafka_ratchet.errors import BenchFailed
 
 
 def run(subject: str, rate: int, cpu: float, verified: bool | None = True) -> Measured:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from bench._load import PARTITIONS, SEQUENCE, SEQUENCE_AT, VALUE_BYTES, Load, Truth, fill, is_right
+from bench.load import PARTITIONS, SEQUENCE, SEQUENCE_AT, VALUE_BYTES, Load, Truth, fill, is_right
 
 
 def everything(bootstrap: str, topic: str) -> list[Message]:

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench._compare import Comparison
-from bench._plot import plot
-from errors import BenchFailed
+from bench.compare import Comparison
+from bench.plot import plot
+from kafka_ratchet.errors import BenchFailed
 from tests.bench.test_compare import run
 
 

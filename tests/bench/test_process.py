@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench._process import cpu_seconds, peak_bytes, tree
+from bench.process import cpu_seconds, peak_bytes, tree
 
 BUSY_S = 0.3
 WASTE = 200 << 20

@@ -19,10 +19,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from app._status import IdentityStatus, StatusServer
-from app.settings import SinkSettings
-from app.web import WebServer
-from tests.app.known_worker import KnownWorker, member, partition, settings_for, table
+from kafka_ratchet.app.settings import SinkSettings
+from kafka_ratchet.app.status.server import IdentityStatus, StatusServer
+from kafka_ratchet.app.web.pages import WebServer
+from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 
 pytestmark = pytest.mark.browser
 

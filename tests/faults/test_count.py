@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from faults._count import Difference, compare, expected
-from faults._events import IDENTITIES, PARTITIONS, Event, events
+from faults.count import Difference, compare, expected
+from faults.events import IDENTITIES, PARTITIONS, Event, events
 
 A, B = (0, "a"), (1, "b")
 

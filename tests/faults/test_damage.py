@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from faults._damage import WAYS, Damage
-from faults._disk import SmallDisk
-from tables._store import Store
+from faults.damage import WAYS, Damage
+from faults.disk import SmallDisk
+from kafka_ratchet.tables.rocksdb import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def test_every_way_changes_the_store(state: Path, tmp_path: Path, way: str, monk
     store = Store(state / "app" / "stream" / "0")
     store.write([(b"ib", bytes(8))], 2, 1)
     store.close()
-    monkeypatch.setattr("faults._damage.WAYS", (way,))
+    monkeypatch.setattr("faults.damage.WAYS", (way,))
     before = contents(state)
     (told,) = damage.strike(state)
     assert way in told
@@ -75,7 +75,7 @@ def test_a_full_disk_takes_nothing_until_it_is_freed(tmp_path: Path) -> None:
 
 def test_a_command_runs_with_its_clock_shifted_and_jumps_when_told() -> None:
     program = (
-        "import os, signal, time; from faults._clock import shift; true = time.time(); shift(4000);"
+        "import os, signal, time; from faults.clock import shift; true = time.time(); shift(4000);"
         "a = time.time() - true; os.kill(os.getpid(), signal.SIGHUP); b = time.time_ns() / 1e9 - true;"
         "print(round(a / 100), round(b / 100))"
     )

@@ -15,8 +15,8 @@ PR_CAPBSET_DROP, CAP_SYS_ADMIN = 24, 21
 SCENE = """
 import sys
 from pathlib import Path
-from faults._disk import SmallDisk
-from faults._scenes import full_disk_of_a_worker
+from faults.disk import SmallDisk
+from faults.scenarios import full_disk_of_a_worker
 
 folder = Path(sys.argv[1])
 assert not SmallDisk(folder / "probe", 1 << 20).is_mounted

@@ -14,7 +14,7 @@ EVENTS = ROOT / "app" / "demo" / "data" / "aio-libs_aiokafka.ndjson.gz"
 
 
 def run(*arguments: object, timeout: float = 840) -> tuple[dict[str, int], str]:
-    command = [sys.executable, "-m", "app", "faults", "producer", "--json", *map(str, arguments)]
+    command = [sys.executable, "-m", "kafka_ratchet", "faults", "producer", "--json", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr

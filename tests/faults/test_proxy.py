@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from faults._proxy import Line, Proxy
+from faults.proxy import Line, Proxy
 
 
 @pytest.fixture

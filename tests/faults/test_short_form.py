@@ -19,7 +19,7 @@ PATIENCE_S = 1_200
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_fault_once_and_every_event_exactly_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "app", "faults", "--short", "--json", "--folder", str(folder)]
+    command = [sys.executable, "-m", "kafka_ratchet", "faults", "--short", "--json", "--folder", str(folder)]
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -18,7 +18,17 @@ PATIENCE_S = 3_000
 @pytest.mark.long
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_fault_once_over_every_store(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "app", "faults", "sink", "--short", "--json", "--folder", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_ratchet",
+        "faults",
+        "sink",
+        "--short",
+        "--json",
+        "--folder",
+        str(tmp_path / "run"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     stores = json.loads(done.stdout.splitlines()[-1])["stores"]
@@ -32,7 +42,17 @@ def test_every_fault_once_over_every_store(tmp_path: Path) -> None:
 
 @pytest.mark.postgres
 def test_sigterm_leaves_no_server_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "app", "faults", "sink", "--store", "postgres", "--folder", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_ratchet",
+        "faults",
+        "sink",
+        "--store",
+        "postgres",
+        "--folder",
+        str(tmp_path / "run"),
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         deadline = time.monotonic() + 120
         while not (tmp_path / "run" / "kafka").exists():  # PostgreSQL runs by then, Kafka starts
@@ -57,7 +77,7 @@ def _command(pid: int) -> str:
 
 
 def test_a_store_that_does_not_exist_is_named() -> None:
-    command = [sys.executable, "-m", "app", "faults", "sink", "--store", "shelf"]
+    command = [sys.executable, "-m", "kafka_ratchet", "faults", "sink", "--store", "shelf"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "no store 'shelf'" in done.stderr

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from errors import ProducerFenced, SourceError, TransportError
-from producers import AsyncProducer, Producer
+from kafka_ratchet.errors import ProducerFenced, SourceError, TransportError
+from kafka_ratchet.producers import AsyncProducer, Producer
 from tests.producers.test_producer import read, sequence_of
 
 NewTopic = Callable[..., str]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from errors import SettingsError, SourceError
-from producers import FileSet, FileSource, Record, _file_set, records_of
-from producers._file_set import BYTE_BITS
-from producers._folder import list_folder
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers import FileSet, FileSource, Record, file_set, records_of
+from kafka_ratchet.producers.file_set import BYTE_BITS
+from kafka_ratchet.producers.folder import list_folder
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_files_are_appended_and_nothing_else(paths: list[Path], tmp_path: Path) 
 
 
 def test_more_files_than_a_mark_names_are_known_by_one_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_file_set, "BEFORE", 3)
+    monkeypatch.setattr(file_set, "BEFORE", 3)
     for number in range(8):
         (tmp_path / f"{number}.txt").write_bytes(b"%d\n" % number)
     source = FileSet([tmp_path])
@@ -130,7 +130,7 @@ def test_a_folder_that_grows(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_file_set, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(file_set, "SETTLED_AFTER_S", 0.0)
     (tmp_path / "b.txt").write_bytes(b"one\n")
     source = FileSet([tmp_path], follow=True)
     reading = source.read(0)
@@ -208,7 +208,7 @@ def test_one_log_of_several_is_followed_by_its_name(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_file_set, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(file_set, "SETTLED_AFTER_S", 0.0)
     log = tmp_path / "app.log"
 
     def after(*changes: tuple[str, bytes]) -> str:
@@ -232,7 +232,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_a_log_that_grows_after_it_was_read_to_its_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_file_set, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(file_set, "SETTLED_AFTER_S", 0.0)
     (tmp_path / "a.log").write_bytes(b"1\n")
     (tmp_path / "b.log").write_bytes(b"2\n")
     reading = FileSet([tmp_path], follow=True).read(0)
@@ -243,7 +243,7 @@ def test_a_log_that_grows_after_it_was_read_to_its_end_is_refused(
 
 
 def test_a_table_that_is_begun_anew_names_its_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_file_set, "QUIET_S", 0.0)
+    monkeypatch.setattr(file_set, "QUIET_S", 0.0)
     (tmp_path / "t.csv.1").write_bytes(b"a,b\n1,2\n")
     (tmp_path / "t.csv").write_bytes(b"3,4\n5,6\n")
     reading = FileSet([tmp_path], follow=True, format="csv").read(0)

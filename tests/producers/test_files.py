@@ -6,9 +6,9 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from errors import SettingsError, SourceError
-from producers import FileSource, Record
-from producers._file_mark import FIRST_CHECKPOINT_BYTES, FileMark
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers import FileSource, Record
+from kafka_ratchet.producers.file_mark import FIRST_CHECKPOINT_BYTES, FileMark
 
 LINES = [b'{"id":"a"}', b'{"id":2}', b'{"id":true}', b'{"id":1.50}', '{"id":"é","x":[1]}'.encode()]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from errors import SettingsError, SourceError
-from producers import FileSource, Record, StreamSource
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers import FileSource, Record, StreamSource
 
 TABLE = 'id,note\r\n1,"a ""quoted"", and\nbroken line"\r\n\r\n2,\r\n3,é\u2028'.encode()
 

@@ -1,8 +1,8 @@
 import pytest
 
-import tables
-from errors import SettingsError, SourceError
-from producers import _headers as headers
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers import headers
+from kafka_ratchet.tables import identity as tables
 
 
 def test_names_and_limits_are_those_the_worker_reads() -> None:

@@ -1,7 +1,7 @@
 import random
 from collections import deque
 
-from producers._prefix import REPORT_EVERY, AcknowledgedPrefix
+from kafka_ratchet.producers.prefix import REPORT_EVERY, AcknowledgedPrefix
 
 
 def send(prefix: AcknowledgedPrefix, partition: int, sequence: int) -> bool:

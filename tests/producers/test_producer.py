@@ -10,9 +10,9 @@ from confluent_kafka import Producer as PlainProducer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.admin import NewTopic as Topic
 
-from app._broker import EmbeddedBroker
-from app._embedded import LET_IN_AGAIN_SOON
-from errors import (
+from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON
+from kafka_ratchet.errors import (
     BrokerUnavailable,
     ProducerFenced,
     RecordTooLarge,
@@ -22,8 +22,17 @@ from errors import (
     TopicReplaced,
     TransportError,
 )
-from producers import END_OF_PARTITION, PROGRESS_TOPIC, Producer, Record, _ledger, _producer, create_topic, publish
-from producers._progress import progress_key
+from kafka_ratchet.producers import (
+    END_OF_PARTITION,
+    PROGRESS_TOPIC,
+    Producer,
+    Record,
+    create_topic,
+    progress_store,
+    publish,
+)
+from kafka_ratchet.producers import producer as producer_module
+from kafka_ratchet.producers.progress import progress_key
 
 NewTopic = Callable[..., str]
 
@@ -264,7 +273,7 @@ def test_progress_is_stored_while_the_program_does_something_else(broker: str, n
 def test_a_partition_that_gets_no_more_records_does_not_hold_back_the_progress(
     broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_producer, "LAG_S", 0.3)
+    monkeypatch.setattr(producer_module, "LAG_S", 0.3)
     topic = new_topic(2)
     with Producer(topic, name, options={"bootstrap.servers": broker}, store_s=0.1) as producer:
         for sequence in range(50):  # one report, for the first of them
@@ -404,12 +413,12 @@ def test_an_epoch_that_ends_without_a_successor_is_begun_anew(
     broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Kafka does to a transaction that takes too long: it raises the epoch, and nobody takes over."""
-    monkeypatch.setattr(_ledger, "DOUBT_S", 0.5)
+    monkeypatch.setattr(progress_store, "DOUBT_S", 0.5)
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, options=options, store_s=0.2) as producer:
         producer.send(b"v")
         producer.flush()
-        kafka = PlainProducer({**options, "transactional.id": _ledger.transactional_id(topic, name)})
+        kafka = PlainProducer({**options, "transactional.id": progress_store.transactional_id(topic, name)})
         kafka.init_transactions(30)
         producer.send(b"v")
         producer.flush()
@@ -423,7 +432,7 @@ def test_open_transactions_of_the_killed_hide_nothing(broker: str, new_topic: Ne
         producer.send(b"v")
     killed = []  # held, as a process is that was killed: Kafka does not hear of it
     for whose in ("another", name):
-        one = PlainProducer({**options, "transactional.id": _ledger.transactional_id(topic, whose)})
+        one = PlainProducer({**options, "transactional.id": progress_store.transactional_id(topic, whose)})
         one.init_transactions(30)
         one.begin_transaction()
         one.produce(PROGRESS_TOPIC, b"{}", progress_key(topic, "another"))

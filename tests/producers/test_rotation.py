@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from errors import SourceError
-from producers import FileSet, _file_set
+from kafka_ratchet.errors import SourceError
+from kafka_ratchet.producers import FileSet, file_set
 
 OPERATIONS = ["append", "append", "half", "rename", "copy", "compress", "gzip begins", "remove", "late", "kill", "look"]
 
@@ -188,8 +188,8 @@ def follow(log: Log, operations: list[str], together: int, lag: int) -> tuple[di
 @example(["append", "kill", "append", "copy", "append", "append", "look"], False, 3, 0)
 def test_what_is_published_is_what_was_written(operations: list[str], dated: bool, together: int, lag: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_file_set, "QUIET_S", 0.0)
-        patched.setattr(_file_set, "SETTLED_AFTER_S", 1e9)
+        patched.setattr(file_set, "QUIET_S", 0.0)
+        patched.setattr(file_set, "SETTLED_AFTER_S", 1e9)
         log = Log(Path(folder), dated)
         published, is_refused = follow(log, [*operations, "append", "look", "look", "look"], together, lag)
     values = [published[sequence] for sequence in sorted(published)]

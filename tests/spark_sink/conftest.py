@@ -20,12 +20,18 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from app._jars import spark_jars
-from faults._postgres import PostgresServer, run_postgres
-from producers import PASSING
-from spark_sink import DeltaStore, Job, Outcome, Recipe, TopicPlanner, run_batch, spark_session, write_package
-from spark_sink._columns import record_schema
-from tests.spark_sink.bucket import BucketSite, s3_server
+from faults.postgres import PostgresServer, run_postgres
+from kafka_ratchet.app.local.jars import spark_jars
+from kafka_ratchet.producers import PASSING
+from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.spark.package import write_package
+from kafka_ratchet.spark_sink.spark.session import spark_session
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from tests.spark_sink.files.bucket import BucketSite, s3_server
 from tests.spark_sink.sites import LOCAL, SERVED, Site
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -207,7 +213,14 @@ def command(broker: str, shipped: Path, tmp_path: Path) -> Iterator[Callable[...
     groups = []
 
     def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "spark_sink", f"--bootstrap={broker}", "--master=local[1]", *arguments]
+        words = [
+            sys.executable,
+            "-m",
+            "kafka_ratchet.spark_sink",
+            f"--bootstrap={broker}",
+            "--master=local[1]",
+            *arguments,
+        ]
         words += ["--jars", ",".join(map(str, spark_jars()))]
         search = os.pathsep.join([str(shipped), *filter(None, [os.environ.get("PYTHONPATH")])])
         with subprocess.Popen(

@@ -17,11 +17,16 @@ from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.types import StructType
 
-from faults._postgres import PostgresServer
-from spark_sink import DeltaStore, DuckDBStore, IcebergStore, Place, PostgresStore, ResultStore
-from spark_sink._pair import PairedStore
-from spark_sink._shape import APPEND, Shape
-from spark_sink.errors import StoreError
+from faults.postgres import PostgresServer
+from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
+from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.open_store import Place
+from kafka_ratchet.spark_sink.stores.pair import PairedStore
+from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
+from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 Rows = list[dict[str, Any]]
 

@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_sink import Job, Recipe, Shape, TopicPlanner, run_batch, run_stream, run_structured
-from spark_sink._columns import record_schema
-from spark_sink._command import EXIT_REFUSED, main
-from spark_sink._resume import carry_out, plan_resume
-from spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, SinkError
+from kafka_ratchet.spark_sink.cli import EXIT_REFUSED, main
+from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, SinkError
+from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
+from kafka_ratchet.spark_sink.job.structured import run_structured
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.write_mode import Shape
 from tests.spark_sink.sites import Site
 
 NewTopic = Callable[..., str]
@@ -53,7 +58,7 @@ def test_options_that_contradict_each_other(
     more: list[str],
     sentence: str,
 ) -> None:
-    monkeypatch.setattr("spark_sink._command.spark_session", lambda *_: NoSpark()())
+    monkeypatch.setattr("kafka_ratchet.spark_sink.cli.spark_session", lambda *_: NoSpark()())
     where = [
         f"--bootstrap={broker}",
         f"--topic={new_topic(partitions=1)}",

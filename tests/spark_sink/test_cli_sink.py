@@ -13,9 +13,9 @@ import typer
 from deltalake import DeltaTable, Field, Schema
 from typer.testing import CliRunner
 
-from app.cli.sink import sink
-from app.settings import load
-from errors import SetupError
+from kafka_ratchet.app.cli.sink import sink
+from kafka_ratchet.app.settings import load
+from kafka_ratchet.errors import SetupError
 
 
 @pytest.fixture

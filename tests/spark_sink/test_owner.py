@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from app._embedded import free_port
-from spark_sink import DeltaStore
+from kafka_ratchet.app.local.embedded_kafka import free_port
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,18 @@ def test_a_killed_command_leaves_no_job_that_goes_on_committing(
         "utf-8",
     )
     store = DeltaStore(table, "results", topic)
-    command = [sys.executable, "-m", "app", "sink", "--config", str(settings), "--mode", "stream", "--interval", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_ratchet",
+        "sink",
+        "--config",
+        str(settings),
+        "--mode",
+        "stream",
+        "--interval",
+        "0",
+    ]
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) as sink:
         started: set[int] = set()
         try:

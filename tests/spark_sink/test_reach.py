@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_sink._parquet import write_files
-from spark_sink._store import require_reach
-from spark_sink.errors import OptionRefused, StoreError
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
+from kafka_ratchet.spark_sink.files.parquet import write_files
+from kafka_ratchet.spark_sink.stores.store import require_reach
 from tests.spark_sink.sites import Site
 
 NUMBERS = pa.schema([("id", pa.int64())])

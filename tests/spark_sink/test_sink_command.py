@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import spark_sink
-from spark_sink import Fenced, Outcome
-from spark_sink._command import CLIENT_VARIABLE, EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
+import kafka_ratchet.spark_sink
+from kafka_ratchet.spark_sink.cli import CLIENT_VARIABLE, EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
+from kafka_ratchet.spark_sink.errors import Fenced
+from kafka_ratchet.spark_sink.job.job import Outcome
 
 
 @pytest.fixture
@@ -66,18 +67,20 @@ def test_fenced_has_an_exit_code_of_its_own(
     def fenced(*_: object) -> Outcome:
         raise Fenced("generation 2 has taken over from 1")
 
-    monkeypatch.setattr("spark_sink._command.run_batch", fenced)
+    monkeypatch.setattr("kafka_ratchet.spark_sink.cli.run_batch", fenced)
     assert main(arguments) == EXIT_FENCED
     assert capsys.readouterr().err == "fenced: generation 2 has taken over from 1\n"
 
 
 def test_the_package_imports_nothing_of_the_other_rooms() -> None:
-    allowed = {*sys.stdlib_module_names, "spark_sink", "pyspark", "pyarrow", "confluent_kafka", "rich"}
+    allowed = {*sys.stdlib_module_names, "pyspark", "pyarrow", "confluent_kafka", "rich"}
     allowed |= {"deltalake", "psycopg", "duckdb", "pyiceberg", "sqlalchemy"}  # each in its own store
     allowed |= {"py4j"}  # comes with pyspark
     allowed |= {"prometheus_client"}  # where metrics are asked for
-    for module in Path(spark_sink.__file__).parent.glob("*.py"):
+    for module in Path(kafka_ratchet.spark_sink.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert {name.split(".")[0] for name in names} <= allowed, module
+            ours = {name for name in names if name.split(".")[0] == "kafka_ratchet"}
+            assert {".".join(name.split(".")[:2]) for name in ours} <= {"kafka_ratchet.spark_sink"}, module
+            assert {name.split(".")[0] for name in {*names} - ours} <= allowed, module

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_sink import DeltaStore, Place, count, read_totals, vacuum
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.open_store import Place
+from kafka_ratchet.spark_sink.stores.results import count, read_totals
+from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

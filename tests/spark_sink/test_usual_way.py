@@ -9,7 +9,8 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_sink import Outcome, count
+from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.stores.results import count
 
 
 def test_a_lost_checkpoint_doubles_the_rows_of_the_usual_way_and_none_of_ours(

@@ -13,13 +13,15 @@ import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from app._results import recipe_of
-from app._verify import RecordView, Report, verify_results
-from app.cli.verify import verify as verify_command
-from app.settings import Settings, SinkSettings
-from errors import SettingsError, SetupError
-from spark_sink import Job, Outcome, TopicPlanner, run_batch
-from spark_sink._columns import record_schema
+from kafka_ratchet.app.cli.verify import verify as verify_command
+from kafka_ratchet.app.settings import Settings, SinkSettings
+from kafka_ratchet.app.status.results import recipe_of
+from kafka_ratchet.app.verify import RecordView, Report, verify_results
+from kafka_ratchet.errors import SettingsError, SetupError
+from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.rows.columns import record_schema
 from tests.app.written_stream import NewTopic, Stage, record
 from tests.spark_sink.damage import change, delete, repeat
 from tests.spark_sink.sites import Site

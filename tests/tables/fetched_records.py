@@ -6,10 +6,16 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from numpy.typing import NDArray
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER
-from transport import EncodedBatch, RecordBatch, read_chunk
+from kafka_ratchet.agents.extraction import Reader
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 
 
 class Sent(NamedTuple):
@@ -26,6 +32,13 @@ def named(producer: bytes, *sequences: int) -> list[Sent]:
         Sent(headers=((PRODUCER_HEADER, producer), (SEQUENCE_HEADER, sequence.to_bytes(8, "big"))))
         for sequence in sequences
     ]
+
+
+def judged(
+    table: SequencePartition | Sequences, batch: RecordBatch, read: Reader
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Verdicts and reasons, as the deduplicating agent asks for them."""
+    return table.judge(batch, *read(batch))
 
 
 def fetched(

@@ -13,11 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tables import Bounds, Evicted, Identity, LastSequences, SequencePartition, SequenceSource, reader_for
-from tables import _eviction as eviction
-from tables._store import Store
-from tests.tables.fetched_records import Sent, fetched, stored
-from transport import EncodedBatch, RecordBatch, read_chunk
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.tables import eviction
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.rocksdb import Evicted, Store
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from tests.tables.fetched_records import Sent, fetched, judged, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 CHANGELOG = "changelog"
@@ -75,7 +80,7 @@ class Bounded:
     def judge(self, *records: Sent) -> list[int]:
         batch = fetched(records, self.input)
         self.input = batch.next
-        verdicts: list[int] = self.state.judge(batch, READ)[0].tolist()
+        verdicts: list[int] = judged(self.state, batch, READ)[0].tolist()
         return verdicts
 
     def changes(self, *, caught_up: bool = True) -> tuple[bytes, int, list[bytes]]:
@@ -113,7 +118,7 @@ def room(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(autouse=True)
 def _save_at_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -221,9 +226,9 @@ def test_store_standby_and_changelog_forget_alike(tmp_path: Path, made: list[Bou
 def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
     tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.LOAD_AT_ONCE", 0)
-    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
-    monkeypatch.setattr("tables._map.WASTE_LEAST", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
     one.work(*(record(name, 1) for name in NAMES))
     one.crash()
@@ -240,7 +245,7 @@ def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
 def test_a_map_gives_up_the_slots_of_who_is_gone(
     tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch, waste: int
 ) -> None:
-    monkeypatch.setattr("tables._map.WASTE_LEAST", waste)
+    monkeypatch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", waste)
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
     many = [b"%d-" % n + b"x" * 100 for n in range(6_000)]
     one.work(*(record(name, 1) for name in many))
@@ -400,10 +405,10 @@ def test_every_partition_forgets_as_the_plain_one(
     steps: list[tuple[str, list[tuple[bytes, int]], int, bool]], bounds: Bounds, room: int, at_once: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr("tables._map.WASTE_LEAST", 0)
-        patch.setattr("tables._partition.LOAD_AT_ONCE", EVERYTHING if at_once else 0)
-        patch.setattr("tables._partition.LOAD_ENTRIES", 2)
-        patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if at_once else 1e9)
+        patch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
+        patch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", EVERYTHING if at_once else 0)
+        patch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 2)
+        patch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0 if at_once else 1e9)
         one, plain = Bounded(Path(folder) / "0", bounds, room), Plain(bounds)
         for number, (what, pairs, after_s, caught_up) in enumerate(steps):
             one.now_s += after_s

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tables import InvalidShare, Progress
-from tables._invalid_share import RecentShare
+from kafka_ratchet.tables.invalid_share import InvalidShare, RecentShare
+from kafka_ratchet.tables.rocksdb import Progress
 
 
 class Clock:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequencePartition, SequenceSource, reader_for
-from tests.tables.fetched_records import Sent, fetched, named
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.partition import SequencePartition
+from tests.tables.fetched_records import Sent, fetched, judged, named
 
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
 FAR = 2**40 + 1
@@ -28,7 +30,7 @@ def test_text_that_was_read_as_an_integer_is_said_with_the_way_back(tmp_path: Pa
     state = opened(tmp_path / "store")
     wrong = Sent(headers=((PRODUCER_HEADER, b"shop"), (SEQUENCE_HEADER, b"2024-1-1")))
     with capture_logs() as said:
-        state.judge(fetched([wrong, *named(b"shop", 5)], start=70), READ)
+        judged(state, fetched([wrong, *named(b"shop", 5)], start=70), READ)
     (line,) = [entry for entry in said if entry["log_level"] == "warning"]
     assert line["offset"] == 70
     assert line["identity"] == "shop"
@@ -40,10 +42,10 @@ def test_text_that_was_read_as_an_integer_is_said_with_the_way_back(tmp_path: Pa
 
 def test_a_jump_counts_with_its_commit(tmp_path: Path) -> None:
     state = opened(tmp_path / "store")
-    state.judge(fetched(named(b"shop", 1, 1 + FAR)), READ)
+    judged(state, fetched(named(b"shop", 1, 1 + FAR)), READ)
     assert state.jumps.total == 0
     state.rollback()
-    state.judge(fetched(named(b"shop", 1, 1 + FAR)), READ)
+    judged(state, fetched(named(b"shop", 1, 1 + FAR)), READ)
     commit(state, 2)
     assert state.jumps.total == 1
     state.close()
@@ -52,8 +54,8 @@ def test_a_jump_counts_with_its_commit(tmp_path: Path) -> None:
 def test_what_is_no_jump_is_not_said(tmp_path: Path) -> None:
     state = opened(tmp_path / "store")
     with capture_logs() as said:
-        state.judge(fetched(named(b"ordinary", 1, 2**40 + 1)), READ)
-        state.judge(fetched(named(b"nanoseconds", 1_800_000_000_000_000_000, 1_800_000_000_500_000_000)), READ)
+        judged(state, fetched(named(b"ordinary", 1, 2**40 + 1)), READ)
+        judged(state, fetched(named(b"nanoseconds", 1_800_000_000_000_000_000, 1_800_000_000_500_000_000)), READ)
     commit(state, 4)
     assert state.jumps.total == 0
     assert not [entry for entry in said if entry["log_level"] == "warning"]
@@ -64,7 +66,7 @@ def test_one_line_stands_for_many(tmp_path: Path) -> None:
     state = opened(tmp_path / "store", Identity.PARTITION)
     with capture_logs() as said:
         for number in range(1, 6):
-            state.judge(fetched(named(b"", number * FAR), start=number), READ)
+            judged(state, fetched(named(b"", number * FAR), start=number), READ)
     commit(state, 6)
     assert state.jumps.total == 4
     (line,) = [entry for entry in said if entry["log_level"] == "warning"]

@@ -8,11 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from errors import StateError
-from tables import MAX_IDENTITY_BYTES, Evicted, Identity, Progress, SequencePartition, SequenceSource, reader_for
-from tables._store import Store
-from tests.tables.fetched_records import Sent, fetched, named, stored
-from transport import Decision, Owner, RecordBatch, Sighting, read_chunk
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.rocksdb import Evicted, Progress, Store
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.owner import Decision, Owner
+from tests.tables.fetched_records import Sent, fetched, judged, named, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 CHANGELOG, PARTITION = "ratchet-events-changelog", 3
@@ -50,7 +54,7 @@ def work(state: SequencePartition, start: int, sequence: int) -> int:
     """Judge a batch that moves every name; returns the next input offset."""
     good = [Sent(key=name, headers=(("ratchet-sequence", b"%d" % sequence),)) for name in NAMES]
     batch = fetched([*good, good[0], Sent(key=b"a")], start)
-    state.judge(batch, READ)
+    judged(state, batch, READ)
     return batch.next
 
 
@@ -116,7 +120,7 @@ def test_what_is_committed_is_there_when_the_store_is_opened_again(state: Sequen
 def test_more_entries_than_are_loaded_at_a_time(state: SequencePartition, monkeypatch: pytest.MonkeyPatch) -> None:
     state.committed(Changelog().append(state, work(state, 0, 5)))
     state.close()
-    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
     state.open()
     assert [state.last(name) for name in NAMES] == [(5, 5)] * len(NAMES)
     assert len(state) == len(NAMES)
@@ -125,8 +129,8 @@ def test_more_entries_than_are_loaded_at_a_time(state: SequencePartition, monkey
 def test_a_large_store_is_taken_into_memory_while_the_partition_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.LOAD_AT_ONCE", 0)
-    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
     state, log = partition(tmp_path / "0"), Changelog()
     state.committed(log.append(state, work(state, 0, 7)))
     state.close()
@@ -137,7 +141,7 @@ def test_a_large_store_is_taken_into_memory_while_the_partition_works(
             Sent(key=name, headers=(("ratchet-sequence", b"%d" % sequence),))
             for name, sequence in ((b"a", 7), (b"a\0", 7 + again), (b"b", 8 + again))
         ]
-        verdicts, _ = state.judge(fetched(batch, 12 * again), READ)
+        verdicts, _ = judged(state, fetched(batch, 12 * again), READ)
         assert verdicts.tolist() == [1, 0, 0]
         state.committed(log.append(state, 12 * again + 3))
         assert len(state) == len(NAMES) + 1
@@ -151,8 +155,8 @@ def test_a_large_store_is_taken_into_memory_while_the_partition_works(
 def test_at_rest_the_remainder_of_a_large_store_is_taken_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.LOAD_AT_ONCE", 0)
-    monkeypatch.setattr("tables._partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
     state = partition(tmp_path / "0")
     state.committed(Changelog().append(state, work(state, 0, 7)))
     state.close()
@@ -169,12 +173,12 @@ def test_at_rest_the_remainder_of_a_large_store_is_taken_into_memory(
 def test_at_rest_a_snapshot_that_was_put_off_is_made(
     state: SequencePartition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 1e9)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 1e9)
     found = []
     state.committed(Changelog().append(state, work(state, 0, 7)))
     state.at_rest()
     found.append(taken_over_after_a_crash(state, tmp_path / "too early").position)
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0)
     state._later = 1e9
     work(state, 12, 8)
     state.at_rest()
@@ -188,7 +192,7 @@ def test_at_rest_a_snapshot_that_was_put_off_is_made(
     assert found == [before, before, state.position]
     assert [again.last(name) for name in NAMES] == [(7, 7)] * len(NAMES)
     assert not list(state.path.glob("*.sst"))
-    monkeypatch.setattr("tables._store.FLUSH_WORTH", len(NAMES))
+    monkeypatch.setattr("kafka_ratchet.tables.rocksdb.FLUSH_WORTH", len(NAMES))
     state.at_rest()
     deadline = time.monotonic() + 30
     while not list(state.path.glob("*.sst")):
@@ -207,8 +211,8 @@ def taken_over_after_a_crash(state: SequencePartition, folder: Path) -> Sequence
 def test_a_snapshot_is_in_the_order_of_the_first_sixteen_bytes(
     state: SequencePartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 1e9)
-    monkeypatch.setattr("tables._map.AT_A_TIME", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 1e9)
+    monkeypatch.setattr("kafka_ratchet.tables.map.map.AT_A_TIME", 3)
     state.room = lambda: sys.maxsize
     state.committed(Changelog().append(state, work(state, 0, 7)))
     entries = list(state._map.unsaved_entries())
@@ -293,7 +297,7 @@ def test_a_transaction_of_duplicates_moves_the_input_position(state: SequencePar
 def test_a_large_changelog_is_split_at_the_limit(tmp_path: Path, limit: int) -> None:
     state, other = (partition(tmp_path / name, Identity.PRODUCER, limit) for name in ("one", "two"))
     names = [b"%d-" % n + b"x" * (n * 37 % 1_000) for n in range(400)]
-    state.judge(fetched([record for n, name in enumerate(names) for record in named(name, n)]), READ)
+    judged(state, fetched([record for n, name in enumerate(names) for record in named(name, n)]), READ)
     encoded = state.changes(400)
     sizes = [len(batch.buffer) for batch in encoded]
     assert all(size <= limit or batch.count == 1 for size, batch in zip(sizes, encoded, strict=True))
@@ -364,11 +368,13 @@ def test_a_partition_that_is_not_open_takes_nothing(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from errors import StateError
-from tables import Identity, SequencePartition, _partition
-from transport import pack_entries
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.tables import partition as partition_module
+from kafka_ratchet.tables.identity import (Identity)
+from kafka_ratchet.tables.partition import (SequencePartition)
+from kafka_ratchet.transport.batch.encoding import (pack_entries)
 
-_partition.SNAPSHOT_EVERY_S = 0.0
+partition_module.SNAPSHOT_EVERY_S = 0.0
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 state = SequencePartition(Path(sys.argv[1]), "changelog", 0, Identity.KEY, 1 << 20)
 state.open()

@@ -13,10 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from app._lookup import verdict_of
-from tables import Bounds, Evicted, Identity, SequencePartition, SequenceSource, reader_for
-from tests.tables.fetched_records import Sent, fetched, named, stored
-from transport import Policy, read_chunk
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.app.status.lookup import verdict_of
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.rocksdb import Evicted
+from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.policy import Policy
+from tests.tables.fetched_records import Sent, fetched, judged, named, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 VERDICTS = ("fresh", "duplicate", "invalid")
@@ -60,7 +65,7 @@ class OnePartition:
         batch = fetched(records, self.input)
         self.input = batch.next
         self.state.stretches.push(policy, batch)
-        return [VERDICTS[verdict] for verdict in self.state.judge(batch, READ)[0]]
+        return [VERDICTS[verdict] for verdict in judged(self.state, batch, READ)[0]]
 
     def commit(self, at_s: int = 0) -> list[tuple[bytes | None, bytes | None]]:
         """Commit, by Kafka's clock at that second; returns what that added to the changelog."""
@@ -201,7 +206,7 @@ def test_row_12_while_it_is_off_the_table_stands_still_and_judging_goes_on_from_
 def test_row_15_snapshots_and_recovery_while_it_is_off(
     one: OnePartition, monkeypatch: pytest.MonkeyPatch, every_s: float
 ) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", every_s)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", every_s)
     one.judge(named(b"a", 5))
     one.commit()
     for _ in range(3):
@@ -219,7 +224,7 @@ def test_row_15_snapshots_and_recovery_while_it_is_off(
 def test_row_14_snapshots_are_taken_by_time_at_the_last_position(
     one: OnePartition, monkeypatch: pytest.MonkeyPatch, every_s: float, snapshot: int
 ) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", every_s)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", every_s)
     one.judge(named(b"a", 1))
     one.commit()
     one.judge(named(b"a", 2))  # pushed, in no snapshot
@@ -233,12 +238,12 @@ def test_row_14_snapshots_are_taken_by_time_at_the_last_position(
 def test_row_16_a_recovery_that_is_cut_short_goes_on_where_it_was(
     one: OnePartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 3_600.0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 3_600.0)
     for sequence in range(5):
         one.judge(named(b"a", sequence) + named(b"%d" % sequence, sequence))
         one.commit()
     one.crash()
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0)
     reached = []
     while one.state.position < one.end:
         one.restore(commits=2)
@@ -263,7 +268,7 @@ def test_row_17_a_name_goes_on_after_a_restart(one: OnePartition) -> None:
 def test_row_18_resends_are_invisible_before_and_after_a_crash(
     one: OnePartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables._partition.SNAPSHOT_EVERY_S", 3_600.0)
+    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 3_600.0)
     one.judge(named(b"a", *range(10)))
     one.commit()
     assert set(one.judge(named(b"a", *range(10)))) == {"duplicate"}

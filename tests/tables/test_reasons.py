@@ -1,8 +1,8 @@
 import re
 from pathlib import Path
 
-from tables import REASONS
-from tables import _kernels as kernels
+from kafka_ratchet.tables import reasons
+from kafka_ratchet.tables.reasons import REASONS
 
 HEADERS = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
 
@@ -15,5 +15,5 @@ def test_the_reference_lists_the_reasons_there_are() -> None:
 
 def test_a_reason_has_one_name_and_one_number() -> None:
     names = [name.replace("-", "_").upper() for name in REASONS]
-    assert [getattr(kernels, name) for name in names[1:]] == list(range(1, len(REASONS)))
-    assert (REASONS[0], kernels.NONE) == ("", 0)
+    assert [getattr(reasons, name) for name in names[1:]] == list(range(1, len(REASONS)))
+    assert (REASONS[0], reasons.NONE) == ("", 0)

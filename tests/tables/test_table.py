@@ -5,9 +5,11 @@ import faust
 import pytest
 from faust.types import TP
 
-from errors import StateError
-from tables import Identity, Sequences, SequenceSource, SequenceTable, reader_for
-from tests.tables.fetched_records import Sent, fetched
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.table import Sequences, SequenceTable
+from tests.tables.fetched_records import Sent, fetched, judged
 
 CHANGELOG = "ratchet-events-changelog"
 
@@ -16,18 +18,19 @@ def record(key: bytes, sequence: int) -> Sent:
     return Sent(key=key, headers=(("ratchet-sequence", b"%d" % sequence),))
 
 
+READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
+
+
 @pytest.fixture
 def sequences(tmp_path: Path) -> Iterator[Sequences]:
     """Two partitions: b"a" is persisted at 5 and 7, b"b" is only pushed."""
-    made = Sequences(
-        tmp_path, CHANGELOG, Identity.KEY, reader_for(SequenceSource.parse("header:ratchet-sequence")), 4096
-    )
+    made = Sequences(tmp_path, CHANGELOG, Identity.KEY, 4096)
     for number, last in ((0, 5), (3, 7)):
         made.partition(number).open()
-        made.judge(fetched([record(b"a", last)], partition=number))
+        judged(made, fetched([record(b"a", last)], partition=number), READ)
         made.partition(number).changes(1)
         made.partition(number).committed(2)
-    made.judge(fetched([record(b"a", 9), record(b"b", 1)], 1, partition=3))
+    judged(made, fetched([record(b"a", 9), record(b"b", 1)], 1, partition=3), READ)
     yield made
     for partition in made.partitions.values():
         partition.close()
@@ -46,9 +49,9 @@ def test_a_partition_is_made_once_and_keeps_its_store_in_its_own_folder(sequence
 
 
 def test_a_batch_is_judged_by_its_own_partition(sequences: Sequences) -> None:
-    verdicts, _ = sequences.judge(fetched([record(b"a", 6)], 1, partition=0))
+    verdicts, _ = judged(sequences, fetched([record(b"a", 6)], 1, partition=0), READ)
     assert verdicts.tolist() == [0]
-    verdicts, _ = sequences.judge(fetched([record(b"a", 6)], 1, partition=3))
+    verdicts, _ = judged(sequences, fetched([record(b"a", 6)], 1, partition=3), READ)
     assert verdicts.tolist() == [1]
 
 

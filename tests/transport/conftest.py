@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from app._broker import EmbeddedBroker
-from faults._kafka import EmbeddedKafka
+from faults.kafka import EmbeddedKafka
+from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
 from tests.transport.lane_site import MakeSite, Site
-from transport import Cluster, client_options
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from producers import create_topic as make_topic
+from kafka_ratchet.producers import create_topic as make_topic
 
 LIMIT_S = 60.0
 """Far above what anything here takes; a test that gets there has failed."""

@@ -9,11 +9,18 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from agents import deduplicate
-from tables import Bounds, Identity, LastSequence, Sequences, SequenceSource, reader_for
+from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.map.map import LastSequence
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.client.cluster import LATEST, Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneSpec
 from tests.transport.kafka_side import Read, create_topic, has_open_transaction, read_topic, until, values
-from transport import Cluster, Delivery, Lane, LaneSpec, client_options
-from transport._cluster import LATEST
 
 PRODUCER, SEQUENCE = "ratchet-producer", "ratchet-sequence"
 
@@ -68,13 +75,15 @@ class Site:
         return values(read_topic(self.bootstrap, self.output))
 
 
+READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE}"))
+
+
 class Owner:
     """A lane, and the deduplicating agent it delivers to."""
 
     def __init__(self, site: Site, cluster: Cluster, folder: Path, options: dict[str, Any]) -> None:
         self.site, self.cluster = site, cluster
-        read = reader_for(SequenceSource.parse(f"header:{SEQUENCE}"))
-        self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, read, 1_000_000, bounds=site.bounds)
+        self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, 1_000_000, bounds=site.bounds)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         spec = {
             "topic": site.input,
@@ -92,7 +101,7 @@ class Owner:
         self.agent = asyncio.create_task(self.run_agent())
 
     async def run_agent(self) -> None:
-        await deduplicate(self.sequences)(self.each())
+        await deduplicate(self.sequences, READ)(self.each())
 
     async def each(self) -> AsyncIterator[Delivery]:
         while True:

@@ -4,10 +4,10 @@ Only the broker is replaced by it. The end of a transaction raises the producer'
 as it is. In the latter case it can be a Kafka that does not ask the coordinator before it appends a transaction's batch
 (before part 1 of KIP-890): then nothing but the epoch in the log refuses one that comes late.
 
-A `Link` is a worker's connection to it, in the place of `transport.Cluster`. A request can be lost on it before or
-after it is carried out, or come late: its sender has given it up, and perhaps sent it again, and it is carried out at
-some later time, or once more then. The worker behind it can stand still, and it can be gone. Transactions have a
-coordinator, which can be replaced (memory_coordinators.py).
+A `Link` is a worker's connection to it, in the place of `kafka_ratchet.transport.Cluster`. A request can be lost on
+it before or after it is carried out, or come late: its sender has given it up, and perhaps sent it again, and it is
+carried out at some later time, or once more then. The worker behind it can stand still, and it can be gone.
+Transactions have a coordinator, which can be replaced (memory_coordinators.py).
 
 Topics have ids and logs have leader epochs. An operator can create a topic anew or delete records, an unclean election
 can take the end of a log away, and compaction can take out what later entries replace.
@@ -31,13 +31,13 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.protocol.types import CompactArray, Int16
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from errors import LogTruncated, PositionLost, TopicReplaced
-from tests.transport.known_batches import HEAD, marker, stamped
+from kafka_ratchet.errors import LogTruncated, PositionLost, TopicReplaced
+from kafka_ratchet.transport.client.cluster import EARLIEST, TRANSACTION, Committed, Fetched
+from kafka_ratchet.transport.client.describe import TAGS, TEXT, DescribeTransactionsRequest
+from kafka_ratchet.transport.client.topic_id import TopicState
+from kafka_ratchet.transport.transactions.version_2 import FEATURE, FINALIZED_FEATURES
+from tests.transport.batch.known_batches import HEAD, marker, stamped
 from tests.transport.memory_coordinators import Marker, is_coordinated, refused
-from transport._by_id import TopicState
-from transport._cluster import EARLIEST, TRANSACTION, Committed, Fetched
-from transport._describe import TAGS, TEXT, DescribeTransactionsRequest
-from transport._transaction_v2 import FEATURE, FINALIZED_FEATURES
 
 INVALID_EPOCH, INVALID_STATE, CONCURRENT, OUT_OF_ORDER, NOT_LEADER, NO_SUCH_ID = 47, 48, 51, 45, 6, 105
 INVALID_ID, FENCED = 49, 90
@@ -503,7 +503,7 @@ SILENT = (Fate.LOST, Fate.UNANSWERED, Fate.LATE, Fate.TWICE)
 
 
 class Link:
-    """A worker's connection, in the place of `transport.Cluster`."""
+    """A worker's connection, in the place of `kafka_ratchet.transport.client.cluster.Cluster`."""
 
     request_timeout_ms = 1_000
 

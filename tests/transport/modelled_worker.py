@@ -11,10 +11,16 @@ from typing import Any, TypeVar
 
 from rocksdict import Checkpoint
 
-from agents import deduplicate
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Bounds, Identity, Sequences, SequenceSource, reader_for
+from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.policy import Policy
 from tests.transport.memory_kafka import Fate, Link, MemoryKafka, PowerOff
-from transport import Delivery, Lane, LaneSpec, Policy
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
 SPEC = LaneSpec(
@@ -63,7 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def crash_point(point: str) -> None:
-    """In the place of `transport.crash_point`."""
+    """In the place of `kafka_ratchet.transport.crash_point`."""
     if (worker := CURRENT.get(None)) is not None:
         worker.comes_to(point)
 
@@ -104,7 +110,7 @@ class Worker:
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
-        self.sequences = Sequences(folder, CHANGELOG, identity, READ, 1_000_000, memory, bounds)
+        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.policies = ReadPolicies(policies)
         partition = self.sequences.partition(0)
@@ -120,7 +126,7 @@ class Worker:
 
     async def start(self) -> None:
         CURRENT.set(self)
-        self.agent = asyncio.create_task(deduplicate(self.sequences)(self._each()))
+        self.agent = asyncio.create_task(deduplicate(self.sequences, READ)(self._each()))
         self.lane.start()
 
     async def _each(self) -> AsyncIterator[Delivery]:

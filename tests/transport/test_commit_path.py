@@ -34,9 +34,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, STRETCH, Bounds, Evicted, Identity, Progress, Stretch
-from tables._store import EVICTED, PROGRESS, Store
-from tests.transport.known_batches import HEAD, Source, encode
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from kafka_ratchet.tables.policy_intervals import STRETCH, Stretch
+from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
+from kafka_ratchet.transport.transactions.crash_points import SETTLEMENT_POINTS
+from kafka_ratchet.transport.transactions.requests import OURS
+from tests.transport.batch.known_batches import HEAD, Source, encode
 from tests.transport.memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
 from tests.transport.modelled_worker import (
     CHANGELOG,
@@ -50,8 +56,6 @@ from tests.transport.modelled_worker import (
     crash_point,
     run,
 )
-from transport import CRASH_POINTS, SETTLEMENT_POINTS, LaneState
-from transport._transaction_requests import OURS
 
 FOREIGN = 77
 """A transactional producer that writes to the input and is none of ours."""
@@ -222,15 +226,19 @@ class CommitPath(RuleBasedStateMachine):
         if self.bounds is not None:
             self.kafka.stamped[CHANGELOG] = lambda: 10**9 + int(self.loop.time() * MS_A_SECOND)
         self.patch = pytest.MonkeyPatch()
-        for module in ("transport._lane", "transport._transaction", "tables._partition"):
+        for module in (
+            "kafka_ratchet.transport.lane",
+            "kafka_ratchet.transport.transactions.producer",
+            "kafka_ratchet.tables.partition",
+        ):
             self.patch.setattr(f"{module}.crash_point", crash_point)
-        self.patch.setattr("transport._transaction_requests.LAST_EPOCH", last_epoch)
-        self.patch.setattr("transport._transaction.LAST_EPOCH", last_epoch)
-        self.patch.setattr("tables._partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
-        self.patch.setattr("tables._partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
-        self.patch.setattr("tables._partition.LOAD_ENTRIES", 1)
-        self.patch.setattr("tables._partition.NULLS_LAST_S", 2_000)
-        self.patch.setattr("tables._map.WASTE_LEAST", 0)
+        self.patch.setattr("kafka_ratchet.transport.transactions.requests.LAST_EPOCH", last_epoch)
+        self.patch.setattr("kafka_ratchet.transport.transactions.producer.LAST_EPOCH", last_epoch)
+        self.patch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
+        self.patch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
+        self.patch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 1)
+        self.patch.setattr("kafka_ratchet.tables.partition.NULLS_LAST_S", 2_000)
+        self.patch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
         self.start(slot=0)
 
     # What arrives.

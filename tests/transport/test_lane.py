@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from app._broker import EmbeddedBroker
-from tables import LastSequence
+from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.tables.map.map import LastSequence
+from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.lane import WORTH_A_COMMIT
+from kafka_ratchet.transport.lane_spec import LaneState
 from tests.transport.kafka_side import (
     Read,
     commit_by_hand,
@@ -20,8 +23,6 @@ from tests.transport.kafka_side import (
     until,
 )
 from tests.transport.lane_site import PRODUCER, SEQUENCE, MakeSite, Site
-from transport import LaneState, Sighting
-from transport._lane import WORTH_A_COMMIT
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NEVER_MS = 600_000
@@ -303,7 +304,7 @@ async def test_an_agent_that_is_stopped_with_a_batch_in_hand_leaves_the_lane_ali
 async def test_a_stop_while_the_agent_holds_a_batch_leaves_it_to_the_next_owner(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transport._lane.AGENT_WAIT_S", 0.1)
+    monkeypatch.setattr("kafka_ratchet.transport.lane.AGENT_WAIT_S", 0.1)
     owner = await site.owner()
     owner.agent.cancel()
     site.produce(events(1, 2))

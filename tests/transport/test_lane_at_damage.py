@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app._broker import EmbeddedBroker
+from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.transport.lane_spec import LaneState
 from tests.transport.kafka_side import Read, until
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
-from transport import LaneState
 
 NOW_MS = int(time.time() * 1000)
 """Now: Kafka deletes records that are older than the topic's retention, whenever it comes round to it."""

@@ -8,8 +8,8 @@ from typing import Any
 import faust
 import pytest
 
-from errors import Aborted
-from transport import Lanes
+from kafka_ratchet.errors import Aborted
+from kafka_ratchet.transport.assignment import Lanes
 
 
 @pytest.fixture

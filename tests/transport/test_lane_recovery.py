@@ -8,7 +8,7 @@ import faust
 import pytest
 from faust.tables.recovery import RebalanceAgain, ServiceStopped
 
-from transport import LaneTableManager
+from kafka_ratchet.transport.assignment import LaneTableManager
 
 
 async def test_it_begins_again_where_kafka_does_not_answer_unless_it_is_to_stop() -> None:

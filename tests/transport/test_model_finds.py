@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from errors import TransactionError
-from tables import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from kafka_ratchet.errors import TransactionError
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from tests.transport.memory_kafka import Fate, Link, MemoryKafka
 from tests.transport.modelled_worker import CHANGELOG, INPUT, OUTPUT, VirtualLoop, run
 from tests.transport.test_commit_path import CommitPath, Protocol, Record, Sent
-from tests.transport.test_transaction import batch_of
-from transport import LaneState
-from transport._transaction import TransactionalProducer
-from transport._transaction_requests import TransactionRequests
+from tests.transport.transactions.test_producer import batch_of
 
 END = TransactionRequests.end
 OUT, OTHER = (OUTPUT, 0), ("other", 0)
@@ -199,8 +199,8 @@ def test_what_is_left_open_when_epochs_are_used_up(
     """Taken out: that what is open then is completed before the id gets another producer."""
     kafka = MemoryKafka(*RAISING)
     kafka.last_epoch = 4
-    monkeypatch.setattr("transport._transaction_requests.LAST_EPOCH", 4)
-    monkeypatch.setattr("transport._transaction.LAST_EPOCH", 4 if fixed else 1 << 15)
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.requests.LAST_EPOCH", 4)
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.LAST_EPOCH", 4 if fixed else 1 << 15)
 
     async def transactions() -> None:
         producer = producer_on(kafka)

@@ -16,16 +16,18 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from errors import PositionLost
-from tables import Identity, SequencePartition
-from tables._ownership import Ownership
+from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.ownership import Ownership
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.move import PartitionMove
+from kafka_ratchet.transport.owner import Decision, Owner
 from tests.transport import test_commit_path as model
 from tests.transport.memory_kafka import Link
 from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, run
 from tests.transport.test_model_finds import FIRST, one_lane, sent
-from transport import Lane, Owner, PartitionMove
-from transport._by_id import NO_EPOCH
-from transport._owner import Decision
 
 RUNS = 40
 """At most. Each of these is found within the first few that come to it."""
@@ -34,7 +36,7 @@ Patch = pytest.MonkeyPatch
 
 def topics_by_name(patch: Patch) -> None:
     """A topic is what is called so."""
-    for module in ("transport._lane", "transport._changelog"):
+    for module in ("kafka_ratchet.transport.lane", "kafka_ratchet.transport.changelog"):
         patch.setattr(f"{module}.id_text", lambda topic_id: "-" * 22)
 
 
@@ -85,7 +87,7 @@ def whoever_it_belongs_to(patch: Patch) -> None:
 
 def offsets_mean_nothing(patch: Patch) -> None:
     """The group's offset may be ahead of what the changelog knows."""
-    patch.setattr("transport._lane.OURS", re.compile("nothing"))
+    patch.setattr("kafka_ratchet.transport.lane.OURS", re.compile("nothing"))
 
 
 FOUND: list[tuple[Callable[[Patch], None], str]] = [

@@ -45,16 +45,16 @@ from mode import Service
 from mode.threads import ServiceThread
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
-from transport._by_id import FetchByIdRequest, TopicsRequest
+from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, TopicsRequest
 
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
-CLUSTER, TRANSACTION = "transport/_cluster.py", "transport/_transaction_requests.py"
-PRODUCER = "transport/_transaction.py"
-LANES, COMPRESSION = "transport/_faust.py", "transport/_compression.py"
-DESCRIBE, CONNECTION = "transport/_describe.py", "transport/_connection.py"
-SETTLEMENT, BY_ID = "transport/_settlement.py", "transport/_by_id.py"
-APPLICATION, TABLE, SECURITY = "app/_application.py", "tables/_table.py", "transport/_security.py"
+CLUSTER, TRANSACTION = "transport/client/cluster.py", "transport/transactions/requests.py"
+PRODUCER = "transport/transactions/producer.py"
+LANES, COMPRESSION = "transport/assignment.py", "transport/batch/compression.py"
+DESCRIBE, CONNECTION = "transport/client/describe.py", "transport/client/connection.py"
+SETTLEMENT, BY_ID = "transport/transactions/outcome.py", "transport/client/topic_id.py"
+APPLICATION, TABLE, SECURITY = "app/worker/application.py", "tables/table.py", "transport/client/security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (CLUSTER, AIOKafkaClient, "__init__", ["bootstrap_servers", "client_id", "request_timeout_ms"]),

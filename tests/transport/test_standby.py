@@ -9,10 +9,15 @@ import pytest
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
-from tables import Bounds, Identity, SequencePartition
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.transport import changelog
+from kafka_ratchet.transport.batch.encoding import pack_entries
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.standby import Standby
 from tests.transport.kafka_side import create_topic, until
-from transport import Cluster, Standby, client_options, pack_entries
-from transport import _changelog as changelog
 
 HOUR_MS = 3_600_000
 BEGAN_MS = 1_700_000_000_000

@@ -1,0 +1,59 @@
+"""The deduplicating agent: forwards a record, counts it as duplicate, or dead-letters it with its reason.
+
+Where deduplication is switched off it forwards everything, and the table stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from kafka_ratchet.agents.extraction import Reader
+from kafka_ratchet.tables.map.kernels import FRESH, INVALID
+from kafka_ratchet.tables.reasons import REASONS
+from kafka_ratchet.tables.table import Sequences, SequenceTable
+from kafka_ratchet.transport.delivery import Delivery
+
+
+def register(app: Any, channel: Any, name: str, sequences: Sequences, read: Reader, partitions: int) -> None:
+    """Add a stream's table and its deduplicating agent to a Faust app.
+
+    Args:
+        app: the Faust app
+        channel: where the stream's lanes put their deliveries
+        name: of the stream
+        sequences: the stream's table
+        read: reads the sequences of a batch
+        partitions: of the input, the output and the changelog
+    """
+    app.tables.add(SequenceTable(app, name=name, sequences=sequences, partitions=partitions))
+    app.agent(channel, name=f"deduplicate-{name}")(deduplicate(sequences, read))
+
+
+def deduplicate(sequences: Sequences, read: Reader) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
+    """The agent of a stream, for `app.agent(channel)`.
+
+    Args:
+        sequences: the stream's table
+        read: reads the sequences of a batch
+    """
+
+    async def agent(deliveries: AsyncIterator[Delivery]) -> None:
+        async for delivery in deliveries:
+            if delivery.done.done():
+                # Its lane has stopped waiting. Judged now, the batch would move what is pushed in no transaction at
+                # all, and the partition's next owner would find its records duplicates.
+                continue
+            async with delivery as batch:
+                sequences.under(delivery.policy, batch)
+                if not delivery.policy.deduplicate:
+                    delivery.forward(np.ones(batch.count, np.bool_))
+                    continue
+                verdicts, reasons = sequences.judge(batch, *read(batch))
+                delivery.forward(verdicts == FRESH)
+                for index in np.flatnonzero(verdicts == INVALID).tolist():
+                    delivery.dead_letter(index, REASONS[reasons[index]])
+
+    return agent

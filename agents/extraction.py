@@ -1,0 +1,172 @@
+"""Where a record's sequence comes from: a header (compiled), a field of a JSON value, or the user's own function."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from kafka_ratchet.agents import kernels
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import SEQUENCE_MAX, SequenceForm, SequenceSource
+from kafka_ratchet.tables.reasons import REASONS, SEQUENCE_NEGATIVE, SEQUENCE_OUT_OF_RANGE
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
+
+log = structlog.get_logger(__name__)
+
+Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
+"""sequences int64[records] (-1 where there is none), reasons uint8[records]"""
+
+
+class Record(NamedTuple):
+    """What a user's extractor is called with. timestamp_ms: since the epoch."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    timestamp_ms: int
+
+
+class Reader(Protocol):
+    """Reads the sequences of a batch."""
+
+    def __call__(self, batch: RecordBatch) -> Sequences:
+        """Sequences and reasons of the batch's records, in their order."""
+
+
+_FORMS: Final = {
+    SequenceForm.GUESS: kernels.GUESS,
+    SequenceForm.TEXT: kernels.TEXT,
+    SequenceForm.INTEGER: kernels.INTEGER,
+}
+
+
+def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) -> Reader:
+    """What reads sequences from this source. form: of a header; the other sources have one of their own.
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    if source.kind == "header":
+        return partial(from_header, form=_FORMS[form])
+    read = _field_reader(source.name) if source.kind == "field" else _function_reader(source.name)
+    return lambda batch: _one_by_one(batch, read)
+
+
+def from_header(batch: RecordBatch, form: int) -> Sequences:
+    """From the header that the lane asked for first; one compiled pass. form: as in `kafka_ratchet.agents.kernels`."""
+    sequences = np.empty(batch.count, np.int64)
+    reasons = np.empty(batch.count, np.uint8)
+    kernels.read_sequences(batch.data, batch.columns, sequences, reasons, form)
+    return sequences, reasons
+
+
+def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str]) -> Sequences:
+    """One Python call per record: about a microsecond for a JSON field, and whatever the user's function takes."""
+    sequences = np.full(batch.count, -1, np.int64)
+    reasons = np.zeros(batch.count, np.uint8)
+    for i in range(batch.count):
+        found = read(batch, i)
+        if isinstance(found, str):
+            reasons[i] = REASONS.index(found)
+        elif found < 0:
+            reasons[i] = SEQUENCE_NEGATIVE
+        elif found > SEQUENCE_MAX:
+            reasons[i] = SEQUENCE_OUT_OF_RANGE
+        else:
+            sequences[i] = found
+    return sequences, reasons
+
+
+_INTEGER: Final = re.compile(rb'(")?(-?[0-9]+)(?(1)"|)')
+_DIGITS_MOST: Final = 20
+"""2^63 - 1 has 19 digits. More need no conversion to be judged, and converting a megabyte of digits takes seconds."""
+
+
+def _field_reader(path: str) -> Callable[[RecordBatch, int], int | str]:
+    """Decodes only what lies on the path; each value on it stays JSON text, so that 1.0 is not taken for an integer."""
+    decoders: list[Callable[[bytes], Any]] = [
+        # Fields of a Struct have to be identifiers; the name in the JSON text is given by `rename`.
+        msgspec.json.Decoder(
+            msgspec.defstruct(
+                "Level", [("inner", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET)], rename={"inner": part}
+            )
+        ).decode
+        for part in path.split(".")
+    ]
+
+    def read(batch: RecordBatch, index: int) -> int | str:
+        found: Any = batch.value(index)
+        if found is None:
+            return "sequence-missing"
+        for decode in decoders:
+            try:
+                found = decode(found).inner
+            except msgspec.ValidationError:
+                return "sequence-missing"  # no object
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return "value-not-json"
+            if found is msgspec.UNSET:
+                return "sequence-missing"
+        return parse_integer(bytes(found))
+
+    return read
+
+
+def parse_integer(text: bytes) -> int | str:
+    """A JSON integer, or a JSON string of decimal digits; otherwise the reason why not."""
+    if text.startswith(b'"') and b"\\" in text:  # digits may be written as escapes
+        try:
+            text = b'"' + msgspec.json.decode(text, type=str).encode() + b'"'
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return "sequence-not-a-number"
+    match = _INTEGER.fullmatch(text)
+    if not match:
+        return "sequence-missing" if text == b"null" else "sequence-not-a-number"
+    negative = match[2].startswith(b"-")
+    digits = match[2].lstrip(b"-").lstrip(b"0")  # Python refuses to convert thousands of zeros, too
+    if len(digits) > _DIGITS_MOST:
+        return "sequence-negative" if negative else "sequence-out-of-range"
+    number = int(digits or b"0")
+    return -number if negative else number
+
+
+def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
+    module, _, function = name.partition(":")
+    try:
+        extract: Callable[[Record], Any] = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        # The user's module is run here, and may raise anything.
+        raise SettingsError(f"sequence function:{name}: cannot be imported: {error!r}") from error
+    if not callable(extract):
+        raise SettingsError(f"sequence function:{name}: is no function but a {type(extract).__name__}")
+
+    def read(batch: RecordBatch, index: int) -> int | str:
+        record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
+        try:
+            found = extract(record)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Whatever the user's code raises, sys.exit() included, this record is dead-lettered and the partition moves
+            # on. Even printing the error may run the user's code.
+            reason = "".join(traceback.format_exception_only(error)).strip()
+            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
+            return "extractor-failed"
+        if found is None:
+            return "sequence-missing"
+        if isinstance(found, bool) or not isinstance(found, int):
+            reason = f"returned a {type(found).__name__}"
+            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
+            return "extractor-failed"
+        return int.__int__(found)  # a subclass may compare as it likes
+
+    return read

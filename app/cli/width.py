@@ -1,0 +1,31 @@
+"""Tables that fit the terminal: no word is broken and no number is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+UNLIMITED: Final = 10_000
+"""Wider than any table."""
+
+
+def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:
+    """The table with as many of its columns as fit.
+
+    Args:
+        console: whose width counts
+        draw: makes the table without the columns of these names
+        least_first: columns that may be left out, those first that are missed least
+    """
+    from rich.measure import Measurement
+
+    without_limit = console.options.update(width=UNLIMITED)  # else a table says that it fits
+    for count in range(len(least_first)):
+        table = draw(frozenset(least_first[:count]))
+        if Measurement.get(console, without_limit, table).maximum <= console.width:
+            return table
+    return draw(frozenset(least_first))

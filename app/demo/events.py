@@ -1,0 +1,69 @@
+"""The files of the demo: what is in them, counted by a plain loop that knows nothing of Ratchet."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafka_ratchet.errors import SourceError
+
+COLUMNS = "repository string, sequence long, commit string, committed_at long, path string, added long, deleted long"
+"""Spark DDL of the events."""
+
+
+@dataclass
+class EventFile:
+    """One file to publish, and what its events add up to."""
+
+    path: Path
+    producer: str
+    events: int = 0
+    added: Counter[str] = field(default_factory=Counter)
+    deleted: Counter[str] = field(default_factory=Counter)
+
+
+def excerpt() -> list[Path]:
+    """The data files that come with Ratchet."""
+    return sorted((Path(__file__).parent / "data").glob("*.ndjson.gz"))
+
+
+def count(path: Path) -> EventFile:
+    """Read a file once and add up its lines per repository.
+
+    Raises:
+        SourceError: it cannot be read, or an event has no repository, path, added or deleted.
+    """
+    found = EventFile(path, producer_name(path))
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                event = json.loads(line)
+                try:
+                    repository, added, deleted = str(event["repository"]), int(event["added"]), int(event["deleted"])
+                    str(event["path"])
+                except (KeyError, TypeError, ValueError):
+                    raise SourceError(
+                        f"{path}, line {number}: the demo adds up events with repository, path, added and deleted; "
+                        "this one is not such an event. 'ratchet publish' takes any file"
+                    ) from None
+                found.events += 1
+                found.added[repository] += added
+                found.deleted[repository] += deleted
+    except FileNotFoundError:
+        raise SourceError(f"{path}: there is no such file") from None
+    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SourceError(f"{path}: cannot be read as NDJSON: {error}") from None
+    if not found.events:
+        raise SourceError(f"{path}: has no events; the demo needs some")
+    return found
+
+
+def producer_name(path: Path) -> str:
+    """A producer's name for a file: its own without the endings."""
+    return re.sub(r"(\.(ndjson|jsonl|json|gz))+$", "", path.name)

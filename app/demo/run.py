@@ -1,0 +1,284 @@
+"""The demo's story, step by step."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, TopicPartition
+from rich.console import Console
+from rich.table import Table
+
+from kafka_ratchet.app.demo.events import COLUMNS, EventFile, count, excerpt
+from kafka_ratchet.app.local.broker import choose_broker
+from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.settings import Settings, load
+from kafka_ratchet.app.verify import Report, verify
+from kafka_ratchet.errors import SetupError
+from kafka_ratchet.spark_sink.stores.results import read_totals
+
+STREAM: Final = "events"
+INPUT, OUTPUT, DEAD_LETTERS, PARTITIONS = "demo.raw", "demo.events", "demo.dead-letters", 4
+SESSION_TIMEOUT_MS: Final = 6_000
+"""Kafka's least by default. The survivor of two workers takes over when the other has been silent for this long."""
+HALF_WAY_S: Final = 4.0
+"""The first file is slowed down to take twice this, so that there is a half-way to be killed at."""
+PATIENCE_S: Final = 120.0
+"""A step that takes longer than this has failed; the slowest takes a sixth of it."""
+
+
+@dataclass
+class Demo:
+    """What the steps share."""
+
+    files: list[EventFile]
+    folder: Path
+    console: Console
+    bootstrap: str = ""
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        """The settings file, for anyone who wants to look around."""
+        return self.folder / "ratchet.toml"
+
+    @property
+    def settings(self) -> Settings:
+        """The demo's settings."""
+        return load(self.config, bootstrap=self.bootstrap)
+
+    def start(self, name: str, *arguments: str) -> Part:
+        """Start a `ratchet` command."""
+        part = Part(self.folder, name, *arguments, "--config", str(self.config))
+        self.parts.append(part)
+        return part
+
+    def stop(self) -> None:
+        """Stop what still runs, the last started first."""
+        for part in reversed(self.parts):
+            if part.is_running:
+                part.stop()
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[Any]:
+        """Say what is going on while it goes on, and that it is done."""
+        began = time.monotonic()
+        if not self.console.is_terminal:
+            self.console.print(f"... {text}")
+        with self.console.status(text) as status:
+            yield status
+        self.console.print(f"[green]✓[/] {text} [dim]{time.monotonic() - began:.1f} s[/]")
+
+
+def run(paths: list[Path], *, keep: bool = False, as_json: bool = False) -> bool:
+    """Run the demo.
+
+    Args:
+        paths: files of events; none: the excerpt that comes with Ratchet
+        keep: leave everything running until Ctrl-C
+        as_json: print one line of JSON at the end
+
+    Returns:
+        Whether every event counted exactly once.
+
+    Raises:
+        RatchetError: a part of it could not do its work.
+    """
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    demo = Demo([count(path) for path in paths or excerpt()], Path(tempfile.mkdtemp(prefix="ratchet-demo-")), console)
+    with ExitStack() as running:
+        running.callback(shutil.rmtree, demo.folder, ignore_errors=True)
+        with demo.step("Kafka starts"):
+            demo.bootstrap = running.enter_context(choose_broker())
+        running.callback(demo.stop)
+        _write_settings(demo)
+        report, totals = _story(demo)
+        once = _show(demo, report, totals, as_json=as_json)
+        if keep:
+            _stay(demo)
+    return once
+
+
+def _write_settings(demo: Demo) -> None:
+    demo.config.write_text(
+        f"""app = "demo"
+bootstrap = {json.dumps(demo.bootstrap)}
+session_timeout_ms = {SESSION_TIMEOUT_MS}
+
+[streams.{STREAM}]
+input = "{INPUT}"
+output = "{OUTPUT}"
+dead_letters = "{DEAD_LETTERS}"
+identity = "producer"
+partitions = {PARTITIONS}
+
+[sink]
+path = {json.dumps(str(demo.folder / "results"))}
+columns = "{COLUMNS}"
+""",
+        "utf-8",
+    )
+
+
+def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
+    first, *others = sorted(demo.files, key=lambda file: -file.events)
+    with demo.step("two workers and the page start"):
+        workers = [_worker(demo, number) for number in (1, 2)]
+        page = demo.start("web", "web")
+        _wait(lambda: all("lane runs" in worker.output() for worker in workers), "the workers", workers)
+        _wait(lambda: "http://" in page.output(), "the page", [page])
+    demo.console.print(f"  the page: {_address(page)}   everything else: {demo.folder}")
+    with demo.step(f"{first.producer} is published, and killed half-way (kill -9)"):
+        _publish_half(demo, first)
+    with demo.step(f"{first.producer} resumes"):
+        said = json.loads(_publish(demo, first, "resumed").splitlines()[-1])
+        if said["resumed_after"] < 0:
+            raise SetupError("the publisher did not resume; it started anew")
+    with demo.step("worker 1 is killed (kill -9) while the other files are published"):
+        publishing = [demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)]
+        workers[0].kill()
+        for part in publishing:
+            part.finish()
+    with demo.step("Spark writes results and offsets in one commit"):
+        _sink(demo, 1)
+    with demo.step(f"{demo.files[0].producer} is published again, the whole of it"):
+        _publish(demo, demo.files[0], "again", "--from-start")
+    with demo.step("worker 2 has taken over, and nothing is left to do") as status:
+        _wait_for_lag(demo, status, workers[1])
+    with demo.step("Spark goes on from where the table says it is"):
+        _sink(demo, 2)
+    with demo.step("the proof: input and output are read again and compared"):
+        report = verify(demo.settings, STREAM)
+    with demo.step("the result table is added up"):
+        totals = read_totals(demo.settings.sink.path, "repository", ["added", "deleted"])
+    return report, totals
+
+
+def _worker(demo: Demo, number: int) -> Part:
+    return demo.start(f"worker-{number}", "worker", "--state-folder", str(demo.folder / f"state-{number}"))
+
+
+def _publish_arguments(file: EventFile, *more: str) -> list[str]:
+    return ["publish", str(file.path), "--producer", file.producer, "--key", "path", "--json", *more]
+
+
+def _publish(demo: Demo, file: EventFile, what: str, *more: str) -> str:
+    return demo.start(f"publish-{what}", *_publish_arguments(file, *more)).finish()
+
+
+def _publish_half(demo: Demo, file: EventFile) -> None:
+    rate = max(1.0, file.events / (2 * HALF_WAY_S))
+    part = demo.start("publish-killed", *_publish_arguments(file, "--rate", f"{rate:.0f}"))
+    with _watch(demo) as watch:
+        while _end(watch, INPUT) < file.events / 2:
+            if not part.is_running and _end(watch, INPUT) < file.events / 2:
+                raise SetupError(f"the publisher ended before it could be killed:\n{part.last_words()}")
+            time.sleep(0.05)
+    part.kill()
+
+
+def _sink(demo: Demo, number: int) -> None:
+    demo.start(f"sink-{number}", "sink").finish()
+
+
+def _wait(condition: Any, what: str, parts: list[Part]) -> None:
+    began = time.monotonic()
+    while not condition():
+        for part in parts:
+            if not part.is_running:
+                raise SetupError(f"{part.name} ended by itself:\n{part.last_words()}")
+        if time.monotonic() - began > PATIENCE_S:
+            raise SetupError(f"{what} did not get ready within {PATIENCE_S:.0f} s:\n{parts[0].last_words()}")
+        time.sleep(0.1)
+
+
+@contextmanager
+def _watch(demo: Demo) -> Iterator[Consumer]:
+    settings = demo.settings
+    consumer = Consumer({"bootstrap.servers": demo.bootstrap, **settings.kafka, "group.id": settings.app})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _end(watch: Consumer, topic: str) -> int:
+    ends = (watch.get_watermark_offsets(TopicPartition(topic, number), timeout=60) for number in range(PARTITIONS))
+    return sum(int(end) for _, end in ends)
+
+
+def _wait_for_lag(demo: Demo, status: Any, worker: Part) -> None:
+    with _watch(demo) as watch:
+
+        def lag() -> int:
+            partitions = [TopicPartition(INPUT, number) for number in range(PARTITIONS)]
+            done = sum(max(0, place.offset) for place in watch.committed(partitions, timeout=60))
+            left: int = _end(watch, INPUT) - done
+            status.update(f"worker 2 takes over: {left:,} records to go")
+            return left
+
+        _wait(lambda: lag() == 0, "the last worker", [worker])
+
+
+def _address(page: Part) -> str:
+    found = re.search(r"http://\S+", page.output())
+    return found[0] if found else "?"
+
+
+def _show(demo: Demo, report: Report, totals: dict[str, dict[str, int]], *, as_json: bool) -> bool:
+    added: Counter[str] = sum((file.added for file in demo.files), Counter())
+    deleted: Counter[str] = sum((file.deleted for file in demo.files), Counter())
+    published = report.fresh + report.duplicate + report.invalid
+    table = Table(title="Each event, once", title_justify="left")
+    for name in ("repository", "added", "true", "deleted", "true"):
+        table.add_column(name, justify="left" if name == "repository" else "right")
+    exact = set(totals) == set(added)
+    for repository in sorted(added):
+        got = totals.get(repository, {"added": 0, "deleted": 0})
+        same = got["added"] == added[repository] and got["deleted"] == deleted[repository]
+        exact &= same
+        numbers = (got["added"], added[repository], got["deleted"], deleted[repository])
+        table.add_row(repository, *(f"{number:,}" for number in numbers), style="" if same else "bold red")
+    demo.console.print(table)
+    events = sum(file.events for file in demo.files)
+    demo.console.print(
+        f"{published:,} records published for {events:,} events; {report.duplicate:,} duplicates dropped; "
+        f"{report.delivered:,} delivered"
+    )
+    once = report.ok and exact and report.delivered == events
+    verdict = f"lost {report.lost}, doubled {report.doubled}, reordered {report.reordered}, altered {report.altered}"
+    demo.console.print(f"verify: {verdict}", style="bold green" if once else "bold red")
+    if as_json:
+        result = {
+            "published": published,
+            "duplicates": report.duplicate,
+            "delivered": report.delivered,
+            "lost": report.lost,
+            "doubled": report.doubled,
+            "reordered": report.reordered,
+            "totals": totals,
+        }
+        print(json.dumps(result), flush=True)
+    return once
+
+
+def _stay(demo: Demo) -> None:
+    page = next(part for part in demo.parts if part.name == "web")
+    demo.console.print(
+        f"\nEverything keeps running: the page is at {_address(page)}, the settings are in {demo.config}."
+    )
+    demo.console.print("Ctrl-C ends it.")
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        demo.console.print("ending")

@@ -1,0 +1,1 @@
+"""What runs on this machine: the embedded Kafka, the jars and the Java it needs, child processes."""

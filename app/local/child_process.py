@@ -1,0 +1,127 @@
+"""Ratchet's own commands as processes: each under a guard, so that none outlives its owner, and each with a log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kafka_ratchet.app.local import supervisor
+from kafka_ratchet.errors import SetupError
+
+STOP_LIMIT_S: Final = 180.0
+"""A worker ends itself before (kafka_ratchet.app.worker.process.STOP_WITHIN_S) and says why it had to."""
+
+
+class Part:
+    """One `ratchet` command as a process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *arguments: str,
+        module: str = "kafka_ratchet",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; its output goes to FOLDER/NAME.log.
+
+        Args:
+            folder: of the log.
+            name: of the log, and of the process in messages.
+            arguments: the command and its options.
+            module: what `python -m` runs.
+            environment: variables that replace those of this process; None: no others.
+
+        Raises:
+            SetupError: it could not be started.
+        """
+        self.name, self.log = name, folder / f"{name}.log"
+        command = [sys.executable, "-m", module, *arguments]
+        root = str(Path(__file__).parents[3])
+        search = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        with self.log.open("ab") as log:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", supervisor.__file__, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **(environment or {}), "PYTHONPATH": search},
+                text=True,
+                start_new_session=True,
+            )
+        assert self._guard.stdout is not None  # noqa: S101 - asked for above
+        pid = self._guard.stdout.readline().strip()
+        if not pid:
+            raise SetupError(f"{name} could not be started: {self.last_words()}")
+        self.pid = int(pid)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended; 128 + the signal that ended it."""
+        code = self._guard.wait()
+        for stream in (self._guard.stdin, self._guard.stdout):
+            if stream is not None:
+                stream.close()
+        return code
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._guard.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to say good-bye."""
+        self._guard.send_signal(signal.SIGUSR1)  # the guard's word for it; it knows whether the process is still there
+        self.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still until `thaw`, and does not know of it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait.
+
+        Returns:
+            its exit code, as `wait` does
+
+        Raises:
+            SetupError: it did not end, and was killed.
+        """
+        self._guard.terminate()
+        try:
+            self._guard.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            said = f"{self.name} had not ended {STOP_LIMIT_S:.0f} s after SIGTERM, and was killed:\n{self.last_words()}"
+            raise SetupError(said) from None
+        return self.wait()
+
+    def output(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text("utf-8", "replace")
+
+    def last_words(self) -> str:
+        """The end of its log, and where the rest is."""
+        return "\n".join([*self.output().splitlines()[-15:], f"(log: {self.log})"])
+
+    def finish(self) -> str:
+        """Wait until it has done its work.
+
+        Returns:
+            its output
+
+        Raises:
+            SetupError: it failed.
+        """
+        code = self.wait()
+        if code:
+            raise SetupError(f"{self.name} ended with code {code}:\n{self.last_words()}")
+        return self.output()

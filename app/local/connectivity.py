@@ -1,0 +1,140 @@
+"""Whether Kafka answers, and waiting until it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.producers import options_refused
+
+MESSAGE_EVERY_S = 5.0
+
+ASK_FOR_S = 1.0
+"""One question waits this long; the client goes on connecting in between."""
+
+
+REFUSED_FOR_S = 2.0
+SILENT_FOR_S = 6.0
+"""How long whoever only looks waits: a person does, so a broker that is just starting is not waited for. One that has
+much to do may be slow to answer, and is not said to be away."""
+
+
+class Reachability:
+    """Asks one Kafka, as often as one likes, whether it answers.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        options: client options in librdkafka's names.
+
+    Raises:
+        SettingsError: the client refuses the options.
+    """
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
+        self._reason: str | None = None
+        self.cluster_id: str | None = None
+        """Of the Kafka that answered last."""
+        config: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "error_cb": self._note,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 200,  # instead of 10 s: a broker that comes up is noticed at once
+            "log_level": 0,  # what goes wrong comes through error_cb
+            **options,
+        }
+        try:
+            self._client = AdminClient(config)
+        except (KafkaException, ValueError, TypeError, OverflowError) as error:
+            raise options_refused(error, options) from None
+
+    def ask(self, timeout_s: float = ASK_FOR_S) -> str | None:
+        """None when Kafka answered within that many seconds, else why not."""
+        try:
+            answer = self._client.list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            self._client.poll(0)  # delivers what error_cb is to note
+            return self._reason or _text(error)
+        self.cluster_id = answer.cluster_id
+        return None if answer.brokers else "it knows of no broker yet"
+
+    def look(self) -> str | None:
+        """None when Kafka answered, else why not.
+
+        It is given up after `REFUSED_FOR_S` where it cannot be connected to, after `SILENT_FOR_S` where it is silent.
+        """
+        began = time.monotonic()
+        patience_s = ASK_FOR_S
+        while (reason := self.ask(patience_s)) is not None:
+            if time.monotonic() - began > (SILENT_FOR_S if self._reason is None else REFUSED_FOR_S):
+                return reason
+            # Each question is a new one: an answer that takes longer than the first would never be waited for.
+            patience_s = SILENT_FOR_S if self._reason is None else ASK_FOR_S
+            time.sleep(0.05)  # an answer that lists no broker comes at once
+        return None
+
+    def _note(self, error: KafkaError) -> None:
+        # "All brokers are down" only says that the reasons before it hold for all of them.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - librdkafka's own codes are named so
+            self._reason = error.str()
+
+
+def wait_until_reachable(
+    bootstrap: str, options: Mapping[str, str | int | bool], timeout_s: float, say: Callable[[str], None]
+) -> None:
+    """Return as soon as Kafka answers.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        options: client options in librdkafka's names, `settings.kafka`.
+        timeout_s: give up after this many seconds, `settings.kafka_timeout_s`.
+        say: gets a sentence at the first failure and every `MESSAGE_EVERY_S` after it.
+
+    Raises:
+        BrokerUnavailable: it did not answer in time.
+        SettingsError: the client refuses the options.
+    """
+    deadline = time.monotonic() + timeout_s
+    next_message = float("-inf")
+    kafka = Reachability(bootstrap, options)
+    while (reason := kafka.ask(max(0.1, min(ASK_FOR_S, deadline - time.monotonic())))) is not None:
+        now = time.monotonic()
+        left_s = max(0.0, deadline - now)
+        if now >= next_message:
+            next_message = now + MESSAGE_EVERY_S
+            say(f"Kafka at {bootstrap} does not answer yet ({reason}); trying for {left_s:.0f} s more")
+        if not left_s:
+            raise BrokerUnavailable(
+                f"Kafka at {bootstrap} did not answer within {timeout_s:g} s: {reason}. Start it ('ratchet broker'), "
+                "or correct bootstrap (RATCHET_BOOTSTRAP) and the kafka options; kafka_timeout_s sets how long to wait"
+            )
+        time.sleep(0.05)  # an answer that lists no broker comes at once
+
+
+def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
+    """Return when Kafka has answered: the one check of all commands that only look.
+
+    Raises:
+        BrokerUnavailable: it did not within a few seconds; the sentence names the address.
+        SettingsError: the client refuses the options.
+    """
+    reason = Reachability(bootstrap, options).look()
+    if reason is not None:
+        raise BrokerUnavailable(no_answer(bootstrap, reason))
+
+
+def no_answer(bootstrap: str, reason: str) -> str:
+    """The sentence for whoever only looks."""
+    return (
+        f"Kafka at {bootstrap} does not answer ({reason}). Start it ('ratchet broker'), or correct bootstrap "
+        "(RATCHET_BOOTSTRAP) and the kafka options"
+    )
+
+
+def _text(error: BaseException) -> str:
+    first = error.args[0] if error.args else error
+    return first.str() if isinstance(first, KafkaError) else str(first)

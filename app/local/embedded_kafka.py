@@ -1,0 +1,402 @@
+"""A real Apache Kafka broker (KRaft, no ZooKeeper) as a child process."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+import structlog
+from rich.console import Console
+
+from kafka_ratchet.app.local import supervisor
+from kafka_ratchet.app.local.broker_folder import broker_folder
+from kafka_ratchet.app.local.connectivity import Reachability
+from kafka_ratchet.app.local.jars import kafka_jars
+from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.errors import SetupError
+
+log = structlog.get_logger(__name__)
+
+START_LIMIT_S = 120.0
+"""A start takes two to four seconds, eight after a crash; a machine under load gets much more before it has failed."""
+
+STOP_LIMIT_S = supervisor.GRACE_S
+
+HEAP = ("-Xms256m", "-Xmx1g")
+
+LAST_LINES, LINES_SHOWN = 500, 12
+"""Of the log, where a broker has ended: its way down takes 300 lines."""
+_ERROR = re.compile(r"^\[[^]]*\] (ERROR|FATAL) |^Caused by: ")
+
+_LOG_CONFIG = """\
+# Kafka 4 logs through Log4j 2.
+status = error
+# Else Log4j ends beside Kafka at SIGTERM, and whether Kafka's last words are written is chance.
+shutdownHook = disable
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = logs/server.log
+appender.file.filePattern = logs/server.%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = [%d] %p %m (%c)%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 20MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 4
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+class EmbeddedBroker:
+    """One Kafka node, broker and controller in one, reachable on 127.0.0.1 only.
+
+        with EmbeddedBroker() as broker:
+            producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+    Can be stopped or killed and started again: same folder, same port, same topics. It never outlives the process that
+    started it (see `kafka_ratchet.app.local.supervisor`).
+
+    Args:
+        folder: keeps topics, settings and logs; None takes a temporary one and removes it at the end.
+        port: where it listens; None takes the folder's last one if that is free, else any free one.
+        node_id: of this node, where it is one of several.
+        voters: host:port of every node's controller by node id, the same on all nodes; None makes a cluster of one.
+        cluster_id: must be the same on all nodes; None draws one.
+        options: broker settings (server.properties) that replace the ones chosen here.
+        console: where progress is shown should jars have to be fetched.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        port: int | None = None,
+        node_id: int = 1,
+        voters: Mapping[int, str] | None = None,
+        cluster_id: str | None = None,
+        options: Mapping[str, str] | None = None,
+        console: Console | None = None,
+    ) -> None:
+        self._temporary = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="ratchet-kafka-")) if folder is None else folder.resolve()
+        self._port_is_given = port is not None
+        self._port = port
+        self._node_id = node_id
+        self._voters = voters
+        self._cluster_id = cluster_id or _new_cluster_id()
+        self._options = dict(options or {})
+        self._console = console
+        self._guard: subprocess.Popen[str] | None = None
+        self._ended_by_itself = False
+        self._java_pid: int | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port for clients; known once `start` has been called."""
+        if self._port is None:
+            raise SetupError("the broker has no port before its first start")
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def data_folder(self) -> Path:
+        """Kafka's log.dirs: one folder per topic partition."""
+        return self.folder / "data"
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker itself says."""
+        return self.folder / "logs" / "server.log"
+
+    @property
+    def java_pid(self) -> int:
+        """Process id of the broker's Java."""
+        if self._java_pid is None:
+            raise SetupError("the broker is not running")
+        return self._java_pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker's process is there."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def __enter__(self) -> EmbeddedBroker:
+        try:
+            self.start()
+        except BaseException:
+            self._remove_temporary_folder()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended_by_itself = self._guard is not None and not self.is_running
+        try:
+            self.stop()
+        finally:
+            self._remove_temporary_folder()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the broker; with `wait` return when it answers. Does nothing where it runs already.
+
+        Without `wait` nodes of one cluster can be started together; call `wait_until_ready` on each then.
+
+        Raises:
+            SetupError: Java or the jars are missing, the folder or the port is in use, or the broker ends or does not
+                answer within `START_LIMIT_S`.
+        """
+        if self.is_running:
+            return
+        java, jars = find_java(), kafka_jars(self._console)
+        for attempt in range(3):
+            self._launch(java, jars)
+            if not wait:
+                return
+            try:
+                self.wait_until_ready()
+                return
+            except SetupError as error:
+                # Between choosing a free port and Kafka's binding it, another process may have taken it.
+                if self._port_is_given or attempt == 2 or "Address already in use" not in str(error):
+                    raise
+                self._port = None
+
+    def wait_until_ready(self) -> None:
+        """Return when the broker answers; see `start`."""
+        deadline = time.monotonic() + START_LIMIT_S
+        kafka = Reachability(self.bootstrap, {})
+        # Another Kafka may have taken the port meanwhile: its answer does not count.
+        while kafka.ask() is not None or kafka.cluster_id != self._stored_cluster_id():
+            if not self.is_running:
+                self._ended_by_itself = True
+                self.kill()  # nothing is left to kill; closes the pipes
+                raise SetupError(f"the Kafka broker ended while starting.\n{self._last_words()}")
+            if time.monotonic() > deadline:
+                self._ended_by_itself = True
+                self.kill()
+                raise SetupError(
+                    f"Kafka did not answer within {START_LIMIT_S:.0f} s of its start.\n{self._last_words()}"
+                )
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Shut down cleanly (SIGTERM); SIGKILL where that takes longer than `STOP_LIMIT_S`."""
+        if self._guard is not None and self.is_running:
+            self._guard.send_signal(signal.SIGTERM)
+            try:
+                self._guard.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                log.warning("broker does not stop, killing it", folder=str(self.folder), log=str(self.log_file))
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would, and wait until it is gone."""
+        if self._guard is None:
+            return
+        if self.is_running:
+            self._guard.send_signal(signal.SIGUSR1)
+        self._guard.wait()
+        for stream in (self._guard.stdin, self._guard.stdout):
+            if stream is not None:
+                stream.close()
+        self._guard = self._java_pid = None
+
+    def _launch(self, java: Path, jars: list[Path]) -> None:
+        self.kill()  # collects one that has ended by itself
+        # Before Kafka touches the folder: it opens its metadata log before it takes a lock of its own, and the broker
+        # that runs there dies of what a second one writes into it.
+        with broker_folder(self.folder, STOP_LIMIT_S) as lock:
+            self._launch_locked(java, jars, lock)
+
+    def _launch_locked(self, java: Path, jars: list[Path], lock: IO[str]) -> None:
+        try:
+            (self.folder / "logs").mkdir(exist_ok=True)
+            if self._port is None:
+                self._port = self._last_port() or free_port()
+            elif not _is_free(self._port):
+                raise SetupError(
+                    f"port {self._port} of 127.0.0.1 is in use by another program: give another (--port), or 0 for a "
+                    "free one"
+                )
+            self._write_config()
+        except OSError as error:
+            raise SetupError(f"the broker's folder {self.folder} cannot be used: {error}") from error
+        # Paths in Kafka's settings are relative to the folder: no escaping, and the folder may be moved.
+        class_path = ["-cp", ":".join(map(str, jars)), "-Dlog4j2.configurationFile=log4j2.properties"]
+        # The tool lives for a second: what pays off later only delays it.
+        self._format([str(java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_path, "kafka.tools.StorageTool"])
+        tuning = (*HEAP, "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
+        command = [str(java), *tuning, *class_path, "kafka.Kafka", "server.properties"]
+        with (self.folder / "logs" / "kafka.out").open("w") as output:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", supervisor.__file__, *command],
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                # Ctrl-C goes to the owner alone, which then stops its parts in the right order.
+                start_new_session=True,
+                # The lock is the guard's from here on: it ends after its broker, also where its owner was killed.
+                pass_fds=(lock.fileno(),),
+            )
+        assert self._guard.stdout is not None  # noqa: S101 - asked for above
+        pid = self._guard.stdout.readline().strip()
+        if not pid:
+            raise SetupError(f"the Kafka broker could not be started.\n{self._last_words()}")
+        self._java_pid = int(pid)
+
+    def _stored_cluster_id(self) -> str | None:
+        """The cluster id that the data folder was formatted with."""
+        try:
+            text = (self.data_folder / "meta.properties").read_text("utf-8", errors="replace")
+        except OSError:
+            return None
+        match = re.search(r"^cluster\.id=(\S+)$", text, re.MULTILINE)
+        return match[1] if match else None
+
+    def _write_config(self) -> None:
+        voters = dict(self._voters) if self._voters else {self._node_id: f"127.0.0.1:{free_port()}"}
+        settings = {
+            **node_settings(self._node_id, voters),
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{voters[self._node_id]}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": "data",
+            **self._options,
+        }
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (self.folder / "server.properties").write_text(text, "ascii")
+        (self.folder / "log4j2.properties").write_text(_LOG_CONFIG, "ascii")
+
+    def _format(self, storage_tool: list[str]) -> None:
+        """Give the data folder its cluster id, once; a format that was cut short is done again."""
+        formatted = self.folder / "formatted"
+        if formatted.exists():
+            return
+        shutil.rmtree(self.data_folder, ignore_errors=True)
+        command = [*storage_tool, "format", "--config", "server.properties", "--cluster-id", self._cluster_id]
+        done = subprocess.run(
+            command, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
+        if done.returncode != 0:
+            raise SetupError(f"Kafka cannot prepare {self.data_folder}: {(done.stderr or done.stdout).strip()[-2000:]}")
+        formatted.touch()
+
+    def _last_port(self) -> int | None:
+        """The port this folder's broker had, if it is free."""
+        try:
+            text = (self.folder / "server.properties").read_text("ascii")
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+        match = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d{1,5}),", text, re.MULTILINE)
+        return int(match[1]) if match and _is_free(int(match[1])) else None
+
+    def _last_words(self) -> str:
+        said: list[str] = []
+        for path in (self.folder / "logs" / "kafka.out", self.log_file):
+            if path.exists():
+                lines = path.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+                # What it failed of stands before all that it writes on its way down.
+                errors = [line for line in lines[:-LINES_SHOWN] if _ERROR.search(line)]
+                said += errors[-LINES_SHOWN:] + lines[-LINES_SHOWN:]
+        text = "\n".join(f"  {line[:400]}" for line in said)
+        return f"The last errors and lines of its log ({self.log_file}):\n{text}"
+
+    def _remove_temporary_folder(self) -> None:
+        if not self._temporary:
+            return
+        if self._ended_by_itself:  # an error names its log
+            shutil.rmtree(self.data_folder, ignore_errors=True)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def node_settings(node_id: int, voters: Mapping[int, str]) -> dict[str, str]:
+    """Broker settings of one node, broker and controller in one, but for its addresses and folder.
+
+    Args:
+        node_id: of this node.
+        voters: host:port of every node's controller by node id.
+    """
+    copies = str(min(3, len(voters)))
+    in_sync = str(min(2, len(voters)))
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(f"{node}@{address}" for node, address in sorted(voters.items())),
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "offsets.topic.num.partitions": "8",  # instead of 50: each is a log to create and to load
+        "transaction.state.log.num.partitions": "8",
+        "group.initial.rebalance.delay.ms": "0",  # instead of 3 s of waiting for more members
+        "group.min.session.timeout.ms": "1000",  # instead of 6 s: lets a short session_timeout_ms be used
+        # While a node's heartbeats are overdue Kafka makes no topic on it: 15 s instead of 9 s, for machines that stand
+        # still for seconds (a laptop's lid, a busy host).
+        "broker.session.timeout.ms": "15000",
+        "broker.heartbeat.interval.ms": "500",
+        "transaction.max.timeout.ms": "900000",
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # instead of 128 MiB of the heap
+    }
+
+
+LET_IN_AGAIN_SOON: Mapping[str, str] = {"broker.session.timeout.ms": "4000"}
+"""Options for a broker that will be killed: Kafka lets it in again when its old session has timed out."""
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at the moment, never the same one twice.
+
+    Below the range from which the kernel gives ports to whoever asks for any: what a broker is to listen on later, or
+    again after a crash, must not be somebody's outgoing connection by then.
+    """
+    while True:
+        port = _DRAW.randrange(15_000, 32_768)
+        if port not in _drawn and _is_free(port):
+            _drawn.add(port)
+            return port
+
+
+_DRAW: Final = random.SystemRandom()
+"""Not the shared generator: processes that seed it alike would draw alike."""
+_drawn: set[int] = set()
+
+
+def _new_cluster_id() -> str:
+    while (drawn := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass  # Kafka avoids these too: on a command line they look like an option
+    return drawn
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As Kafka binds: connections that linger from the last run do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

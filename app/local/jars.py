@@ -1,0 +1,269 @@
+"""The jars that Ratchet runs: the Kafka broker with its tools, and Spark's Kafka connector.
+
+pyspark ships Apache Ivy, so a plain `pip install` is enough to resolve them from Maven Central, once, into the user's
+cache folder (`RATCHET_CACHE` names another). From then on nothing needs the network. At each start every jar must have
+the SHA-256 that `app/local/jars.lock` says: a damaged cache is resolved again, an altered jar is refused.
+
+After raising a version: `python -m kafka_ratchet.app.local.jars > jars.lock.new && mv jars.lock.new
+app/local/jars.lock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import platformdirs
+from rich.console import Console
+
+from kafka_ratchet.app.local.fetch_display import FetchDisplay, fetch_display
+from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.errors import SetupError
+
+__all__ = ["KAFKA", "KAFKA_VERSION", "JarSet", "cache_folder", "kafka_jars", "resolve", "spark_jars"]
+
+KAFKA_VERSION = "4.3.0"
+
+LOCK_FILE = Path(__file__).with_name("jars.lock")
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Jars that go on one class path together."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    """organisation:module:revision, resolved with everything they depend on, ..."""
+    left_out: tuple[str, ...] = ()
+    """... except organisation:module, where * stands for any."""
+
+
+KAFKA = JarSet(
+    "kafka",
+    (
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+        # The broker logs through slf4j 1.7; its own distribution adds this binding, its published dependencies do not.
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+    ),
+    # The tools depend on all of Kafka Connect with its web server, 40 jars; the ones used here do without.
+    (
+        "*:connect-api",
+        "*:connect-json",
+        "*:connect-runtime",
+        "*:connect-transforms",
+        "com.fasterxml.jackson.jakarta.rs:*",
+    ),
+)
+
+
+def kafka_jars(console: Console | None = None) -> list[Path]:
+    """The class path of the broker and of Kafka's tools; see `resolve`."""
+    return resolve(KAFKA, console)
+
+
+def spark_jars(console: Console | None = None) -> list[Path]:
+    """What PySpark needs besides its own jars to read from Kafka; see `resolve`."""
+    return resolve(spark_set(), console)
+
+
+def spark_set() -> JarSet:
+    """Spark's Kafka connector, in the version that the sink is made for."""
+    from kafka_ratchet.spark_sink.spark.versions import SPARK_KAFKA
+
+    # pyspark ships these in the very same versions.
+    shipped = (
+        "org.apache.hadoop:*",
+        "org.scala-lang:*",
+        "org.scala-lang.modules:*",
+        "org.slf4j:*",
+        "org.lz4:*",
+        "org.xerial.snappy:*",
+        "com.google.code.findbugs:*",
+        "org.apache.spark:spark-tags_2.13",
+    )
+    return JarSet("spark", (SPARK_KAFKA,), shipped)
+
+
+def cache_folder() -> Path:
+    """`RATCHET_CACHE`, else this platform's cache folder of the user."""
+    named = os.environ.get("RATCHET_CACHE")
+    return Path(named).expanduser().resolve() if named else platformdirs.user_cache_path("ratchet", appauthor=False)
+
+
+def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, str] | None = None) -> list[Path]:
+    """The set's jars, verified; fetched first where the cache lacks them or holds damaged ones.
+
+    Args:
+        jars: what to resolve.
+        console: where progress is shown; standard error unless told.
+        lock: SHA-256 by file name; the set's part of `app/local/jars.lock` unless told.
+
+    Raises:
+        SetupError: Java is missing, the jars cannot be fetched, or a fetched one is not what the lock says.
+    """
+    locked = read_lock(jars.name) if lock is None else dict(lock)
+    console = console or Console(stderr=True)
+    # Named after its content: two versions of Ratchet on one machine do not fight over one folder.
+    content = hashlib.sha256("".join(f"{name}{digest}" for name, digest in sorted(locked.items())).encode()).hexdigest()
+    folder = cache_folder() / f"{jars.name}-{content[:12]}"
+    if not _differing(folder, locked):
+        return [folder / name for name in sorted(locked)]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _one_process_at_a_time(folder.with_name(f"{jars.name}.lock"), console):
+            if _differing(folder, locked):  # another process may have fetched them meanwhile
+                _fetch_and_verify(jars, folder, locked, console)
+    except OSError as error:
+        raise SetupError(
+            f"the {jars.name} jars cannot be kept in {folder.parent}: {error}. Free some space there or name another "
+            "folder in RATCHET_CACHE"
+        ) from error
+    return [folder / name for name in sorted(locked)]
+
+
+def read_lock(name: str, file: Path = LOCK_FILE) -> dict[str, str]:
+    """SHA-256 by file name of one set, from a lock file."""
+    locked = {}
+    for line in file.read_text("ascii").splitlines():
+        if line and not line.startswith("#"):
+            digest, path = line.split()
+            jar_set, _, jar = path.partition("/")
+            if jar_set == name:
+                locked[jar] = digest
+    if not locked:
+        raise SetupError(f"{file} lists no jars of the set {name!r}: this installation of Ratchet is incomplete")
+    return locked
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _differing(folder: Path, locked: Mapping[str, str]) -> list[str]:
+    """Names that are missing, altered, or in the folder without being in the lock."""
+    if not folder.is_dir():
+        return sorted(locked)
+    present = {path.name for path in folder.iterdir()}
+    wrong = {name for name in present & locked.keys() if _sha256(folder / name) != locked[name]}
+    return sorted(wrong | (present ^ locked.keys()))
+
+
+@contextmanager
+def _one_process_at_a_time(path: Path, console: Console) -> Iterator[None]:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print(f"Another process fetches the same jars (lock: {path}); waiting for it.")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_and_verify(jars: JarSet, folder: Path, locked: Mapping[str, str], console: Console) -> None:
+    # Fixed names, under the lock: what a killed run left behind is taken up (downloads) or thrown away (the rest).
+    downloads = folder.with_name(f"{jars.name}.downloads")
+    partial = folder.with_name(f"{folder.name}.partial")
+    replaced = folder.with_name(f"{folder.name}.replaced")
+    for left_over in (partial, replaced):
+        shutil.rmtree(left_over, ignore_errors=True)
+    with fetch_display(f"Fetching the {jars.name} jars", len(locked), console) as display:
+        _run_ivy(jars, downloads, partial, display)
+    # Complete or wrong, they have served: what is wrong must not be found there again.
+    shutil.rmtree(downloads, ignore_errors=True)
+    if differing := _differing(partial, locked):
+        shutil.rmtree(partial, ignore_errors=True)
+        raise SetupError(
+            f"what was fetched for {', '.join(jars.coordinates)} is not what {LOCK_FILE.name} says: "
+            f"{', '.join(differing[:5])}{', ...' if len(differing) > 5 else ''}. Nothing of it is used. A proxy or "
+            "mirror may have altered the jars; try again from another network"
+        )
+    if folder.exists():
+        folder.rename(replaced)
+    partial.rename(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _run_ivy(jars: JarSet, downloads: Path, target: Path, display: FetchDisplay) -> None:
+    spec = importlib.util.find_spec("pyspark")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    ivy = next((jar for place in places for jar in sorted(Path(place, "jars").glob("ivy-*.jar"))), None)
+    if ivy is None:
+        raise SetupError("pyspark with its jars is not installed beside Ratchet: install it again from its lock file")
+    with tempfile.TemporaryDirectory(prefix="ratchet-ivy-") as scratch:
+        module = Path(scratch, "ivy.xml")
+        module.write_text(_ivy_module(jars), "utf-8")
+        pattern = f"{target}/[artifact]-[revision](-[classifier]).[ext]"
+        command = [str(find_java()), "-jar", str(ivy), "-cache", str(downloads), "-ivy", str(module)]
+        command += ["-confs", "default", "-retrieve", pattern]
+        last_lines: deque[str] = deque(maxlen=12)
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None  # noqa: S101 - asked for above
+            for line in process.stdout:
+                last_lines.append(line.rstrip())
+                words = line.split()
+                if words[:1] == ["found"]:
+                    display.found(words[1])
+                elif words[:2] == ["[SUCCESSFUL", "]"]:
+                    display.fetched(words[2])
+        if process.returncode != 0 or not target.is_dir():
+            said = "\n  ".join(line for line in last_lines if line.strip())
+            raise SetupError(
+                f"the {jars.name} jars could not be fetched from Maven Central (needed once; what has come is kept). "
+                "Check the network and run it again; behind a proxy set JAVA_TOOL_OPTIONS="
+                f"'-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. Ivy's last words:\n  {said}"
+            )
+
+
+def _ivy_module(jars: JarSet) -> str:
+    module = ElementTree.Element("ivy-module", version="2.0")
+    ElementTree.SubElement(module, "info", organisation="ratchet", module=jars.name)
+    ElementTree.SubElement(ElementTree.SubElement(module, "configurations"), "conf", name="default")
+    dependencies = ElementTree.SubElement(module, "dependencies")
+    for coordinate in jars.coordinates:
+        org, name, rev = coordinate.split(":")
+        ElementTree.SubElement(dependencies, "dependency", org=org, name=name, rev=rev, conf="default->default")
+    for pattern in jars.left_out:
+        org, name = pattern.split(":")
+        ElementTree.SubElement(dependencies, "exclude", {k: v for k, v in (("org", org), ("module", name)) if v != "*"})
+    return ElementTree.tostring(module, "unicode", xml_declaration=True)
+
+
+def lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
+    """The lines of a lock file for one set, fetched anew."""
+    with tempfile.TemporaryDirectory(prefix="ratchet-lock-") as scratch:
+        target = Path(scratch, "jars")
+        with fetch_display(f"Fetching the {jars.name} jars", 50, console) as display:
+            _run_ivy(jars, Path(scratch, "downloads"), target, display)
+        for path in sorted(target.iterdir()):
+            yield f"{_sha256(path)}  {jars.name}/{path.name}"
+
+
+def _write_lock() -> None:
+    console = Console(stderr=True)
+    print("# SHA-256 of every jar that Ratchet runs. Written by `python -m kafka_ratchet.app.local.jars`; do not edit.")
+    for jars in (KAFKA, spark_set()):
+        print(*lock_lines(jars, console), sep="\n")
+
+
+if __name__ == "__main__":
+    _write_lock()

@@ -1,0 +1,55 @@
+"""Where Java is, and whether it is new enough."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from kafka_ratchet.errors import SetupError
+
+OLDEST_JAVA = 17
+"""Kafka 4 brokers and Spark 4 both need at least this."""
+
+INSTALL_JAVA = (
+    "Install one: 'apt install openjdk-17-jre-headless' (Debian, Ubuntu), 'dnf install java-21-openjdk-headless' "
+    "(Fedora) or 'brew install openjdk@17' (macOS), or let JAVA_HOME point to one"
+)
+
+
+def find_java() -> Path:
+    """The `java` of JAVA_HOME, else the first on PATH.
+
+    Raises:
+        SetupError: there is none, it does not run, or it is older than `OLDEST_JAVA`.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not os.access(found, os.X_OK):
+        where = f"in JAVA_HOME ({home})" if home else "on PATH"
+        raise SetupError(f"there is no Java {where}; Kafka and Spark need Java {OLDEST_JAVA} or newer. {INSTALL_JAVA}")
+    version = java_version(found)
+    if version < OLDEST_JAVA:
+        raise SetupError(f"{found} is Java {version}; Kafka and Spark need {OLDEST_JAVA} or newer. {INSTALL_JAVA}")
+    return Path(found)
+
+
+def java_version(java: str) -> int:
+    """The feature release of that `java`: 17 for "17.0.15", 8 for "1.8.0_412".
+
+    Raises:
+        SetupError: it does not run or does not say.
+    """
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"{java} does not run ({error}). {INSTALL_JAVA}") from error
+    said = answer.stderr + answer.stdout
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if match is None:
+        raise SetupError(f"{java} does not say its version but: {said.strip()[:200]!r}. {INSTALL_JAVA}")
+    return int(match[1])

@@ -1,0 +1,50 @@
+"""The names that Ratchet gives in Kafka. Two applications, or two streams, never come to the same one.
+
+`{app}-{stream}-changelog`, as it was called at first, is the same for application `shop`, stream `eu-orders`, and for
+application `shop-eu`, stream `orders`. A stream's name has no dot and no name in Kafka has a slash, so these do not run
+together. All begin with `{app}-`, which is what rights are given for (docs/guide/rights.md).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PRODUCERS_TOPIC: Final = "ratchet-producers"
+"""As `kafka_ratchet.producers.PROGRESS_TOPIC`, which a test compares: settings are read where that package need not
+be."""
+OWNERS_TOPIC: Final = "ratchet-owners"
+"""Who writes which topic, for all applications on one Kafka; see `kafka_ratchet.app.worker.claims`."""
+KAFKAS_OWN: Final = "__"
+"""What the names of Kafka's internal topics begin with."""
+
+
+def policy_topic(app: str) -> str:
+    """The policy topic of an application."""
+    return f"{app}-policy"
+
+
+def changelog_name(app: str, stream: str) -> str:
+    """The changelog topic of a stream, where none of the name before is in use."""
+    return f"{app}-changelog.{stream}"
+
+
+def earlier_changelog_name(app: str, stream: str) -> str:
+    """What the changelog topic was called at first. One that exists and is this stream's goes on to be used."""
+    return f"{app}-{stream}-changelog"
+
+
+def transactional_id(app: str, input_topic: str, partition: int) -> str:
+    """Of the lane of an input partition."""
+    return f"{app}-lane/{input_topic}/{partition}"
+
+
+def earlier_transactional_id(app: str, input_topic: str, partition: int) -> str:
+    """What it was called at first: the same for `a-b` with `c` and `a` with `b-c`."""
+    return f"{app}-{input_topic}-{partition}"
+
+
+def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
+    """Whether Ratchet or Kafka writes a topic of this name for itself: it can be nobody's input or output."""
+    own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app)}
+    own.update(name(app, stream) for stream in streams for name in (changelog_name, earlier_changelog_name))
+    return topic in own or topic.startswith(KAFKAS_OWN)

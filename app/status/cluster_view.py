@@ -1,0 +1,312 @@
+"""Asks Kafka and every live worker, and puts the answers together. The page and `ratchet tables` both stand on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+import structlog
+
+from kafka_ratchet.app.local.connectivity import Reachability, no_answer
+from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.group import Group, describe_group
+from kafka_ratchet.app.status.inputs import never_had_a_record
+from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
+from kafka_ratchet.app.status.lookup import QueryError, answer_of
+from kafka_ratchet.app.status.model import KnownIdentity, Lookup, Overview, Stream, Worker, known, merge, without_kafka
+from kafka_ratchet.app.status.producers import ProducersPage, merge_pages
+from kafka_ratchet.app.status.server import IdentityAnswer, ProducersAnswer, WorkerStatus
+from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.transport.client.security import client_options
+
+log = structlog.get_logger(__name__)
+
+WORKER_TIMEOUT_S = 2.0
+"""A worker answers from memory; one that takes longer is shown as not answering and does not hold up the page."""
+
+MAX_BODY_BYTES = 16 * 2**20
+"""A status has about 250 bytes per partition: room for 60,000 of them in one worker."""
+
+FRESH_FOR_S = 1.0
+"""However many pages are open, Kafka and the workers are asked once in this time."""
+
+REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
+"""States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
+
+Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer)
+
+
+class Inquiry:
+    """One place that asks; an async context manager, because it keeps connections to the workers.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        settings: streams, name of the group, client options.
+
+    Raises:
+        SettingsError: a client does not take its options.
+    """
+
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        self._bootstrap = bootstrap
+        self._settings = settings
+        client_options(bootstrap, settings.kafka)
+        self._kafka = KafkaView(bootstrap, settings)
+        self._reach = Reachability(bootstrap, settings.kafka)
+        self._away: list[str] = []  # the sentence, where Kafka did not answer when it was asked last
+        self._last_known: list[str] = []
+        self._changelogs = {name: changelog_name(settings.app, name) for name in settings.streams}
+        self._overview: Overview | None = None
+        self._asked_at = float("-inf")
+        self._asking = asyncio.Lock()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Inquiry:
+        # trust_env stays off: a proxy of the environment has no business between the page and its workers.
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=WORKER_TIMEOUT_S), cookie_jar=aiohttp.DummyCookieJar()
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def overview(self) -> Overview:
+        """All tables, at most a second old. Never raises for what is unreachable: `problems` says it."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._overview is None or now - self._asked_at > FRESH_FOR_S:
+                self._overview = await self._ask()
+                self._asked_at = asyncio.get_running_loop().time()
+            return self._overview
+
+    async def lookup(
+        self, stream: str | None, identity: bytes, sequence: int | None, partition: int | None = None
+    ) -> Lookup:
+        """What all partitions of the stream know of an identity, and what that says of a record with this sequence.
+
+        Raises:
+            SettingsError: there is no such stream.
+            QueryError: no identity, and the stream's identity is not the partition.
+        """
+        name, spec = self._settings.stream(stream)
+        if not identity and spec.identity != "partition":
+            raise QueryError(f"give the identity: stream {name!r} keeps one sequence for each {spec.identity}")
+        overview = await self.overview()
+        query = {"stream": name, "hex": identity.hex()} | ({} if sequence is None else {"sequence": str(sequence)})
+        urls = [worker.url for worker in overview.workers]
+        answers, failures = await self._ask_all(urls, f"/status/identity?{urlencode(query)}", IdentityAnswer)
+        names = {worker.url: worker.name or worker.url for worker in overview.workers}
+        found = [row for url, answer in answers.items() for row in known(names[url], answer.partitions)]
+        asked = {number for answer in answers.values() for number in answer.asked}
+        view = next(each for each in overview.streams if each.stream == name)
+        partitions = {row.partition for row in view.partitions}
+        rows = _furthest(found)
+        answer = None
+        if sequence is not None:
+            verdicts = {row.partition: row.verdict for row in rows}
+            missing = partitions - asked
+            answer = answer_of(verdicts, partitions, missing, identity=str(spec.identity), partition=partition)
+        told = next(iter(answers.values()), None)
+        return Lookup(
+            stream=name,
+            identity_hex=identity.hex(),
+            sequence=sequence,
+            partitions=rows,
+            asked=sorted(asked),
+            not_asked=sorted(partitions - asked),
+            problems=[
+                *self._away,
+                *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()),
+                *_about_input(view),
+            ],
+            partition=partition,
+            answer=answer,
+            deduplicate=told.deduplicate if told else None,
+            origin=told.origin if told else None,
+            unjudged=sum(each.unjudged for each in answers.values()),
+        )
+
+    async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:
+        """The producers that the workers know, by name, at most limit of them, from behind a name on.
+
+        Raises:
+            SettingsError: there is no such stream.
+            QueryError: the stream does not go by producer.
+        """
+        name, spec = self._settings.stream(stream)
+        if spec.identity != "producer":
+            raise QueryError(f"stream {name!r} goes by {spec.identity}: its workers know no producers")
+        overview = await self.overview()
+        query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})
+        urls = [worker.url for worker in overview.workers]
+        answers, failures = await self._ask_all(urls, f"/status/producers?{urlencode(query)}", ProducersAnswer)
+        names = {worker.url: worker.name or worker.url for worker in overview.workers}
+        view = next(each for each in overview.streams if each.stream == name)
+        return merge_pages(
+            name,
+            spec.input,
+            answers.values(),
+            limit,
+            {row.partition for row in view.partitions},
+            [*self._away, *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items())],
+        )
+
+    async def _ask(self) -> Overview:
+        reason = await asyncio.to_thread(self._reach.look)
+        self._away = [] if reason is None else [no_answer(self._bootstrap, reason)]
+        problems = [*self._away]
+        group, positions = (None, {}) if self._away else await self._ask_kafka(problems)
+        urls = self._urls(group)
+        answers, failures = await self._ask_all(urls, "/status", WorkerStatus)
+        problems += self._about(group, urls) + self._learn(answers)
+        streams = merge(self._settings, answers, group, positions, self._changelogs)
+        if self._away:
+            streams = [without_kafka(each) for each in streams]
+        problems += [
+            f"stream {each.stream}: its input {each.input!r} does not exist yet"
+            for each in streams
+            if positions.get(each.stream) == []
+        ]
+        problems += [said for each in streams for said in _about_input(each)]
+        problems += [said for name in sorted(answers) for said in _about_invalid(answers[name])]
+        return Overview(
+            app=self._settings.app,
+            taken_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            group=group.state if group else None,
+            workers=sorted(
+                (Worker(url, answers[url].worker if url in answers else None, failures.get(url)) for url in urls),
+                key=lambda worker: (worker.name is None, worker.name, worker.url),
+            ),
+            streams=streams,
+            problems=problems,
+        )
+
+    async def _ask_kafka(self, problems: list[str]) -> tuple[Group | None, Mapping[str, list[InputPartition]]]:
+        members, topics = await asyncio.gather(
+            describe_group(self._bootstrap, self._settings),
+            asyncio.to_thread(self._kafka.read, dict(self._changelogs)),
+            return_exceptions=True,
+        )
+        for answer in (members, topics):
+            if isinstance(answer, BrokerUnavailable):
+                problems.append(str(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+        return (
+            None if isinstance(members, BaseException) else members,
+            {} if isinstance(topics, BaseException) else topics,
+        )
+
+    def _urls(self, group: Group | None) -> list[str]:
+        if group is None:
+            return self._last_known
+        if group.state in REBALANCING:
+            return sorted({*self._last_known, *group.workers})
+        self._last_known = group.workers
+        return group.workers
+
+    def _learn(self, answers: Mapping[str, WorkerStatus]) -> list[str]:
+        """Keep the changelogs' names as the workers tell them; say which streams are foreign to these settings."""
+        said = []
+        for status in answers.values():
+            for table in status.tables:
+                if table.stream in self._changelogs:
+                    self._changelogs[table.stream] = table.changelog
+                else:
+                    said.append(
+                        f"worker {status.worker} serves the stream {table.stream!r}, which these settings do not have; "
+                        "start this command with the worker's settings file"
+                    )
+        return said
+
+    def _about(self, group: Group | None, urls: list[str]) -> list[str]:
+        said = []
+        if not self._settings.streams:
+            said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
+        if group is not None and group.state in REBALANCING:
+            said.append("the workers are sharing out the partitions anew; figures settle in a moment")
+        elif group is not None and not urls:
+            state = f"{group.members} members without a status address" if group.members else "no members"
+            said.append(
+                f"no worker is alive (group {self._settings.app!r} has {state}); below is what Kafka itself knows. "
+                "Start one with: ratchet worker"
+            )
+        return said
+
+    async def _ask_all(
+        self, urls: Iterable[str], path: str, body: type[Body]
+    ) -> tuple[dict[str, Body], dict[str, str]]:
+        """Each worker's answer, and for those that gave none the reason."""
+        urls = list(urls)
+        outcomes = await asyncio.gather(*(self._ask_worker(url + path, body) for url in urls), return_exceptions=True)
+        answers: dict[str, Body] = {}
+        failures: dict[str, str] = {}
+        for url, outcome in zip(urls, outcomes, strict=True):
+            if isinstance(outcome, (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError)):
+                failures[url] = _reason(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                answers[url] = outcome
+        return answers, failures
+
+    async def _ask_worker(self, url: str, body: type[Body]) -> Body:
+        if self._session is None:
+            raise RuntimeError("Inquiry is used outside `async with`")
+        async with self._session.get(url, allow_redirects=False) as response:
+            raw = await response.content.read(MAX_BODY_BYTES + 1)
+            while len(raw) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES + 1 - len(raw))):
+                raw += more
+            if len(raw) > MAX_BODY_BYTES:
+                raise aiohttp.ClientPayloadError(f"its answer is longer than {MAX_BODY_BYTES:,} bytes")
+            if response.status != 200:
+                raise aiohttp.ClientPayloadError(f"it answered with status {response.status}")
+            return msgspec.json.decode(raw, type=body)
+
+
+def _about_input(view: Stream) -> list[str]:
+    """What is to be said where the input has never had a record."""
+    is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
+    return [never_had_a_record(view.stream, view.input)] if is_empty else []
+
+
+def _about_invalid(worker: WorkerStatus) -> list[str]:
+    """What is to be said where the share of invalid records has jumped."""
+    return [
+        f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
+        f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
+        f"Why, the header ratchet-reason of each says in {table.dead_letters}"
+        for table in worker.tables
+        for status in table.partitions
+        if status.recent.has_jumped
+    ]
+
+
+def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
+    """One row per partition: where two workers hold it for a moment, the one that has seen more."""
+    rows = sorted(rows, key=lambda row: (row.partition, _seen(row.persisted), _seen(row.pushed)))
+    return list({row.partition: row for row in rows}.values())
+
+
+def _seen(sequence: int | None) -> int:
+    return -1 if sequence is None else sequence
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {WORKER_TIMEOUT_S:g} s"
+    if isinstance(error, msgspec.MsgspecError):
+        return f"what answers there is no worker of this version ({error})"
+    return str(error) or type(error).__name__

@@ -1,0 +1,107 @@
+"""What every HTTP address of Ratchet does before it answers: reads only, known hosts only, strict headers.
+
+Browsers send requests to loopback addresses for any page that asks them to. The check of the Host header stops a
+foreign name that was pointed at this address from reading the answers (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from kafka_ratchet.app.status.lookup import QueryError
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Refusal = Callable[[web.Request, int, str], web.Response]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""On every answer, errors included. No inline script or style is ever needed, so none is allowed."""
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a server bound to this host listens on all addresses."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return host == ""
+
+
+def reachable_host(host: str) -> str:
+    """The name others reach a server by that is bound to `host`: itself, or this machine's name for a wildcard."""
+    return socket.gethostname() if is_wildcard(host) else host
+
+
+def url_of(host: str, port: int) -> str:
+    """`http://host:port`, with the brackets an IPv6 address needs."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def guard(hosts: Iterable[str], refusal: Refusal) -> Middleware:
+    """The outermost middleware.
+
+    Args:
+        hosts: names allowed in the Host header beside the loopback ones.
+        refusal: makes the answer to a request that is not served, from status code and sentence.
+    """
+    allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await _answer(request, handler, allowed, refusal)
+        response.headers.update(HEADERS)
+        # Vendored files carry their version in the path, our own change with the installed package: ask, then reuse.
+        response.headers["Cache-Control"] = "no-cache" if request.path.startswith("/static/") else "no-store"
+        return response
+
+    return guarded
+
+
+async def _answer(
+    request: web.Request, handler: Handler, allowed: frozenset[str], refusal: Refusal
+) -> web.StreamResponse:
+    if _host_name(request.host) not in allowed:
+        return refusal(request, 421, "this address does not answer under that host name")
+    if request.method not in {"GET", "HEAD"}:
+        return refusal(request, 405, "this address is read only: GET and HEAD are all it knows")
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return refusal(request, error.status, "there is no such page" if error.status == 404 else error.reason)
+    except QueryError as error:
+        return refusal(request, 400, str(error))
+    except Exception:
+        log.exception("request_failed", path=request.path)
+        return refusal(request, 500, "the request failed; the log says why")
+
+
+def json_refusal(request: web.Request, status: int, sentence: str) -> web.Response:
+    """The answer to a request that is not served, as JSON."""
+    return web.Response(
+        body=msgspec.json.encode({"error": sentence}), status=status, content_type="application/json", charset="utf-8"
+    )
+
+
+def _host_name(header: str) -> str:
+    """The name in a Host header, without its port and the brackets of an IPv6 address."""
+    header = header.lower()
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]

@@ -1,0 +1,111 @@
+"""Inputs that may be misspelt: topics that are not there, and topics in which there has never been a record."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.errors import BrokerUnavailable, TopicMissing
+from kafka_ratchet.transport.client.cluster import LATEST, Cluster
+
+log = structlog.get_logger(__name__)
+
+LIST_TIMEOUT_S: Final = 30.0
+LIST_AGAIN_S: Final = 1.0
+"""A broker that has just started may list fewer topics than there are; nobody is refused for that."""
+ASK_EVERY_S: Final = 5.0
+"""Only inputs without a record are asked for, so this costs nothing once a stream is in use."""
+SAY_EVERY_S: Final = 60.0
+
+
+def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found: Collection[str]) -> None:
+    """Refuse a stream whose topics are not all there.
+
+    Args:
+        admin: asked for the topics that there are, for the message.
+        name: of the stream.
+        stream: its settings.
+        found: those of its topics that exist.
+
+    Raises:
+        TopicMissing: one is missing; the message names those that are called nearly the same.
+        BrokerUnavailable: Kafka did not answer.
+    """
+    wanted = {"input": stream.input, "output": stream.output, "dead_letters": stream.dead_letters}
+    if all(topic in found for topic in wanted.values()):
+        return
+    time.sleep(LIST_AGAIN_S)
+    try:
+        known = admin.list_topics(timeout=LIST_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    missing = {role: topic for role, topic in wanted.items() if topic not in known}
+    if not missing:
+        raise BrokerUnavailable(f"stream {name}: Kafka did not list the topics of the stream at once")
+    told = "; ".join(f"{role} {topic!r}{similar(topic, known, but=wanted.values())}" for role, topic in missing.items())
+    raise TopicMissing(
+        f"stream {name}: there is no topic for {told}. create_topics is false, so Ratchet creates none: correct the "
+        "name, or create the topic with as many partitions as the input has"
+    )
+
+
+def similar(topic: str, known: Iterable[str], but: Collection[str] = ()) -> str:
+    """' (did you mean ...?)', or nothing where no topic is called nearly the same. but: topics that are not meant."""
+    close = difflib.get_close_matches(topic, [name for name in known if name != topic and name not in but], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def never_had_a_record(stream: str, topic: str) -> str:
+    """The sentence for log, status and page."""
+    return (
+        f"stream {stream}: its input {topic!r} has never had a record. Check the name if its producers are running, "
+        "or set create_topics = false to have a misspelt name refused"
+    )
+
+
+class EmptyInputs:
+    """Those of a worker's inputs in which there has never been a record, looked at while it runs.
+
+    Args:
+        cluster: connected by the time `watch` runs.
+        inputs: input topic and its partitions, by stream.
+    """
+
+    def __init__(self, cluster: Cluster, inputs: Mapping[str, tuple[str, int]]) -> None:
+        self._cluster = cluster
+        self._unknown = dict(inputs)
+        self._empty: dict[str, str] = {}
+
+    def problem(self, stream: str) -> str | None:
+        """The sentence, while that stream's input is one of them."""
+        return never_had_a_record(stream, self._empty[stream]) if stream in self._empty else None
+
+    async def watch(self) -> None:
+        """Return when every input has had a record; until then say now and then which have not."""
+        said_at = float("-inf")
+        while self._unknown:
+            for stream, (topic, partitions) in list(self._unknown.items()):
+                if await self._had_one(topic, partitions):
+                    del self._unknown[stream]
+                    self._empty.pop(stream, None)
+                else:
+                    self._empty[stream] = topic
+            if self._empty and time.monotonic() - said_at > SAY_EVERY_S:
+                said_at = time.monotonic()
+                for stream, topic in self._empty.items():
+                    log.warning(never_had_a_record(stream, topic))
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _had_one(self, topic: str, partitions: int) -> bool:
+        for partition in range(partitions):
+            if await self._cluster.offset(topic, partition, LATEST, "inputs") > 0:
+                return True
+        return False

@@ -1,0 +1,166 @@
+"""What a person types to ask about one identity: text or hex, and perhaps a sequence.
+
+The status address, the page and `ratchet tables` read it here, so that all three accept and refuse the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
+from urllib.parse import parse_qsl
+
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+
+Verdict = Literal["fresh", "duplicate", "unknown"]
+Answer = Literal["persisted", "in flight", "unseen", "depends", "unknown"]
+"""To "did my record arrive?": see `answer_of`."""
+
+ANSWERS: Final[Mapping[Verdict, Answer]] = {"duplicate": "persisted", "unknown": "in flight", "fresh": "unseen"}
+
+LIMIT, LIMIT_MOST = 100, 500
+"""Producers in one answer: the worker looks each of them up in its partitions while nothing else runs."""
+
+MAX_PARAMETERS = 8
+"""A look-up has at most five; more parameters than this are no look-up."""
+
+
+class QueryError(RatchetError):
+    """A look-up cannot be read as it was typed."""
+
+
+def parse_identity(text: str | None, hexadecimal: str | None) -> bytes:
+    """The identity's bytes, from text (stands for its UTF-8) or from hex digits.
+
+    Both empty or None give b"": what a stream with the identity "partition" is asked by.
+
+    Raises:
+        QueryError: with a sentence that says what to write instead.
+    """
+    if text and hexadecimal:
+        raise QueryError("give the identity as text or as hex, not both")
+    if hexadecimal:
+        try:
+            identity = bytes.fromhex(hexadecimal)
+        except ValueError:
+            raise QueryError("the identity in hex must be pairs of the digits 0-9 and a-f, such as 00ff1b") from None
+    else:
+        try:
+            identity = (text or "").encode("utf-8")
+        except UnicodeEncodeError:
+            raise QueryError("the identity is not UTF-8 text; give its bytes in hex") from None
+    if len(identity) > MAX_IDENTITY_BYTES:
+        raise QueryError(
+            f"the identity has {len(identity):,} bytes; the longest one accepted has {MAX_IDENTITY_BYTES:,}"
+        )
+    return identity
+
+
+def parse_sequence(text: str | None) -> int | None:
+    """The sequence, or None where nothing was typed.
+
+    Raises:
+        QueryError: it is not a whole number from 0 to 2^63 - 1.
+    """
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > SEQUENCE_MAX:
+        raise QueryError(f"the sequence must be a whole number from 0 to {SEQUENCE_MAX}")
+    return int(text)
+
+
+def parse_partition(text: str | None) -> int | None:
+    """The number of a partition, or None where nothing was typed.
+
+    Raises:
+        QueryError: it is no number that a partition can have.
+    """
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,7}", text):
+        raise QueryError("the partition must be a whole number, from 0")
+    return int(text)
+
+
+def parse_limit(text: str | None) -> int:
+    """How many to list.
+
+    Raises:
+        QueryError: it is not a whole number from 1 to `LIMIT_MOST`.
+    """
+    if not text:
+        return LIMIT
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= LIMIT_MOST:
+        raise QueryError(f"the limit must be a whole number from 1 to {LIMIT_MOST}")
+    return int(text)
+
+
+def parse_query(raw: str) -> dict[str, str]:
+    """The parameters of a query string as it came over the wire.
+
+    Raises:
+        QueryError: too many parameters, one given twice, or bytes that are not UTF-8.
+    """
+    try:
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+    except UnicodeDecodeError:
+        raise QueryError("the query is not UTF-8; give the identity's bytes with hex=") from None
+    except ValueError:
+        raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
+        raise QueryError("a parameter is given twice; give each once")
+    return parameters
+
+
+def verdict_of(sequence: int, persisted: int | None, pushed: int | None) -> Verdict:
+    """What a record with this sequence would be, by the two maps of PIP-6.
+
+    Args:
+        sequence: the record's sequence.
+        persisted: the last sequence in a committed transaction; None: there is none.
+        pushed: the last sequence judged in the open transaction; None: there is none.
+    """
+    if persisted is not None and sequence <= persisted:
+        return "duplicate"
+    if pushed is not None and sequence <= pushed:
+        return "unknown"
+    return "fresh"
+
+
+def answer_of(
+    verdicts: Mapping[int, Verdict | None],
+    partitions: Collection[int],
+    not_asked: Collection[int],
+    *,
+    identity: str,
+    partition: int | None,
+) -> Answer:
+    """Whether a record with the sequence asked about has arrived: only what is true wherever the record went.
+
+    persisted   committed, it or a later one of its identity: sent again it would be dropped
+    in flight   judged in a transaction that is still open: ask again
+    unseen      nothing as high of its identity has come so far: it would be forwarded
+    depends     one thing in one partition and another in another: say which partition
+    unknown     a partition that it may have gone to cannot be asked now
+
+    Args:
+        verdicts: of the partitions that know the identity
+        partitions: all of the stream's
+        not_asked: those that nobody answers for
+        identity: whose sequence it is: a "key" goes to one partition, so those that do not know it do not count
+        partition: where the record went, if that is known
+    """
+    if partition is not None:
+        if partition in not_asked or partition not in partitions:
+            return "unknown"
+        return ANSWERS[verdicts.get(partition) or "fresh"]
+    if not_asked:
+        return "unknown"
+    where = verdicts.keys() if identity == "key" and verdicts else partitions
+    answers = {ANSWERS[verdicts.get(number) or "fresh"] for number in where}
+    if len(answers) > 1:
+        # Here committed and there not yet, but nowhere missing.
+        return "depends" if "unseen" in answers else "in flight"
+    return answers.pop() if answers else "unknown"

@@ -1,0 +1,287 @@
+"""What the page and `ratchet tables` show: workers' answers and Kafka's own positions, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.group import Group
+from kafka_ratchet.app.status.kafka_view import InputPartition
+from kafka_ratchet.app.status.lookup import Answer, Verdict
+from kafka_ratchet.app.status.result_view import Results
+from kafka_ratchet.app.status.server import JudgedIdentity, PartitionStatus, TableStatus, WorkerStatus
+
+UNSERVED = "unserved"
+"""State of a partition that no live worker reported."""
+
+NO_KAFKA = "no Kafka"
+"""State of a partition whose lane would run, if Kafka answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One live worker; error says why it did not answer."""
+
+    url: str
+    name: str | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One row: an input partition, its worker, its place in the input and what its table holds.
+
+    None means not known now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
+    the next one to be read and the end). While a partition moves, two workers may report it: the one that is further is
+    shown, also_reported_by has the other.
+    """
+
+    partition: int
+    worker: str | None
+    state: str
+    keys: int | None
+    input_position: int | None
+    input_end: int | None
+    lag: int | None
+    changelog_position: int | None
+    changelog_end: int | None
+    fresh: int | None
+    duplicate: int | None
+    invalid: int | None
+    evicted: int | None = None
+    error: str | None = None
+    also_reported_by: list[str] = field(default_factory=list)
+    unjudged: int | None = None
+    deduplicate: bool | None = None
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the partitions whose figure is known, None where no partition's is.
+
+    unknown counts the partitions whose counters are in no sum, because no worker told them.
+    """
+
+    keys: int | None
+    lag: int | None
+    fresh: int | None
+    duplicate: int | None
+    invalid: int | None
+    evicted: int | None
+    unknown: int
+    unjudged: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream: where it comes from, where it goes, how it is judged.
+
+    deduplicate and origin are the policy as the workers know it; None: no worker tells.
+    """
+
+    stream: str
+    input: str
+    output: str
+    dead_letters: str
+    changelog: str
+    identity: str
+    sequence: str
+    partitions: list[Partition]
+    totals: Totals
+    deduplicate: bool | None = None
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything the first page shows.
+
+    taken_at is UTC, ISO 8601. group is Kafka's word for the state of the consumer group; None: Kafka was not reached.
+    problems are sentences for the reader. results is None where the settings have no sink, and in the terminal, which
+    has `ratchet sink status` for it.
+    """
+
+    app: str
+    taken_at: str
+    group: str | None
+    workers: list[Worker]
+    streams: list[Stream]
+    problems: list[str]
+    results: Results | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownIdentity:
+    """What one partition knows of an identity."""
+
+    partition: int
+    worker: str
+    persisted: int | None
+    pushed: int | None
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The answer to a look-up.
+
+    identity_hex has the bytes asked for; not_asked the partitions that nobody can answer for now; answer the whole in a
+    word (`kafka_ratchet.app.status.lookup.answer_of`), None where no sequence was asked about. Where deduplicate is
+    False, or unjudged is above 0, records passed that no sequence here knows of.
+    """
+
+    stream: str
+    identity_hex: str
+    sequence: int | None
+    partitions: list[KnownIdentity]
+    asked: list[int]
+    not_asked: list[int]
+    problems: list[str]
+    partition: int | None = None
+    answer: Answer | None = None
+    deduplicate: bool | None = None
+    origin: str | None = None
+    unjudged: int = 0
+
+
+def merge(
+    settings: Settings,
+    answers: Mapping[str, WorkerStatus],
+    group: Group | None,
+    positions: Mapping[str, list[InputPartition]],
+    changelogs: Mapping[str, str],
+) -> list[Stream]:
+    """The streams of the settings, each with one row per partition.
+
+    Args:
+        settings: the streams and their order.
+        answers: what each worker told.
+        group: the committed offsets; None: not known.
+        positions: Kafka's positions by stream.
+        changelogs: name of the changelog topic by stream.
+    """
+    committed = group.committed if group else {}
+    return [
+        _stream(
+            name,
+            stream,
+            [(status.worker, table) for status in answers.values() for table in status.tables if table.stream == name],
+            {where.partition: where for where in positions.get(name, ())},
+            {partition: offset for (topic, partition), offset in committed.items() if topic == stream.input},
+            changelogs[name],
+        )
+        for name, stream in settings.streams.items()
+    ]
+
+
+def without_kafka(stream: Stream) -> Stream:
+    """The stream while Kafka does not answer: its lanes are not running, whatever they think of themselves."""
+    rows = [replace(row, state=NO_KAFKA) if row.state == "running" else row for row in stream.partitions]
+    return replace(stream, partitions=rows)
+
+
+def _stream(
+    name: str,
+    stream: StreamSettings,
+    tables: list[tuple[str, TableStatus]],
+    positions: Mapping[int, InputPartition],
+    committed: Mapping[int, int],
+    changelog: str,
+) -> Stream:
+    reports: dict[int, list[tuple[str, PartitionStatus]]] = {number: [] for number in positions}
+    for worker, table in tables:
+        for status in table.partitions:
+            reports.setdefault(status.partition, []).append((worker, status))
+    rows = [
+        _row(number, reported, positions.get(number), committed.get(number))
+        for number, reported in sorted(reports.items())
+    ]
+    return Stream(
+        stream=name,
+        input=stream.input,
+        output=stream.output,
+        dead_letters=stream.dead_letters,
+        changelog=changelog,
+        identity=str(stream.identity),
+        sequence=stream.sequence,
+        partitions=rows,
+        totals=_totals(rows),
+        deduplicate=tables[0][1].deduplicate if tables else None,
+        origin=tables[0][1].origin if tables else None,
+    )
+
+
+def _row(
+    number: int, reported: list[tuple[str, PartitionStatus]], where: InputPartition | None, committed: int | None
+) -> Partition:
+    # The durable totals only grow: whoever has counted most holds the partition last.
+    reported = sorted(reported, key=lambda report: _judged(report[1]), reverse=True)
+    worker, status = reported[0] if reported else (None, None)
+    position = committed
+    end = where.end if where else None
+    if status is not None:
+        position = _further(status.input_position, committed)
+        end = _further(status.input_end, end)
+    return Partition(
+        partition=number,
+        worker=worker,
+        state=status.state if status else UNSERVED,
+        keys=status.keys if status else None,
+        input_position=position,
+        input_end=end,
+        lag=_lag(position, where.start if where else None, end),
+        changelog_position=status.changelog_position if status else None,
+        changelog_end=where.changelog_end if where else None,
+        fresh=status.fresh if status else None,
+        duplicate=status.duplicate if status else None,
+        invalid=status.invalid if status else None,
+        evicted=status.evicted_inactive + status.evicted_displaced if status else None,
+        error=status.error if status else None,
+        also_reported_by=[other for other, _ in reported[1:]],
+        unjudged=status.unjudged if status else None,
+        deduplicate=status.deduplicate if status else None,
+        since=status.since if status else None,
+    )
+
+
+def _judged(status: PartitionStatus) -> int:
+    return status.fresh + status.duplicate + status.invalid + status.unjudged
+
+
+def _further(told: int | None, asked: int | None) -> int | None:
+    """Worker and Kafka were asked moments apart; positions only grow, so the greater one is the newer."""
+    known = [offset for offset in (told, asked) if offset is not None]
+    return max(known, default=None)
+
+
+def _lag(position: int | None, start: int | None, end: int | None) -> int | None:
+    """Nothing committed yet: all that the topic holds is still to be read."""
+    begin = position if position is not None else start
+    return None if begin is None or end is None else max(0, end - begin)
+
+
+def _totals(rows: list[Partition]) -> Totals:
+    return Totals(
+        keys=_sum(row.keys for row in rows),
+        lag=_sum(row.lag for row in rows),
+        fresh=_sum(row.fresh for row in rows),
+        duplicate=_sum(row.duplicate for row in rows),
+        invalid=_sum(row.invalid for row in rows),
+        unjudged=_sum(row.unjudged for row in rows),
+        evicted=_sum(row.evicted for row in rows),
+        unknown=sum(1 for row in rows if row.fresh is None),
+    )
+
+
+def _sum(figures: Iterable[int | None]) -> int | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
+
+
+def known(worker: str, identities: Iterable[JudgedIdentity]) -> list[KnownIdentity]:
+    """One worker's answer to a look-up, with its name."""
+    return [
+        KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict) for found in identities
+    ]

@@ -1,0 +1,204 @@
+"""The producers of a stream: what the partitions know of each, and what it has published by its own account."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from kafka_ratchet.app.status.published import Published
+from kafka_ratchet.app.status.server import ProducerPartition, ProducersAnswer, ProducerStatus
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.tables.activity import Activity
+from kafka_ratchet.tables.table import Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A name on a topic. What is None is not known.
+
+    name is text for people, name_hex its bytes. published is the sequence up to which Kafka has acknowledged all, as
+    the producer itself keeps it (`kafka_ratchet.producers.Progress`), in published_records records.
+
+    A producer that sends to several partitions has a last sequence in each. persisted and pushed are the highest of
+    them, persisted_lowest is the lowest of those partitions that know it: what lies between may be under way in one
+    that lags. last_seen is the newest, fresh and duplicate are the sums, since is the oldest of what `partitions` has.
+    """
+
+    name: str
+    name_hex: str
+    topic: str
+    stream: str | None
+    published: int | None = None
+    published_records: int | None = None
+    persisted: int | None = None
+    persisted_lowest: int | None = None
+    pushed: int | None = None
+    last_seen: str | None = None
+    fresh: int = 0
+    duplicate: int = 0
+    since: str | None = None
+    partitions: list[ProducerPartition] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersPage:
+    """Producers of one topic in the order of their names' bytes.
+
+    next is what `after` has to be for the following ones, in hex; None: these are the last. problems are sentences for
+    the reader.
+    """
+
+    stream: str | None
+    topic: str
+    producers: list[Producer]
+    next: str | None
+    problems: list[str]
+
+
+def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+    """A worker's part: the producers that its partitions know.
+
+    Args:
+        sequences: of the stream
+        asked: the partitions to look into
+        after: list names behind this one; None: from the first
+        limit: names
+    """
+    names: set[bytes] = set()
+    complete, looked_into, not_tallied = True, [], 0
+    for number in asked:
+        partition = sequences.partition(number)
+        try:
+            found, all_of_them = partition.page(after, limit + 1)
+        except StateError:
+            continue  # it is on its way to another worker
+        names.update(found)
+        complete &= all_of_them
+        looked_into.append(number)
+        not_tallied += partition.tally.not_tallied if partition.tally else 0
+    chosen = sorted(names)[:limit]
+    producers = [ProducerStatus(name.hex(), _partitions(sequences, looked_into, name)) for name in chosen]
+    return ProducersAnswer(producers, len(names) > limit, looked_into, complete, not_tallied)
+
+
+def _partitions(sequences: Sequences, numbers: list[int], name: bytes) -> list[ProducerPartition]:
+    found = []
+    for number in numbers:
+        partition = sequences.partition(number)
+        last, tally = partition.last(name), partition.tally
+        seen = tally.of(name) if tally else None
+        if last.pushed < 0 and last.persisted < 0:
+            continue
+        last_seen, fresh, duplicate = seen or Activity(0.0, 0, 0)
+        found.append(
+            ProducerPartition(
+                number,
+                last.persisted if last.persisted >= 0 else None,
+                last.pushed if last.pushed >= 0 else None,
+                _time(last_seen) if seen else None,
+                round(fresh),
+                round(duplicate),
+                _time(tally.since) if tally and tally.since is not None else None,
+            )
+        )
+    return found
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def merge_pages(
+    stream: str,
+    topic: str,
+    answers: Iterable[ProducersAnswer],
+    limit: int,
+    partitions: Collection[int],
+    problems: Iterable[str],
+) -> ProducersPage:
+    """The workers' parts of one page, put together. problems: of those who gave none."""
+    answers, problems = list(answers), list(problems)
+    known: dict[bytes, list[ProducerPartition]] = {}
+    for each in (producer for answer in answers for producer in answer.producers):
+        try:
+            known.setdefault(bytes.fromhex(each.name_hex), []).extend(each.partitions)
+        except ValueError:  # whoever joins the group may answer for a worker
+            problems.append("a worker told a name that is not in hex; it is left out")
+    missing = sorted(set(partitions) - {number for answer in answers for number in answer.asked})
+    if missing:
+        problems.append(f"nobody can answer now for partitions {', '.join(map(str, missing))}")
+    if not all(answer.complete for answer in answers):
+        problems.append("very many names came within the last seconds; some of them may be missing here")
+    if not_tallied := sum(answer.not_tallied for answer in answers):
+        problems.append(f"{not_tallied:,} records came in batches of too many producers, and are in nobody's count")
+    more = any(answer.more for answer in answers)
+    names, further = _page(known, None, limit)
+    return ProducersPage(
+        stream,
+        topic,
+        [_producer(name, topic, stream, known[name]) for name in names],
+        names[-1].hex() if names and (more or further) else None,
+        problems,
+    )
+
+
+def with_published(
+    page: ProducersPage, published: Mapping[bytes, Published], after: bytes | None, limit: int
+) -> ProducersPage:
+    """The page and what the producers themselves say; names that only those know are added in their places.
+
+    Args:
+        page: of the workers; with no producers where no stream reads the topic
+        published: by name, of this topic
+        after: as the page was asked for
+        limit: names
+    """
+    known = {bytes.fromhex(each.name_hex): each for each in page.producers}
+    names, further = _page({**dict.fromkeys(published), **dict.fromkeys(known)}, after, limit)
+    producers = []
+    for name in names:
+        told, own = known.get(name) or _producer(name, page.topic, page.stream, []), published.get(name)
+        producers.append(_with(told, own) if own else told)
+    last = names[-1].hex() if names and (further or page.next is not None) else None
+    return ProducersPage(page.stream, page.topic, producers, last, page.problems)
+
+
+def _page(names: Iterable[bytes], after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+    behind = sorted(name for name in names if after is None or name > after)
+    return behind[:limit], len(behind) > limit
+
+
+def _producer(name: bytes, topic: str, stream: str | None, partitions: list[ProducerPartition]) -> Producer:
+    # While a partition moves two workers may have it: the one that has seen more counts.
+    rows = sorted(partitions, key=lambda row: (row.partition, row.persisted or -1, row.pushed or -1))
+    rows = list({row.partition: row for row in rows}.values())
+    persisted = [row.persisted for row in rows if row.persisted is not None]
+    return Producer(
+        name=shown(name),
+        name_hex=name.hex(),
+        topic=topic,
+        stream=stream,
+        persisted=max(persisted, default=None),
+        persisted_lowest=min(persisted, default=None),
+        pushed=max((row.pushed for row in rows if row.pushed is not None), default=None),
+        last_seen=max((row.last_seen for row in rows if row.last_seen is not None), default=None),
+        fresh=sum(row.fresh for row in rows),
+        duplicate=sum(row.duplicate for row in rows),
+        since=min((row.since for row in rows if row.since is not None), default=None),
+        partitions=rows,
+    )
+
+
+def _with(told: Producer, own: Published) -> Producer:
+    return Producer(
+        **{name: getattr(told, name) for name in Producer.__slots__ if not name.startswith("published")},
+        published=own.sequence if own.sequence >= 0 else None,
+        published_records=own.records,
+    )
+
+
+def shown(name: bytes) -> str:
+    """A stranger's name as text that is safe in a terminal: what cannot be printed is escaped."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,0 +1,149 @@
+"""How far the result table is, asked in a thread: a store may take its time, and the page must not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.results import place_of, planner_of, result_stream, store_of
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.status import Standing, standing
+from kafka_ratchet.spark_sink.secrets import hidden
+
+log = structlog.get_logger(__name__)
+
+KAFKA_TIMEOUT_S = 5.0
+"""As for the rest of the page."""
+
+FRESH_FOR_S = 5.0
+"""However many pages are open, the store is asked once in this time: it may be a database with other things to do."""
+
+PATIENCE_S = 1.0
+"""How long a page waits for the store. What is not there by then is on the next one, two seconds later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPartition:
+    """One partition of the topic that is read into the table; the words are those of `ratchet sink status`.
+
+    offset is the next one to be read, None: none is stored yet; lag is in offsets, lag_s the age of the oldest record
+    that is not in the table yet.
+    """
+
+    partition: int
+    offset: int | None
+    end: int
+    lag: int
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The sink of the settings. taken_at is UTC, ISO 8601; None: nothing was learnt yet. error is for the reader."""
+
+    job: str
+    store: str
+    place: str
+    topic: str | None
+    generation: int | None
+    partitions: list[ResultPartition]
+    lag: int | None
+    lag_s: float | None
+    taken_at: str | None = None
+    error: str | None = None
+
+
+class ResultsView:
+    """Asks store and Kafka now and then, and hands out what they said last.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        settings: whose `[sink]` is shown, if it has one.
+    """
+
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        self._bootstrap, self._settings = bootstrap, settings
+        self._is_wanted = "sink" in settings.model_fields_set
+        kept = settings.sink
+        self._last = Results(kept.name, kept.store, str(place_of(kept)), None, None, [], None, None)
+        self._planner: TopicPlanner | None = None
+        self._asking: asyncio.Future[Results] | None = None
+        self._began_at = float("-inf")
+
+    async def latest(self) -> Results | None:
+        """What is known, some seconds old at most; None where the settings have no `[sink]`."""
+        if not self._is_wanted:
+            return None
+        now = asyncio.get_running_loop().time()
+        if self._asking is None and now - self._began_at > FRESH_FOR_S:
+            self._began_at = now
+            self._asking = _in_thread(self._ask)
+        if (asking := self._asking) is None:
+            return self._last
+        await asyncio.wait({asking}, timeout=PATIENCE_S)
+        if asking.done():
+            if asking is self._asking:  # else another page was told first
+                self._last, self._asking = asking.result(), None
+        elif (waiting_s := asyncio.get_running_loop().time() - self._began_at) > FRESH_FOR_S:
+            return replace(self._last, error=f"store {self._last.store} has not answered for {waiting_s:.0f} s")
+        return self._last
+
+    def _ask(self) -> Results:
+        kept = self._settings.sink
+        try:
+            _, stream = result_stream(self._settings)
+            if self._planner is None:
+                self._planner = planner_of(self._bootstrap, self._settings, stream.output, KAFKA_TIMEOUT_S)
+            found = standing(store_of(kept, stream.output, self._planner.identity()), self._planner)
+        except (SinkError, SettingsError) as error:
+            return replace(self._last, error=hidden(str(error)))
+        except Exception:  # of a store's own library; its text may have anything in it
+            log.exception("results_failed")
+            return replace(self._last, error=f"store {kept.store} cannot be asked; the log of this page says why")
+        return _results(self._last, stream.output, found)
+
+
+def _results(last: Results, topic: str, found: Standing) -> Results:
+    rows = [
+        ResultPartition(number, found.offsets.get(number), end, found.lag[number], round(found.lag_s[number], 1))
+        for number, end in found.end.items()
+    ]
+    return Results(
+        last.job,
+        last.store,
+        last.place,
+        topic,
+        found.generation,
+        rows,
+        sum(row.lag for row in rows),
+        max((row.lag_s for row in rows), default=0.0),
+        datetime.now(UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+def _in_thread(ask: Callable[[], Results]) -> asyncio.Future[Results]:
+    """Not one of asyncio's own threads: a store that never answers would keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Results] = loop.create_future()
+
+    def settle(result: Results) -> None:
+        if not answer.done():
+            answer.set_result(result)
+
+    def run() -> None:
+        result = ask()
+        try:
+            loop.call_soon_threadsafe(settle, result)
+        except RuntimeError:  # the page was closed meanwhile
+            return
+
+    threading.Thread(target=run, name="results", daemon=True).start()
+    return answer

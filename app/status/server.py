@@ -1,0 +1,379 @@
+"""A worker's own small address: what it knows of its partitions, as JSON and for Prometheus.
+
+    GET /status                                                  all tables and partitions of this worker
+    GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
+    GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
+    GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, from behind one on
+    GET /metrics                                                 Prometheus text
+
+Workers publish the address in the consumer group's member metadata, where Faust puts it;
+`kafka_ratchet.app.status.group` reads it there, so nothing needs to be configured to find them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kafka_ratchet.app.status.http import guard, json_refusal, reachable_host, url_of
+from kafka_ratchet.app.status.lookup import (
+    QueryError,
+    Verdict,
+    parse_identity,
+    parse_limit,
+    parse_query,
+    parse_sequence,
+    verdict_of,
+)
+from kafka_ratchet.errors import SetupError
+from kafka_ratchet.tables.invalid_share import InvalidShare
+
+log = structlog.get_logger(__name__)
+
+INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
+"""States in which a partition's table may lack sequences: an answer from it could call a duplicate fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One input partition as its worker sees it.
+
+    fresh, duplicate, invalid and unjudged are the partition's durable totals in records: they are kept in the changelog
+    and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
+    input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
+    committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
+    evicted_inactive and evicted_displaced are durable totals of identities. restarts is how often the partition has
+    been tried again after an error since this worker began to serve it. jumps counts sequences that were more than
+    2^40 above their identity's last, since this worker has the partition.
+    recent has the records judged within the last minute, and before it.
+    """
+
+    partition: int
+    state: str
+    keys: int
+    input_position: int | None
+    input_end: int | None
+    changelog_position: int | None
+    fresh: int
+    duplicate: int
+    invalid: int
+    error: str | None = None
+    unjudged: int = 0
+    deduplicate: bool = True
+    since: int | None = None
+    evicted_inactive: int = 0
+    evicted_displaced: int = 0
+    jumps: int = 0
+    recent: InvalidShare = field(default_factory=InvalidShare)
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
+
+    deduplicate is the policy as this worker knows it, origin who decided it
+    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the reader.
+    """
+
+    stream: str
+    input: str
+    output: str
+    dead_letters: str
+    changelog: str
+    identity: str
+    partitions: list[PartitionStatus]
+    standbys: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityStatus:
+    """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed."""
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPartition:
+    """What one partition knows of a producer.
+
+    fresh and duplicate estimate what its owner has judged since it has the partition, or since it last remembered the
+    name, from a sample of each batch (`kafka_ratchet.tables.activity.Tally`); times are UTC, ISO 8601, by the owner's
+    clock. last_seen None: nothing since then.
+    """
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    last_seen: str | None
+    fresh: int
+    duplicate: int
+    since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatus:
+    """One producer in the partitions that know it. name_hex has the bytes of its name."""
+
+    name_hex: str
+    partitions: list[ProducerPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersAnswer:
+    """The body of GET /status/producers: names in the order of their bytes.
+
+    more says that further ones follow; complete is False where names that came within the last seconds may be missing,
+    because they were too many; not_tallied counts records that are in nobody's fresh and duplicate, because they came
+    in batches of too many producers.
+    """
+
+    producers: list[ProducerStatus]
+    more: bool
+    asked: list[int]
+    complete: bool = True
+    not_tallied: int = 0
+
+
+class StatusProvider(Protocol):
+    """What the status address asks the worker. Called in the event loop: answers come from memory."""
+
+    def tables(self) -> list[TableStatus]:
+        """One for each stream this worker serves."""
+
+    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
+        """The partitions of this worker that know the identity."""
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        """The producers that these partitions know, at most limit of them, from behind a name on."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """The body of GET /status."""
+
+    worker: str
+    tables: list[TableStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedIdentity:
+    """An `IdentityStatus` and, where a sequence was asked about, what a record with it would be."""
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityAnswer:
+    """The body of GET /status/identity.
+
+    asked lists the partitions that were looked into, those that do not know the identity included, those whose table
+    is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
+    here knows of.
+    """
+
+    partitions: list[JudgedIdentity]
+    asked: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
+    unjudged: int = 0
+
+
+def worker_name() -> str:
+    """What a worker calls itself: machine and process, as an operator would look for it."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class StatusServer:
+    """Serves a worker's status until it is stopped.
+
+    Args:
+        provider: the worker.
+        host: address to bind; a wildcard is published under this machine's name.
+        worker: the worker's name; None: machine and process.
+        registry: what /metrics shows; None: the figures of `provider`.
+    """
+
+    def __init__(
+        self,
+        provider: StatusProvider,
+        host: str = "127.0.0.1",
+        *,
+        worker: str | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._provider = provider
+        self._host = host
+        self._worker = worker or worker_name()
+        if registry is None:
+            registry = CollectorRegistry()
+            registry.register(StatusCollector(provider))
+        self._registry = registry
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Bind a free port and serve. Returns the URL others reach it by.
+
+        Raises:
+            SetupError: the host cannot be bound.
+        """
+        host = reachable_host(self._host)
+        application = web.Application(middlewares=[guard({host, self._host}, json_refusal)])
+        application.router.add_get("/status", self._status)
+        application.router.add_get("/status/identity", self._identity)
+        application.router.add_get("/status/producers", self._producers)
+        application.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, 0).start()
+        except (OSError, ValueError) as error:  # ValueError: no host name can be that
+            await runner.cleanup()
+            raise SetupError(
+                f"the worker's status cannot be served on {self._host!r}: {getattr(error, 'strerror', None) or error}. "
+                "Choose another web.host; 127.0.0.1 is this machine alone"
+            ) from None
+        self._runner = runner
+        url = url_of(host, int(runner.addresses[0][1]))
+        log.info("status_address", url=url)
+        return url
+
+    async def stop(self) -> None:
+        """Stop serving; does nothing where it is not started."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(WorkerStatus(self._worker, self._provider.tables()))
+
+    async def _identity(self, request: web.Request) -> web.Response:
+        query = parse_query(request.rel_url.raw_query_string)
+        identity = parse_identity(query.get("identity"), query.get("hex"))
+        sequence = parse_sequence(query.get("sequence"))
+        name, table, asked = self._asked(query)
+        if not identity and table.identity != "partition":
+            raise QueryError("give the identity, as identity=TEXT or hex=HEX")
+        found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
+        unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
+        judged = [_judged(status, sequence) for status in found]
+        return _json(IdentityAnswer(judged, asked, table.deduplicate, table.origin, unjudged))
+
+    async def _producers(self, request: web.Request) -> web.Response:
+        query = parse_query(request.rel_url.raw_query_string)
+        name, table, asked = self._asked(query)
+        if table.identity != "producer":
+            raise QueryError(f"stream {name!r} goes by {table.identity}: it knows no producers")
+        after = parse_identity(None, query["after"]) if query.get("after") else None
+        return _json(self._provider.producers(name, asked, after, parse_limit(query.get("limit"))))
+
+    def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
+        """The stream of a query, its table, and its partitions that can be asked."""
+        name = query.get("stream", "")
+        table = next((table for table in self._provider.tables() if table.stream == name), None)
+        if table is None:
+            raise QueryError(f"this worker serves no stream {name!r}")
+        asked = [partition.partition for partition in table.partitions if partition.state not in INCOMPLETE]
+        return name, table, asked
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class StatusCollector(Collector):
+    """The provider's figures for Prometheus, read when they are asked for."""
+
+    def __init__(self, provider: StatusProvider) -> None:
+        self._provider = provider
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per figure; labels stream and partition."""
+        labels = ["stream", "partition"]
+        records = CounterMetricFamily(
+            "ratchet_records",
+            "Records committed, by what became of them, of all workers so far.",
+            labels=[*labels, "verdict"],
+        )
+        deduplicate = GaugeMetricFamily(
+            "ratchet_deduplicate",
+            "1 where the stream is deduplicated, 0 where it is forwarded unjudged.",
+            labels=["stream", "origin"],
+        )
+        evicted = CounterMetricFamily(
+            "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*labels, "reason"]
+        )
+        jumps = CounterMetricFamily(
+            "ratchet_sequence_jumps",
+            "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
+            labels=labels,
+        )
+        invalid_share = GaugeMetricFamily(
+            "ratchet_invalid_share",
+            "Share of invalid records, 0 to 1: within the last minute, and before it since ever.",
+            labels=[*labels, "of"],
+        )
+        jumped = GaugeMetricFamily(
+            "ratchet_invalid_share_jumped",
+            "1 where 10 records or more were invalid within the last minute, and 5 % more of all than before.",
+            labels=labels,
+        )
+        gauges = {
+            "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
+            "input_position": GaugeMetricFamily(
+                "ratchet_input_position", "Next input offset, committed.", labels=labels
+            ),
+            "input_end": GaugeMetricFamily("ratchet_input_end", "End of the input partition.", labels=labels),
+            "changelog_position": GaugeMetricFamily(
+                "ratchet_changelog_position", "Changelog offset that the table stands for.", labels=labels
+            ),
+        }
+        for table in self._provider.tables():
+            deduplicate.add_metric([table.stream, table.origin], int(table.deduplicate))
+            for partition in table.partitions:
+                where = [table.stream, str(partition.partition)]
+                for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
+                    records.add_metric([*where, verdict], getattr(partition, verdict))
+                for reason in ("inactive", "displaced"):
+                    evicted.add_metric([*where, reason], getattr(partition, f"evicted_{reason}"))
+                jumps.add_metric(where, partition.jumps)
+                invalid_share.add_metric([*where, "minute"], partition.recent.now)
+                invalid_share.add_metric([*where, "before"], partition.recent.before)
+                jumped.add_metric(where, int(partition.recent.has_jumped))
+                for name, gauge in gauges.items():
+                    value = getattr(partition, name)
+                    if value is not None:
+                        gauge.add_metric(where, value)
+        yield records
+        yield deduplicate
+        yield evicted
+        yield jumps
+        yield invalid_share
+        yield jumped
+        yield from gauges.values()
+
+
+def _judged(status: IdentityStatus, sequence: int | None) -> JudgedIdentity:
+    verdict = None if sequence is None else verdict_of(sequence, status.persisted, status.pushed)
+    return JudgedIdentity(status.partition, status.persisted, status.pushed, verdict)
+
+
+def _json(body: WorkerStatus | IdentityAnswer | ProducersAnswer) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json", charset="utf-8")

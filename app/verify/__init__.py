@@ -1,0 +1,158 @@
+"""The proof: reads a stream's input and recomputes, record by record, what output and dead letters must be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.results import result_stream
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.findings import Finding, Kind, StretchCheck
+from kafka_ratchet.app.verify.halted import halted_partitions
+from kafka_ratchet.app.verify.identities import Emitted
+from kafka_ratchet.app.verify.reading import Reader
+from kafka_ratchet.app.verify.report import Begin, ExitCode, Halted, NeverJudged, Report, Skipped
+from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.run import Run, without_beginning
+from kafka_ratchet.app.verify.skips import skipped_by_decision
+from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import SequenceSource
+
+if TYPE_CHECKING:
+    from kafka_ratchet.app.verify.results import ResultTable, Session
+
+__all__ = [
+    "Begin",
+    "ExitCode",
+    "Finding",
+    "Halted",
+    "Kind",
+    "NeverJudged",
+    "RecordView",
+    "Report",
+    "Skipped",
+    "SourceFiles",
+    "StretchCheck",
+    "halted_partitions",
+    "verify",
+    "verify_results",
+]
+
+
+def verify(
+    settings: Settings, stream: str | None = None, *, state: Path | None = None, source: SourceFiles | None = None
+) -> Report:
+    """Compare a stream's output and dead letters with what its input demands.
+
+    It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
+    Records that went by while deduplication was switched off, as the changelog has it, must all be in the output; and
+    that it was off is looked up in the policy topic.
+    A topic that retention has taken the beginning of is proven from there on, and the report says from where. In memory
+    it holds some 200 bytes per fresh record and 400 per identity of one partition at a time, and 300 per dead letter.
+
+    Args:
+        settings: with `bootstrap` set.
+        stream: the stream's name; None where there is only one.
+        state: a file that says where the last run ended, and is replaced by where this one did if nothing is wrong.
+            There need be none yet.
+        source: files that were published to the input under a producer's name, to be compared as well.
+
+    Raises:
+        SettingsError: no such stream, no bootstrap, or an extractor that cannot be imported.
+        StateFileRefused: the state is damaged, or of another stream, application, topic or rule.
+        TopicMissing: one of the three topics does not exist.
+        PartitionsDiffer: input and output have different partition counts.
+        PositionLost: a topic ends before what was committed, or where the last run had come to.
+        BrokerUnavailable: Kafka does not answer.
+        TransportError: a partition cannot be read.
+    """
+    name, chosen = settings.stream(stream)
+    return _verify(settings, name, chosen, _bootstrap(settings), None, state, source)
+
+
+def verify_results(
+    settings: Settings, stream: str | None, session: Session, *, source: SourceFiles | None = None
+) -> Report:
+    """The same, and on into the result table of the settings: every record once, or why that cannot be said.
+
+    The table is read first and the output after it, so that a job may go on meanwhile. In memory it holds eight more
+    bytes for each row of a table that rows are added to, or some 700 for each key of a table with a key; and 16 more
+    for each record of one partition of the output.
+
+    Args:
+        settings: with `bootstrap` set.
+        stream: the stream's name; None: the one of `sink.stream`, or the only one.
+        session: starts Spark; called only for a table with a key.
+        source: see `verify`.
+
+    Raises:
+        SetupError: the table cannot be read.
+        PositionLost: input or output no longer hold their beginning.
+        RatchetError: see `verify`; SettingsError also where the results are of another stream.
+    """
+    from kafka_ratchet.app.verify.results import ResultTable
+
+    name, chosen = result_stream(settings, stream)
+    if settings.sink.stream not in {None, name}:
+        raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
+    table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
+    return _verify(settings, name, chosen, _bootstrap(settings), table, None, source)
+
+
+def _bootstrap(settings: Settings) -> str:
+    if settings.bootstrap is None:
+        raise SettingsError("bootstrap: is missing. Say which Kafka the stream is in")
+    return settings.bootstrap
+
+
+def _verify(
+    settings: Settings,
+    name: str,
+    chosen: StreamSettings,
+    bootstrap: str,
+    table: ResultTable | None,
+    state: Path | None,
+    source: SourceFiles | None,
+) -> Report:
+    rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
+    reader = Reader(settings, chosen, bootstrap)
+    sent = None if source is None else SourceComparison(source, reader.published(source.producer))
+    if table is not None:
+        table.read()
+    bounds = reader.bounds()
+    report = Report(name)
+    run = Run(settings, name, reader, bounds, report)
+    with run.continued(state):
+        letters = run.letters()
+        stretches, owners = reader.changelog(reader.changelog_name(settings.app, name))
+        for partition in range(reader.partitions):
+            baseline = run.begin(partition)
+            owner = owners.get(partition)
+            if run.is_of_other_topics(partition, owner):
+                letters.leave_out(partition)
+                continue
+            if table is not None and (baseline.input_from or baseline.output_from):
+                raise without_beginning(chosen, partition, baseline)
+            unjudged = run.check_stretches(partition, stretches.get(partition, []), baseline.input_from, owner)
+            expected = ExpectedPartition(rule, partition, unjudged, baseline, skipped_by_decision(owner))
+            given = reader.records(chosen.input, partition, bounds.settled[partition], baseline.input_from)
+            output = reader.records(chosen.output, partition, bounds.output_ends[partition], baseline.output_from)
+            if sent is not None:
+                given, output = run.watched(sent, rule, partition, baseline, given, output)
+            for offset, record in given:
+                expected.judge(offset, record, report)
+            emitted = None if table is None else Emitted()
+            expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
+            if table is not None and emitted is not None:
+                table.compare(expected, emitted, bounds.judged[partition])
+            run.note_skipped(partition, expected, bounds.settled[partition])
+            found = letters.compare(partition, expected.invalid, bounds.judged[partition], baseline)
+            run.end(partition, expected, *found)
+        letters.finish()
+    if table is not None:
+        report.results = table.finish()
+    if sent is not None:
+        report.source = sent.finish(bounds.judged, bounds.input_begins, bounds.output_begins)
+    return report

@@ -1,0 +1,359 @@
+"""What one partition's output must be, and how what is there differs."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kafka_ratchet.app.verify.baseline import Baseline, Known
+from kafka_ratchet.app.verify.findings import Finding, Kind
+from kafka_ratchet.app.verify.identities import STRANGER, Emitted, Flags, Numbers, numbers
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.skips import Skip
+from kafka_ratchet.tables.policy_intervals import Stretch
+
+_length = struct.Struct(">q").pack
+
+
+def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
+    """A digest of everything that must pass through untouched; it stands for the record in memory."""
+    digest = hashlib.blake2b(digest_size=16)
+    fields: list[bytes | None] = [record.key, record.value]
+    for name, value in record.headers:
+        fields += [name.encode("utf-8", "surrogatepass"), value]
+    for field in fields:
+        digest.update(_length(-1 if field is None else len(field)))
+        digest.update(field or b"")
+    if with_timestamp:
+        digest.update(_length(record.timestamp_ms))
+    return digest.digest()
+
+
+NO_SEQUENCE = -1
+"""Of a record that was forwarded although it has none."""
+
+UNSEEN, SEEN, DISMISSED = 0, 1, 2
+"""What became of an expected record. Dismissed: the output itself shows that it is a repeat of what is deleted."""
+
+
+class Front:
+    """What stands in the output before the first record that stems from input that is still there."""
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, int] = {}
+        """The highest sequence of each identity."""
+
+    def take(self, found: tuple[bytes, int] | None) -> None:
+        """The next record's identity and sequence; None where it has none."""
+        if found is not None:
+            self.last[found[0]] = max(found[1], self.last.get(found[0], NO_SEQUENCE))
+
+
+class ExpectedPartition:
+    """What one partition's output must be, in order: its input's fresh records, and all of stretches not judged."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        partition: int,
+        unjudged: Sequence[Stretch] = (),
+        baseline: Baseline | None = None,
+        skips: Sequence[Skip] = (),
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            rule: of the stream.
+            partition: number.
+            unjudged: stretches of its input that went by while deduplication was off.
+            baseline: where it begins; None: at the beginning of its topics.
+            skips: input that nobody was to judge.
+        """
+        self.partition = partition
+        self.baseline = baseline or Baseline()
+        begin = self.baseline.input_from
+        self.skips = [skip for skip in skips if skip.end > begin]
+        self.skipped = [0] * len(self.skips)
+        """Records that were met in each of them."""
+        self._unjudged = [range(stretch.start, stretch.end) for stretch in unjudged if stretch.end > begin]
+        # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
+        self._front_speaks = all(stretch.start >= begin for stretch in unjudged)
+        self._rule = rule
+        self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
+        self._identities: list[bytes] = []
+        # By number of the identity: whether what is known of it now cannot be more than its last sequence was.
+        self._exact = bytearray()
+        for number, (identity, known) in enumerate(self.baseline.last.items()):
+            self._last[identity] = (number, known.sequence)
+            self._identities.append(identity)
+            self._exact.append(known.exact)
+        # Per record to be forwarded, in order.
+        self._offsets = array("q")
+        self._sequences = array("q")
+        self._owners = array("q")
+        self._contents = bytearray()
+        self._judged = bytearray()
+        # A sequence rises within its identity, so the two name one fresh record ...
+        self._places: dict[bytes, int] = {}
+        # ... and, where records were not judged, several of the output: all that are not yet seen.
+        self._several: dict[bytes, deque[int]] = {}
+        self._seen = bytearray()
+        self.invalid: dict[int, bytes] = {}
+        """Offset of each invalid record -> digest of what its dead letter must carry."""
+
+    def judge(self, offset: int, record: RecordView, report: Report) -> None:
+        """Take the next record of the input."""
+        for number, skip in enumerate(self.skips):
+            if skip.start <= offset < skip.end:
+                self.skipped[number] += 1
+                return
+        found = self._rule.judge(record)
+        if any(offset in stretch for stretch in self._unjudged):
+            report.unjudged += 1
+            self._expect(offset, record, found, judged=False)
+            return
+        if found is None:
+            report.invalid += 1
+            self.invalid[offset] = content(record, with_timestamp=False)
+            return
+        identity, sequence = found
+        if sequence <= self._last.get(identity, (0, -1))[1]:
+            report.duplicate += 1
+            return
+        report.fresh += 1
+        self._expect(offset, record, found, judged=True)
+        self._last[identity] = (self._owners[-1], sequence)
+
+    def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, *, judged: bool) -> None:
+        """The next record of the output. found: its identity and sequence; None where it has none."""
+        identity, sequence = found or (b"", NO_SEQUENCE)
+        owner, _ = self._last.setdefault(identity, (len(self._identities), -1))
+        if owner == len(self._identities):
+            self._identities.append(identity)
+            self._exact.append(self.baseline.complete)
+        digest, place = content(record), len(self._offsets)
+        key = _place_key(identity, sequence) if found else digest
+        if (first := self._places.setdefault(key, place)) != place:
+            self._several.setdefault(key, deque((first,))).append(place)
+        self._offsets.append(offset)
+        self._sequences.append(sequence)
+        self._owners.append(owner)
+        self._contents += digest
+        self._judged.append(judged)
+
+    def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
+        """Which expected record this one of the output is: of several that it may be, the first not yet seen."""
+        found = self._rule.judge(record)
+        key = _place_key(*found) if found else digest
+        if (left := self._several.get(key)) is None:
+            return self._places.get(key)
+        while left and seen[left[0]]:
+            left.popleft()
+        same = (each for each in left if not seen[each] and self._content(each) == digest)
+        return next(same, left[0] if left else self._places[key])
+
+    def _content(self, place: int) -> bytes:
+        return bytes(self._contents[16 * place : 16 * place + 16])
+
+    def compare(
+        self,
+        topic: str,
+        output: Iterator[tuple[int, RecordView]],
+        judged_to: int,
+        report: Report,
+        emitted: Emitted | None = None,
+    ) -> None:
+        """Go through the output and add what is wrong with it.
+
+        Args:
+            topic: the output topic.
+            output: its records, with their offsets.
+            judged_to: input before this offset must be in the output; later input may be.
+            report: gets the counts and findings.
+            emitted: gets every record of the output; None: nobody asks for them.
+        """
+        seen = self._seen = bytearray(len(self._offsets))
+        furthest = -1
+        strangers_here = 0
+        # Records without a counterpart: (offset, the place they stand at, which of the output's records it is).
+        strangers: list[tuple[int, int, int]] = []
+        front = None if self.baseline.aligned else Front()
+        for number, (offset, record) in enumerate(output):
+            digest = content(record)
+            place = self._place(record, digest, seen)
+            if front is not None:
+                if not self._begins_here(front, place, digest):
+                    front.take(self._rule.judge(record))
+                    report.before += 1
+                    continue
+                self._dismiss(front, report)
+                front = None
+            report.delivered += 1
+            if emitted is not None:
+                emitted.add(offset, STRANGER if place is None else place)
+            if place is None:
+                strangers_here += 1
+                strangers.append((offset, furthest + strangers_here, number))
+                continue
+            if seen[place]:
+                report.add(self._finding("doubled", topic, place, offset))
+                continue
+            seen[place] = SEEN
+            if digest != self._content(place):
+                report.add(self._finding("altered", topic, place, offset, "key, value, headers or timestamp differ"))
+            if place < furthest:
+                report.add(self._finding("reordered", topic, place, offset))
+            else:
+                furthest, strangers_here = place, 0
+        if front is not None:
+            self._dismiss(front, report)
+        for offset, place, number in strangers:
+            # Where a record is missing and a stranger stands in its place, it is that record, altered so much that
+            # its identity or sequence cannot be read any more.
+            if place < len(seen) and not seen[place]:
+                seen[place] = SEEN
+                if emitted is not None:
+                    emitted.recognise(number, place)
+                report.add(self._finding("altered", topic, place, offset, "identity or sequence differ"))
+            else:
+                detail = "no record of the input that had to be forwarded has its identity and sequence"
+                report.add(Finding("unexpected", topic, None, None, self.partition, offset, None, None, detail))
+        self._account_for_unseen(topic, judged_to, report)
+
+    def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
+        """Whether this record of the output is the first that stems from input that is still there.
+
+        It must be that record byte for byte, and of a higher sequence than those that came before it, or it is the
+        original of something that was sent again.
+        """
+        if place is None or digest != self._content(place):
+            return False
+        identity = self._identities[self._owners[place]]
+        return not self._judged[place] or self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
+
+    def _dismiss(self, front: Front, report: Report) -> None:
+        """What the output has from before the beginning says what the last sequences were: all up to them repeats."""
+        if not self._front_speaks:
+            return
+        for identity, sequence in front.last.items():
+            known = self.baseline.last.get(identity)
+            if known is None or sequence >= known.sequence:
+                self.baseline.last[identity] = Known(sequence, exact=True)
+            if (number := self._last.get(identity)) is not None:
+                self._exact[number[0]] = True
+        for place, owner in enumerate(self._owners):
+            last = front.last.get(self._identities[owner], NO_SEQUENCE)
+            if self._judged[place] and self._sequences[place] <= last:
+                self._seen[place] = DISMISSED
+                report.fresh -= 1
+                report.duplicate += 1
+
+    def _account_for_unseen(self, topic: str, judged_to: int, report: Report) -> None:
+        """Each expected record that the output does not have is lost, pending, or cannot be told."""
+        self._pending_from: int | None = None
+        is_whole, before = self.baseline.output_whole, 0
+        for place, there in enumerate(self._seen):
+            if there:
+                # From here on nothing of this identity can be a repeat of what is deleted.
+                self._exact[self._owners[place]] |= there == SEEN
+                is_whole |= there == SEEN
+            elif self._offsets[place] >= judged_to:
+                report.pending += 1
+                if self._pending_from is None:
+                    self._pending_from = self._offsets[place]
+            elif not is_whole:
+                before += 1
+            elif self._judged[place] and not self._exact[self._owners[place]]:
+                report.undecided += 1
+            else:
+                report.add(self._finding("lost", topic, place, None))
+        # Where the output begins, the proof does. Where nothing of it is there, it has not begun.
+        if is_whole:
+            report.output_deleted += before
+        else:
+            report.undecided += before
+
+    def settled_at(self, judged_to: int, settled: int, letters_pending_from: int | None) -> int:
+        """The input offset before which nothing is pending: from there the next run goes on.
+
+        Args:
+            judged_to: see `compare`.
+            settled: the last input offset that was read, and one.
+            letters_pending_from: the first invalid record that waits for its dead letter; None: none does.
+        """
+        waiting = (self._pending_from, letters_pending_from)
+        return max(self.baseline.input_from, min([settled, *(each for each in waiting if each is not None)]))
+
+    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
+        """Last sequences as of an input offset, of all identities that were ever met."""
+        last = np.full(len(self._identities), NO_SEQUENCE, np.int64)
+        exact = np.full(len(self._identities), self.baseline.complete, np.bool_)
+        start = self.baseline.last
+        for number, identity in enumerate(self._identities):
+            if (known := start.get(identity)) is not None:
+                last[number], exact[number] = known
+        count = bisect_left(self._offsets, end)
+        moved = np.frombuffer(self._judged, np.bool_)[:count] & (
+            np.frombuffer(self._seen, np.uint8)[:count] != DISMISSED
+        )
+        owners, sequences = self.owners[:count][moved], numbers(self._sequences)[:count][moved]
+        np.maximum.at(last, owners, sequences)
+        exact[owners[self.seen[:count][moved]]] = True
+        for number, identity in enumerate(self._identities):
+            if last[number] >= 0:
+                yield identity, Known(int(last[number]), bool(exact[number]))
+        for identity, known in start.items():
+            if identity not in self._last:
+                yield identity, known
+
+    # What was expected, as columns, and where `compare` has found it.
+
+    @property
+    def identities(self) -> list[bytes]:
+        """By number."""
+        return self._identities
+
+    @property
+    def owners(self) -> Numbers:
+        """Number of the identity of each expected record."""
+        return numbers(self._owners)
+
+    @property
+    def input_offsets(self) -> Numbers:
+        """Where each of them stands in the input."""
+        return numbers(self._offsets)
+
+    @property
+    def seen(self) -> Flags:
+        """Whether the output has it."""
+        return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
+
+    def known_as(self, place: int) -> tuple[str | None, int | None]:
+        """Identity and sequence of an expected record; None for a stranger."""
+        if place == STRANGER:
+            return None, None
+        return self._identities[self._owners[place]].decode("utf-8", "backslashreplace"), self._sequences[place]
+
+    def _finding(self, kind: Kind, topic: str, place: int, offset: int | None, detail: str = "") -> Finding:
+        return Finding(
+            kind,
+            topic,
+            self.partition,
+            self._offsets[place],
+            None if offset is None else self.partition,
+            offset,
+            self._identities[self._owners[place]].decode("utf-8", "backslashreplace"),
+            self._sequences[place],
+            detail,
+        )
+
+
+def _place_key(identity: bytes, sequence: int) -> bytes:
+    return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

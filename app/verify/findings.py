@@ -1,0 +1,247 @@
+"""What is found, one by one and summed up, for the output, the policies, the files and the result table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from kafka_ratchet.app.verify.identities import Accounts
+
+Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
+
+
+FINDINGS_PER_KIND = 10
+"""How many of each kind are kept with their place; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One record that is not as it must be."""
+
+    kind: Kind
+    topic: str
+    """The output or the dead-letter topic."""
+    input_partition: int | None
+    input_offset: int | None
+    """The record it should be or stems from; None where there is none."""
+    partition: int | None
+    offset: int | None
+    """Where it stands in `topic`; None where it is lost."""
+    identity: str | None
+    sequence: int | None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind}: topic {self.topic}"]
+        if self.offset is not None:
+            parts.append(f"partition {self.partition} offset {self.offset}")
+        if self.input_offset is not None:
+            parts.append(f"input partition {self.input_partition} offset {self.input_offset}")
+        if self.sequence is not None:
+            parts.append(f"identity {self.identity!r} sequence {self.sequence}")
+        if self.detail:
+            parts.append(self.detail)
+        return ", ".join(parts)
+
+
+Verdict = Literal["confirmed", "contradicted", "unproven"]
+
+
+@dataclass(frozen=True)
+class StretchCheck:
+    """What the policy topic says of one stretch of one input partition.
+
+    end: offset behind its last input record; None: it goes on.
+    """
+
+    partition: int
+    start: int
+    end: int | None
+    deduplicate: bool
+    policy: int
+    verdict: Verdict
+    reason: str
+
+    def __str__(self) -> str:
+        until = f"to {self.end - 1:,}" if self.end is not None else "on"
+        held = "on" if self.deduplicate else "off"
+        return (
+            f"deduplication was {held} in partition {self.partition} for offsets {self.start:,} {until}: "
+            f"{self.verdict}, {self.reason}"
+        )
+
+
+SourceKind = Literal["missing", "altered"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFinding:
+    """One record of the files that Kafka does not have as it must."""
+
+    kind: SourceKind
+    file: str
+    line: int
+    sequence: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.file} line {self.line}, sequence {self.sequence}, {self.detail}"
+
+
+@dataclass
+class SourceReport:
+    """The verdict on the files of one producer; counts are records of the files."""
+
+    producer: str
+    records: int = 0
+    delivered: int = 0
+    """In the output, with this key and value."""
+    dead_lettered: int = 0
+    """In the input, and invalid by the stream's rule."""
+    pending: int = 0
+    """In the input, and not yet judged by a worker."""
+    unpublished: int = 0
+    """Not in the input, and beyond what the producer knows to be there."""
+    before: int = 0
+    """Not there, and so old that retention has deleted where it was."""
+    foreign: int = 0
+    """Sequences of the producer in Kafka that the files do not have."""
+    counts: Counter[SourceKind] = field(default_factory=Counter)
+    findings: list[SourceFinding] = field(default_factory=list)
+    """The first few of each kind."""
+    first_unpublished: str | None = None
+    """File and line."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts
+
+    def as_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "producer": self.producer,
+            "ok": self.ok,
+            "records": self.records,
+            "delivered": self.delivered,
+            "missing": self.counts["missing"],
+            "altered": self.counts["altered"],
+            "unpublished": self.unpublished,
+            "first_unpublished": self.first_unpublished,
+            "pending": self.pending,
+            "dead_lettered": self.dead_lettered,
+            "before": self.before,
+            "not_in_files": self.foreign,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+ProvenBy = Literal["rows", "keys"]
+
+
+IDENTITIES_TOLD = 1_000
+"""Identities that a report names one by one; those with something lost or doubled come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFinding:
+    """One record or key whose row is not as it must be."""
+
+    kind: Kind
+    table: str
+    partition: int | None
+    offset: int | None
+    """Of the output record; None where the finding is about a key."""
+    identity: str | None
+    sequence: int | None
+    detail: str
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind}: table {self.table}"]
+        if self.offset is not None:
+            parts.append(f"output partition {self.partition} offset {self.offset}")
+        if self.sequence is not None:
+            parts.append(f"identity {self.identity!r} sequence {self.sequence}")
+        return ", ".join([*parts, self.detail])
+
+
+@dataclass
+class ResultsReport:
+    """The verdict on a result table."""
+
+    table: str
+    """Its store and its place."""
+    job: str
+    kind: str
+    generation: int
+    proven_by: ProvenBy | None
+    """rows: each record was looked for; keys: each key was counted again from the topic; None: see `unproven`."""
+    unproven: str = ""
+    """Why the rows cannot be compared with the records; empty where they can."""
+    rows: int = 0
+    rejects: int = 0
+    records: int = 0
+    """Committed records of the output that the table's offsets are past."""
+    waiting: int = 0
+    """Committed records that the table does not have yet, and need not have."""
+    several: int = 0
+    """Keys whose records lie in several Kafka partitions: there the last commit wins, so that the last row of any of
+    these partitions is taken as right."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    counts: Counter[Kind] = field(default_factory=Counter)
+    findings: list[RowFinding] = field(default_factory=list)
+    """The first few of each kind."""
+    accounts: Accounts = field(default_factory=Accounts)
+    _kept: Counter[Kind] = field(default_factory=Counter)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts
+
+    def find(
+        self,
+        kind: Kind,
+        detail: str,
+        partition: int | None,
+        offset: int | None,
+        times: int = 1,
+        known_as: tuple[str | None, int | None] = (None, None),
+    ) -> None:
+        """Count it, and keep it if it is one of the first of its kind."""
+        self.counts[kind] += times
+        if self._kept[kind] < FINDINGS_PER_KIND:
+            self._kept[kind] += 1
+            self.findings.append(RowFinding(kind, self.table, partition, offset, *known_as, detail))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "table": self.table,
+            "job": self.job,
+            "kind": self.kind,
+            "generation": self.generation,
+            "ok": self.ok,
+            "proven_by": self.proven_by,
+            "unproven": self.unproven or None,
+            "lost": self.counts["lost"],
+            "doubled": self.counts["doubled"],
+            "altered": self.counts["altered"],
+            "unexpected": self.counts["unexpected"],
+            "records": self.records,
+            "rows": self.rows,
+            "rejects": self.rejects,
+            "waiting": self.waiting,
+            "keys_of_several_partitions": self.several,
+            "offsets": {str(partition): offset for partition, offset in self.offsets.items()},
+            "findings": [str(finding) for finding in self.findings],
+            "identities": [
+                {
+                    "identity": None if identity is None else identity.decode("utf-8", "backslashreplace"),
+                    **{name: getattr(account, name) for name in account.__slots__},
+                }
+                for identity, account in self.accounts.first(IDENTITIES_TOLD)
+            ],
+            "identities_in_all": len(self.accounts),
+        }

@@ -1,0 +1,150 @@
+"""A table with a key next to a second count of the whole topic: each key once, and with what the topic says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ratchet.app.verify.findings import Kind, ResultsReport
+from kafka_ratchet.app.verify.rows import RowOffsets
+
+KEY_SHOWN = 200
+"""Characters of a key in a finding; a key may be a megabyte long."""
+
+Tuple = tuple[Any, ...]
+
+
+class Keys:
+    """The rows of a table with a key, and what they must be.
+
+    Args:
+        schema: the key's columns, and behind them what is compared: count and sums, or `_partition` and `_offset`.
+        width: how many columns the key has.
+        report: gets counts and findings.
+    """
+
+    def __init__(self, schema: pa.Schema, width: int, report: ResultsReport) -> None:
+        self._schema, self._width, self._report = schema, width, report
+        self._held: dict[Tuple, Tuple] = {}
+        self._again: Counter[Tuple] = Counter()
+
+    def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take the rows of the table, and forget those that were taken before."""
+        self._held, self._again = {}, Counter()
+        for key, values in self._tuples(batches):
+            if key in self._held:
+                self._again[key] += 1
+            else:
+                self._held[key] = values
+        self._report.rows = len(self._held) + self._again.total()
+
+    def compare_totals(self, expected: pa.Table) -> None:
+        """Each key's count and sums. What is lost or doubled is counted in records, of which a row has many."""
+        for key, values in self._tuples(expected.to_batches()):
+            held = self._held.pop(key, None)
+            if held == values:
+                continue
+            if held is None:
+                self._add("lost", key, f"has no row; the topic has {self._said(values)}", times=values[0])
+                continue
+            missing = values[0] - (held[0] or 0)
+            kind: Kind = "lost" if missing > 0 else "doubled" if missing < 0 else "altered"
+            detail = f"the table says {self._said(held)}, and the topic {self._said(values)}"
+            self._add(kind, key, detail, times=abs(missing) or 1)
+        self._finish()
+
+    def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
+        """Each key's row must be the last record that one of the Kafka partitions has of it; none, where it deletes.
+
+        Args:
+            expected: the last record of each key and partition, where that is one with a value.
+            deleted: the same where it is one without.
+        """
+        last = self._by_key(expected)
+        gone = self._by_key(deleted)
+        for key in {**last, **gone}:
+            candidates, deletions = last.get(key, {}), gone.get(key, {})
+            self._report.several += len(candidates) + len(deletions) > 1
+            held = self._held.pop(key, None)
+            if held is None:
+                if not deletions:
+                    partition, offset = max(candidates.items(), key=lambda item: item[1])
+                    self._add("lost", key, "has no row, and this is its last record", partition, offset)
+                continue
+            partition, offset = held
+            newest = candidates.get(partition, deletions.get(partition))
+            if newest is not None and offset is not None and offset < newest:
+                what = "this record is later" if partition in candidates else "this record deletes it"
+                self._add("lost", key, f"has the row of offset {offset}, and {what}", partition, newest)
+            elif offset != candidates.get(partition):
+                self._add("unexpected", key, "has the row of a record that is not the key's", partition, offset)
+        self._finish()
+
+    def _by_key(self, table: pa.Table) -> dict[Tuple, dict[int, int]]:
+        """Offset by partition of each key."""
+        found: dict[Tuple, dict[int, int]] = {}
+        for key, (partition, offset) in self._tuples(table.to_batches()):
+            found.setdefault(key, {})[partition] = offset
+        return found
+
+    def compare_rejects(self, expected: pa.Table, rejects: RowOffsets, end: Mapping[int, int]) -> None:
+        """Each value that does not parse must be a reject, and no other, below these offsets."""
+        wanted = RowOffsets()
+        wanted.add(expected.to_batches())
+        for partition in sorted({*wanted.left(), *rejects.left()}):
+            due, there = wanted.of(partition), rejects.of(partition)
+            there = there[there < end.get(partition, 0)]
+            for offset in np.setdiff1d(due, there).tolist():
+                self._report.find("lost", "does not parse, and is no reject", partition, offset)
+            for offset in np.setdiff1d(there, due).tolist():
+                detail = "is a reject, and the topic has no such record that does not parse"
+                self._report.find("unexpected", detail, partition, offset)
+
+    def _finish(self) -> None:
+        """Rows that nothing in the topic stands for, and rows that are there again."""
+        for key in self._held:
+            self._add("unexpected", key, "has a row, and the topic has no record of it")
+        for key, times in self._again.items():
+            self._add("doubled", key, f"has {times + 1} rows", times=times)
+
+    def _tuples(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Tuple, Tuple]]:
+        for batch in batches:
+            columns = [_plain(batch.column(field.name).cast(field.type)).to_pylist() for field in self._schema]
+            for row in zip(*columns, strict=True):
+                yield row[: self._width], row[self._width :]
+
+    def _add(
+        self,
+        kind: Kind,
+        key: Tuple,
+        detail: str,
+        partition: int | None = None,
+        offset: int | None = None,
+        times: int = 1,
+    ) -> None:
+        named = ", ".join(
+            f"{field.name}={_shown(value, field.type)}" for field, value in zip(self._schema, key, strict=False)
+        )
+        self._report.find(kind, f"key {named[:KEY_SHOWN]} {detail}", partition, offset, times)
+
+    def _said(self, values: Tuple) -> str:
+        names = self._schema.names[self._width :]
+        return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Dates and times as numbers, because Python knows fewer years than the tables do."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+
+
+def _shown(value: Any, data_type: pa.DataType) -> str:
+    if isinstance(value, int) and (pa.types.is_timestamp(data_type) or pa.types.is_date32(data_type)):
+        number = pa.int64() if pa.types.is_timestamp(data_type) else pa.int32()
+        return str(pa.scalar(value, number).cast(data_type).cast(pa.string()).as_py())
+    return repr(value)

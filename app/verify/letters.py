@@ -1,0 +1,135 @@
+"""The dead letters next to the invalid records that they must stem from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.findings import Finding, Kind
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import Headers, RecordView
+
+DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
+"""Appended to a dead letter's own headers, in any order."""
+
+
+class Letter(NamedTuple):
+    """Where one stands, and a digest of the record it carries."""
+
+    partition: int
+    offset: int
+    content: bytes
+
+
+class Letters:
+    """All dead letters of a stream, by the input record that they say they stem from.
+
+    In memory it takes some 300 bytes for each.
+    """
+
+    def __init__(self, input_topic: str, topic: str, *, whole: bool, report: Report) -> None:
+        """Nothing is read yet.
+
+        Args:
+            input_topic: the name that must stand in the letters.
+            topic: the dead-letter topic.
+            whole: whether retention has left all of them that are asked for.
+            report: gets the counts and findings.
+        """
+        self._input, self._topic, self._whole, self._report = input_topic, topic, whole, report
+        self._of: dict[int, dict[int, list[Letter]]] = {}
+
+    def read(self, letters: Iterable[tuple[int, int, RecordView]]) -> None:
+        """Take them: partition, offset and record of each."""
+        for at_partition, at_offset, letter in letters:
+            self._report.dead_letters += 1
+            own = RecordView(letter.key, letter.value, letter.headers[: -len(DEAD_LETTER_HEADERS)], 0)
+            found = Letter(at_partition, at_offset, content(own, with_timestamp=False))
+            if (origin := _origin(letter.headers, self._input)) is None:
+                self._unexpected(found, "nowhere: bad or missing headers")
+                continue
+            self._of.setdefault(origin[0], {}).setdefault(origin[1], []).append(found)
+
+    def compare(
+        self, partition: int, invalid: Mapping[int, bytes], judged_to: int, baseline: Baseline
+    ) -> tuple[int | None, list[int]]:
+        """Every invalid record of an input partition must have exactly one letter that says where it came from.
+
+        Args:
+            partition: of the input.
+            invalid: its invalid records, by rising offset -> digest of the record's content.
+            judged_to: those before this offset must have one; later ones may.
+            baseline: where the partition begins.
+
+        Returns:
+            the first offset that still waits for its letter, or None; and all offsets that have one
+        """
+        letters = self._of.pop(partition, {})
+        waits_from, lettered, is_whole, before = None, [], self._whole, 0
+        for offset, wanted in invalid.items():
+            found = letters.pop(offset, [])
+            if offset in baseline.lettered:
+                found = [Letter(-1, -1, wanted), *found]  # the last run has seen it
+            if not found:
+                if offset >= judged_to:
+                    self._report.pending += 1
+                    waits_from = offset if waits_from is None else waits_from
+                elif is_whole:
+                    self._lost(partition, offset)
+                else:
+                    before += 1
+                continue
+            is_whole = True  # what came later cannot be deleted
+            lettered.append(offset)
+            if found[0].content != wanted:
+                self._add("altered", partition, offset, found[0], "key, value or headers differ")
+            for again in found[1:]:
+                self._add("doubled", partition, offset, again)
+        if is_whole:
+            self._report.output_deleted += before
+        else:
+            self._report.undecided += before
+        for offset, found in letters.items():
+            if offset < baseline.input_from and not baseline.aligned:
+                continue  # its record is deleted
+            for letter in found:
+                self._unexpected(letter, f"{partition}/{offset}")
+        return waits_from, lettered
+
+    def leave_out(self, partition: int) -> None:
+        """A partition of the input is not compared, and neither are its letters."""
+        self._of.pop(partition, None)
+
+    def finish(self) -> None:
+        """After all partitions: letters of partitions that the input does not have."""
+        for partition, letters in self._of.items():
+            for offset, found in letters.items():
+                for letter in found:
+                    self._unexpected(letter, f"{partition}/{offset}")
+
+    def _lost(self, partition: int, offset: int) -> None:
+        detail = "has no dead letter"
+        self._report.add(Finding("lost", self._topic, partition, offset, None, None, None, None, detail))
+
+    def _unexpected(self, letter: Letter, origin: str) -> None:
+        where = (None, None, letter.partition, letter.offset)
+        self._report.add(Finding("unexpected", self._topic, *where, None, None, f"stems from {origin}"))
+
+    def _add(self, kind: Kind, partition: int, offset: int, letter: Letter, detail: str = "") -> None:
+        where = (partition, offset, letter.partition, letter.offset)
+        self._report.add(Finding(kind, self._topic, *where, None, None, detail))
+
+
+def _origin(headers: Headers, input_topic: str) -> tuple[int, int] | None:
+    """Partition and offset that the appended headers name; None where they are not as they must be."""
+    appended = headers[-len(DEAD_LETTER_HEADERS) :]
+    said = dict(appended)
+    if len(appended) != len(DEAD_LETTER_HEADERS) or set(said) != set(DEAD_LETTER_HEADERS):
+        return None
+    partition, offset = said["ratchet-partition"] or b"", said["ratchet-offset"] or b""
+    numbers = all(number.isdigit() and len(number) <= 19 for number in (partition, offset))
+    if not said["ratchet-reason"] or said["ratchet-topic"] != input_topic.encode() or not numbers:
+        return None
+    return int(partition), int(offset)

@@ -1,0 +1,143 @@
+"""Whether records were judged when they had to be: each stretch of the changelog next to the policy topic itself.
+
+The changelog is the engine's word: from this input offset on it was judged, or not, by what stood before this offset of
+the policy topic. Here that is read in the policy topic itself. Its compaction removes what was said again later, so
+that an old stretch may be without a witness; then it is neither confirmed nor contradicted, but unproven.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.verify.findings import StretchCheck, Verdict
+from kafka_ratchet.tables.policy_intervals import Stretch
+
+
+class Said(NamedTuple):
+    """One record of the policy topic. stream: None for all; deduplicate: None where it unsets."""
+
+    stream: str | None
+    deduplicate: bool | None
+
+
+@dataclass(frozen=True)
+class PolicyTopic:
+    """What is left in the policy topic.
+
+    said has a None for a record that is no policy. end is 0 where there is no such topic.
+    """
+
+    name: str
+    begin: int
+    end: int
+    said: dict[int, Said | None]
+
+    @classmethod
+    def of(
+        cls, name: str, begin: int, end: int, records: Iterable[tuple[int, bytes | None, bytes | None]]
+    ) -> PolicyTopic:
+        """records: offset, key, value."""
+        return cls(name, begin, end, {offset: _said(key, value) for offset, key, value in records})
+
+    def last(self, stream: str | None, before: int) -> tuple[Said | None, bool]:
+        """The newest record for a stream (None: for all) before an offset, and whether there cannot have been another.
+
+        Where there is none, a later one may be the reason: compaction keeps the newest of a key.
+        """
+        offsets = [offset for offset, said in self.said.items() if said is not None and said.stream == stream]
+        earlier = [offset for offset in offsets if offset < before]
+        return (self.said[max(earlier)], True) if earlier else (None, not offsets)
+
+
+def check_stretches(
+    topic: PolicyTopic, settings: Settings, stream: str, partition: int, stretches: list[Stretch], begin: int
+) -> list[StretchCheck]:
+    """Check those that concern input from an offset on.
+
+    Args:
+        topic: as it is now.
+        settings: as they are now; what they said then is written down nowhere.
+        stream: its name.
+        partition: of the input.
+        stretches: all of the partition, by number.
+        begin: input before this offset is not looked at.
+    """
+    found = []
+    for stretch, following in zip(stretches, [*stretches[1:], None], strict=True):
+        end = following.start if following else None
+        if end is not None and end <= begin:
+            continue
+        until = end if stretch.deduplicate else stretch.end
+        verdict, reason = _verdict(topic, settings, stream, stretch)
+        found.append(
+            StretchCheck(partition, stretch.start, until, stretch.deduplicate, stretch.policy, verdict, reason)
+        )
+    return found
+
+
+def _verdict(topic: PolicyTopic, settings: Settings, stream: str, stretch: Stretch) -> tuple[Verdict, str]:
+    if stretch.policy > 0 and (missing := _no_witness(topic, stream, stretch.policy - 1)) is not None:
+        return missing
+    deduplicate, why, certain = _effective(topic, settings, stream, stretch.policy)
+    if deduplicate == stretch.deduplicate:
+        return "confirmed", why
+    said = f"{why}, which is {'on' if deduplicate else 'off'}"
+    if certain:
+        return "contradicted", said
+    return "unproven", f"{said}; it may have been said otherwise then"
+
+
+def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, str] | None:
+    """Why the record that decided cannot be asked; None where it can."""
+    where = f"{topic.name} offset {offset}"
+    if offset >= topic.end:
+        return "unproven", f"{where} is named, and the topic ends at {topic.end}: it was created again, or lost its end"
+    if offset < topic.begin:
+        return "unproven", f"{where} is named, and what stood before {topic.begin} is deleted"
+    if offset not in topic.said:
+        return "unproven", f"{where} is compacted away: that something was said there is certain, and not what"
+    said = topic.said[offset]
+    if said is None:
+        return "contradicted", f"{where} is named, and holds no policy"
+    if said.stream not in (None, stream):
+        return "contradicted", f"{where} is named, and is about stream {said.stream!r}"
+    return None
+
+
+def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int) -> tuple[bool, str, bool]:
+    """What held, who said it, and whether the topic itself says so: settings are those of now."""
+    own, own_sure = topic.last(stream, before)
+    everyone, _ = topic.last(None, before)
+    if own is not None and own.deduplicate is not None:
+        return own.deduplicate, f"by the policy of stream {stream!r} in {topic.name}", True
+    if (setting := settings.streams[stream].deduplicate) is not None:
+        return setting, "by the stream's setting, as it is now", False
+    if everyone is not None and everyone.deduplicate is not None:
+        return everyone.deduplicate, f"by the global policy in {topic.name}", own_sure
+    if settings.deduplicate is not None:
+        return settings.deduplicate, "by the global setting, as it is now", False
+    return True, f"because neither {topic.name} nor the settings, as they are now, say anything else", False
+
+
+def _said(key: bytes | None, value: bytes | None) -> Said | None:
+    """None where it is no policy. A value that cannot be read unsets, as docs/guide/policy.md says."""
+    try:
+        parts = json.loads(key or b"")
+    except (ValueError, RecursionError):
+        return None
+    if parts == ["global"]:
+        stream = None
+    elif isinstance(parts, list) and len(parts) == 2 and parts[0] == "stream" and isinstance(parts[1], str):
+        stream = parts[1]
+    else:
+        return None
+    try:
+        found = json.loads(value or b"null")
+    except (ValueError, RecursionError):
+        found = None
+    deduplicate = found.get("deduplicate") if isinstance(found, dict) and len(found) == 1 else None
+    return Said(stream, deduplicate if isinstance(deduplicate, bool) else None)

@@ -1,0 +1,306 @@
+"""Reading Kafka for the check: how far everything has come, and then every committed record up to there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.verify.policies import PolicyTopic
+from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.app.worker.ownership import known_changelog
+from kafka_ratchet.errors import (
+    BrokerUnavailable,
+    PartitionsDiffer,
+    PositionLost,
+    TopicError,
+    TopicMissing,
+    TransportError,
+)
+from kafka_ratchet.producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained, read_progress
+from kafka_ratchet.tables.policy_intervals import STRETCH, Stretch
+from kafka_ratchet.transport.owner import KEY as OWNER
+from kafka_ratchet.transport.owner import Owner
+
+log = structlog.get_logger(__name__)
+
+MESSAGE_EVERY_S = 3.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far to compare, read from Kafka in an order that makes it safe while workers run.
+
+    What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
+    open have ended, and after that `settled`: nothing that stands before the output's end stems from an input beyond
+    `settled`. Input between the two may or may not be in the output yet.
+    """
+
+    judged: dict[int, int]
+    """Per input partition the committed offset, before the ends were taken; 0 where nothing was ever committed."""
+    settled: dict[int, int]
+    """... and after."""
+    uncommitted: frozenset[int]
+    """Input partitions of which nothing was ever committed."""
+    input_ends: dict[int, int]
+    output_ends: dict[int, int]
+    dead_letter_ends: dict[int, int]
+    input_begins: dict[int, int]
+    """First offsets that Kafka still has."""
+    output_begins: dict[int, int]
+    dead_letter_begins: dict[int, int]
+
+
+class Reader:
+    """One stream's topics, read committed.
+
+    Raises:
+        TopicMissing: one of the three topics does not exist.
+        PartitionsDiffer: input and output have different partition counts.
+    """
+
+    def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
+        self._timeout_s = settings.kafka_timeout_s
+        self.topic_ids: dict[str, str] = {}
+        """Of each topic that was asked about: a topic that is created again has another."""
+        counts = self._partition_counts([stream.input, stream.output, stream.dead_letters])
+        self.partitions = counts[stream.input]
+        self._dead_letter_partitions = counts[stream.dead_letters]
+        if counts[stream.output] != self.partitions:
+            raise PartitionsDiffer(
+                f"input {stream.input!r} has {self.partitions} partitions and output {stream.output!r} has "
+                f"{counts[stream.output]}: they must be equal. Give the smaller one more partitions"
+            )
+
+    def bounds(self) -> Bounds:
+        """How far to compare. Waits for transactions that are open on the output, as long as they can live.
+
+        Raises:
+            PositionLost: the input ends before the committed offset.
+            TransportError: a transaction stays open.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        stream = self._stream
+        committed = self._consumer(self._settings.app, "read_committed")
+        uncommitted = self._consumer(self._settings.app, "read_uncommitted")
+        try:
+            judged, _ = self._committed(committed)
+            ends: dict[str, dict[int, int]] = {}
+            begins: dict[str, dict[int, int]] = {}
+            for topic, count in ((stream.output, self.partitions), (stream.dead_letters, self._dead_letter_partitions)):
+                # The commit's markers reach the topics one after the other: what was written by now must have ended.
+                begins[topic], written = self._ends(uncommitted, topic, count)
+                ends[topic] = self._when_ended(committed, topic, written)
+            settled, never = self._committed(committed)
+            begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, self.partitions)
+        finally:
+            committed.close()
+            uncommitted.close()
+        for partition, end in ends[stream.input].items():
+            if settled[partition] > end:
+                raise PositionLost(
+                    f"{stream.input} partition {partition} ends at offset {end}, and group {self._settings.app!r} has "
+                    f"committed {settled[partition]}: it was deleted and created again, or has lost its end. What it "
+                    "holds now is not what was judged; see docs/reference/halted.md"
+                )
+        spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
+        return Bounds(judged, settled, never, *next(spans), *next(spans))
+
+    def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
+        """The committed records from `begin` to before `end`, with their offsets.
+
+        Raises:
+            BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            TransportError: Kafka refuses to give them.
+        """
+        if end <= begin:
+            return
+        consumer = self._consumer("ratchet-verify", "read_committed")
+        try:
+            # By number, as `_ends` has seen that it begins there: a client that is new would ask where the beginning is
+            # before it has met a broker, and once more half a second later.
+            consumer.assign([TopicPartition(topic, partition, begin)])
+            heard_at = time.monotonic()
+            while True:
+                message = consumer.poll(1.0)
+                if message is None or message.error() is not None:
+                    error = message.error() if message else None
+                    if error is not None and error.code() == END_OF_PARTITION:
+                        return
+                    if error is not None and error.code() not in PASSING:
+                        raise TransportError(f"{topic} partition {partition} cannot be read: {explained(error)}")
+                    if time.monotonic() - heard_at >= self._timeout_s:
+                        raise BrokerUnavailable(
+                            f"{topic} partition {partition}: Kafka sent nothing for {self._timeout_s:g} s; "
+                            "check that it runs"
+                        )
+                    continue
+                heard_at = time.monotonic()
+                offset = message.offset()
+                assert offset is not None  # noqa: S101
+                if offset >= end:
+                    return
+                yield offset, _view(message)
+                if offset == end - 1:
+                    return
+        finally:
+            consumer.close()
+
+    def dead_letters(self, begins: dict[int, int], ends: dict[int, int]) -> Iterator[tuple[int, int, RecordView]]:
+        """Partition, offset and record of every dead letter from these offsets to those."""
+        for partition, end in ends.items():
+            for offset, record in self.records(self._stream.dead_letters, partition, end, begins[partition]):
+                yield partition, offset, record
+
+    def published(self, producer: str) -> Progress | None:
+        """What a producer says that it has published to the input as it is now; None: nothing."""
+        try:
+            self._partition_counts([PROGRESS_TOPIC])
+        except TopicMissing:
+            return None
+        found = read_progress(
+            self._options, self._stream.input, producer, timeout_s=self._timeout_s, say=lambda said: log.info(said)
+        )
+        # Of a topic that was deleted and created again it says nothing.
+        return found if found is not None and found.topic_id == self.topic_ids[self._stream.input] else None
+
+    def changelog_name(self, app: str, stream: str) -> str:
+        """The name of a stream's changelog topic, of the earlier form where it has one of those."""
+        admin = AdminClient({"log_level": 0, **self._options})
+        return known_changelog(app, stream, admin.list_topics(timeout=self._timeout_s).topics)
+
+    def changelog(self, changelog: str) -> tuple[dict[int, list[Stretch]], dict[int, Owner]]:
+        """What the changelog says of each input partition: its stretches by number, and whose it is.
+
+        Read it after the bounds.
+
+        Raises:
+            OwnerDiffers: an entry is of a newer Ratchet.
+            StateError: likewise.
+        """
+        found: dict[int, dict[bytes, Stretch]] = {}
+        owners: dict[int, Owner] = {}
+        for partition, (begin, end) in self._span(changelog).items():
+            for _, record in self.records(changelog, partition, end, begin):
+                if record.key is not None and record.key.startswith(STRETCH):
+                    entry = Stretch.unpack(record.key, record.value or b"")
+                    found.setdefault(partition, {})[record.key] = entry
+                elif record.key == OWNER and record.value is not None:
+                    owners[partition] = Owner.unpack(record.value)
+        return {partition: sorted(entries.values()) for partition, entries in found.items()}, owners
+
+    def policies(self, name: str) -> PolicyTopic:
+        """The policy topic, as far as it is still there."""
+        begin, end = self._span(name).get(0, (0, 0))
+        records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
+        return PolicyTopic.of(name, begin, end, records)
+
+    def _span(self, topic: str) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition; empty where there is no such topic."""
+        try:
+            count = self._partition_counts([topic])[topic]
+        except TopicMissing:
+            return {}
+        consumer = self._consumer("ratchet-verify", "read_committed")
+        try:
+            return {partition: self._bounds_of(consumer, topic, partition) for partition in range(count)}
+        finally:
+            consumer.close()
+
+    def _consumer(self, group: str, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                "log_level": 0,
+                "queued.max.messages.kbytes": 16 * 1024,  # fetched ahead; 64 MiB by default
+                "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
+                **self._options,
+                "group.id": group,  # asked for its offsets, never joined
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+            }
+        )
+
+    def _partition_counts(self, topics: list[str]) -> dict[str, int]:
+        admin = AdminClient({"log_level": 0, **self._options})
+        counts = {}
+        for topic, answer in admin.describe_topics(TopicCollection(topics), request_timeout=self._timeout_s).items():
+            try:
+                described = answer.result()
+                counts[topic] = len(described.partitions)
+                self.topic_ids[topic] = str(described.topic_id)
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.code() == error.UNKNOWN_TOPIC_OR_PART:
+                    raise TopicMissing(
+                        f"topic {topic!r} does not exist: nothing can be compared. Run the worker once, or correct "
+                        "the stream in the settings"
+                    ) from None
+                if error.code() in PASSING:
+                    raise BrokerUnavailable(
+                        f"Kafka did not answer within {self._timeout_s:g} s: {error.str()}"
+                    ) from None
+                raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
+        return counts
+
+    def _committed(self, consumer: Consumer) -> tuple[dict[int, int], frozenset[int]]:
+        """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
+        asked = [TopicPartition(self._stream.input, partition) for partition in range(self.partitions)]
+        try:
+            answered = consumer.committed(asked, timeout=self._timeout_s)
+        except KafkaException as failure:
+            raise BrokerUnavailable(
+                f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
+            ) from failure
+        offsets = {found.partition: max(0, found.offset) for found in answered}
+        return offsets, frozenset(found.partition for found in answered if found.offset < 0)
+
+    def _ends(self, consumer: Consumer, topic: str, count: int) -> tuple[dict[int, int], dict[int, int]]:
+        """The first offset of each partition, and its end."""
+        spans = [self._bounds_of(consumer, topic, partition) for partition in range(count)]
+        return {n: first for n, (first, _) in enumerate(spans)}, {n: end for n, (_, end) in enumerate(spans)}
+
+    def _bounds_of(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
+        except KafkaException as failure:
+            raise BrokerUnavailable(
+                f"{topic} partition {partition}: its end cannot be read: {explained(failure.args[0])}"
+            ) from failure
+        return int(first), int(end)
+
+    def _when_ended(self, consumer: Consumer, topic: str, written: dict[int, int]) -> dict[int, int]:
+        limit_s = self._settings.transaction_timeout_ms / 1000 + 15  # the broker looks for dead ones every 10 s
+        began = said_at = time.monotonic()
+        while True:
+            _, ends = self._ends(consumer, topic, len(written))
+            still_open = [partition for partition, end in written.items() if ends[partition] < end]
+            if not still_open:
+                return ends
+            now = time.monotonic()
+            if now - began > limit_s:
+                raise TransportError(
+                    f"{topic} partition {still_open[0]}: a transaction has been open at {ends[still_open[0]]} for "
+                    f"more than {limit_s:.0f} s. Is transaction_timeout_ms the worker's own?"
+                )
+            if now - said_at >= MESSAGE_EVERY_S:
+                said_at = now
+                log.info("waiting for an open transaction to end", topic=topic, partition=still_open[0])
+            time.sleep(0.05)
+
+
+def _view(message: Message) -> RecordView:
+    headers: list[tuple[str, bytes | None]] = []
+    for name, value in message.headers() or []:
+        assert not isinstance(value, str)  # noqa: S101  (the client gives bytes or None)
+        headers.append((name, value))
+    return RecordView(message.key(), message.value(), headers, message.timestamp()[1])

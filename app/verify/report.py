@@ -1,0 +1,264 @@
+"""What the check has found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from kafka_ratchet.app.verify.findings import (
+    FINDINGS_PER_KIND,
+    Finding,
+    Kind,
+    ResultsReport,
+    SourceReport,
+    StretchCheck,
+)
+
+
+class ExitCode(IntEnum):
+    """What `ratchet verify` ends with; docs/guide/verify.md has the table."""
+
+    PROVEN = 0
+    WRONG = 1
+    NOT_COMPARED = 2
+    """Kafka, settings or a file do not allow it: an error, never a report."""
+    NOT_ALL_PROVEN = 3
+    """Nothing is wrong in what can be compared, but that is not all: a script must not take it for a proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """A partition that its worker does not go on with."""
+
+    partition: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeverJudged:
+    """Input that no worker has judged: no position was ever committed, or retention was there before the worker."""
+
+    partition: int
+    start: int
+    end: int
+    """Offset behind the last one."""
+    deleted: bool
+    """Whether Kafka has deleted it, so that nobody will."""
+
+    def __str__(self) -> str:
+        what = "deleted before any worker has read them" if self.deleted else "no worker has ever committed a position"
+        return f"never judged: input partition {self.partition} offsets {self.start:,} to {self.end - 1:,}, {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Input that was passed over because a person has decided so (`ratchet resume`)."""
+
+    partition: int
+    start: int
+    end: int
+    """Offset behind the last one."""
+    records: int
+    """Those that Kafka still has."""
+    by: str
+    at: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"skipped by decision: {self.records:,} records, input partition {self.partition} offsets "
+            f"{self.start:,} to {self.end - 1:,}, by {self.by} at {self.at}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where the proof of a partition begins, where that is not the beginning of its topics."""
+
+    partition: int
+    input: int
+    output: int
+    continued: bool
+    """Whether the last run had come up to there, as the state file says."""
+    gap_from: int | None = None
+    """Input from this offset to `input` was deleted after the last run and before this one: nobody has looked at it."""
+
+    def __str__(self) -> str:
+        where = (
+            f"partition {self.partition}: proven from input offset {self.input:,} and output offset {self.output:,} on"
+        )
+        if self.gap_from is not None:
+            return f"{where}; offsets {self.gap_from:,} to {self.input - 1:,} were deleted before verify came to them"
+        return f"{where}, where the last run ended" if self.continued else f"{where}; what came before is deleted"
+
+
+@dataclass
+class Report:
+    """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
+
+    stream: str
+    fresh: int = 0
+    """Of the input up to the committed offsets, recomputed."""
+    duplicate: int = 0
+    invalid: int = 0
+    unjudged: int = 0
+    """Records of the input that went by while deduplication was off: each of them must be in the output."""
+    stretches: list[tuple[int, int, int]] = field(default_factory=list)
+    """Input partition, first offset and offset behind the last, of each stretch that was not judged."""
+    policies: list[StretchCheck] = field(default_factory=list)
+    """Each stretch of the changelog, judged or not, next to the policy topic; empty where nothing was ever switched."""
+    delivered: int = 0
+    """Records in the output."""
+    dead_letters: int = 0
+    """Records in the dead-letter topic."""
+    pending: int = 0
+    """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
+    undecided: int = 0
+    """Records of which nothing came, and which may be repeats of what retention has deleted; or all, where nothing that
+    came of any of them is left."""
+    output_deleted: int = 0
+    """Records of the input before the first of which output or dead letters still have what came of it."""
+    before: int = 0
+    """Records in the output before the first that stems from input that is still there."""
+    begins: list[Begin] = field(default_factory=list)
+    """Partitions of which the proof does not begin at offset 0."""
+    state_written: bool | None = None
+    """Whether the next run goes on where this one ended; None: nobody asked for it."""
+    skipped: list[Skipped] = field(default_factory=list)
+    """Input that an operator has decided to pass over; it is not expected in the output."""
+    halted: list[Halted] = field(default_factory=list)
+    """As workers say it; where none can be asked, a halted partition is pending."""
+    never_judged: list[NeverJudged] = field(default_factory=list)
+    counts: Counter[Kind] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    """The first few of each kind."""
+    results: ResultsReport | None = None
+    """The verdict on the result table; None: nobody asked for it."""
+    source: SourceReport | None = None
+    """The verdict on a producer's files; None: nobody asked for it."""
+
+    @property
+    def lost(self) -> int:
+        """Records that must be there, and are not."""
+        return self.counts["lost"]
+
+    @property
+    def doubled(self) -> int:
+        """Records that are there more than once, counted without the first."""
+        return self.counts["doubled"]
+
+    @property
+    def reordered(self) -> int:
+        """Records that stand behind one that came after them."""
+        return self.counts["reordered"]
+
+    @property
+    def altered(self) -> int:
+        """Records of which key, value, headers or timestamp are not as they were."""
+        return self.counts["altered"]
+
+    @property
+    def unexpected(self) -> int:
+        """Records that stem from nothing in the input that had to be forwarded."""
+        return self.counts["unexpected"]
+
+    @property
+    def contradicted(self) -> int:
+        """Stretches of which the policy topic says the opposite."""
+        return self.counts["contradicted"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts and all(part is None or part.ok for part in (self.results, self.source))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is input that a worker may still commit: pending, halted, or not judged so far."""
+        waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
+        never = any(not each.deleted for each in self.never_judged)
+        return bool(self.pending or self.halted or never or any(waiting))
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether all that workers have committed could be compared."""
+        return not self._not_compared()
+
+    def unproven(self) -> list[str]:
+        """Why not everything is proven, although nothing wrong was found; empty where it is."""
+        waiting = {
+            "pending": self.pending,
+            "halted partitions": len(self.halted),
+            "never judged stretches": sum(not each.deleted for each in self.never_judged),
+            "not yet in the table": self.results.waiting if self.results else 0,
+            "not yet published": self.source.unpublished if self.source else 0,
+            "of the source pending": self.source.pending if self.source else 0,
+        }
+        return [f"{count:,} {what}" for what, count in waiting.items() if count] + self._not_compared()
+
+    def _not_compared(self) -> list[str]:
+        reasons = {
+            "undecided": self.undecided,
+            "stretches deleted before anybody has judged them": sum(each.deleted for each in self.never_judged),
+            "stretches of which the policy topic no longer says what held": sum(
+                check.verdict == "unproven" for check in self.policies
+            ),
+            "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
+        }
+        said = [f"{count:,} {what}" for what, count in reasons.items() if count]
+        return said + (["the results"] if self.results is not None and self.results.proven_by is None else [])
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether everything up to the end of the input is as it must be."""
+        return self.exit_code() is ExitCode.PROVEN
+
+    def exit_code(self, *, pending_ok: bool = False) -> ExitCode:
+        """What the command ends with. pending_ok: input that waits for a worker is no reason for another code."""
+        if not self.ok:
+            return ExitCode.WRONG
+        if not self.is_compared or (self.is_waiting and not pending_ok):
+            return ExitCode.NOT_ALL_PROVEN
+        return ExitCode.PROVEN
+
+    def add(self, finding: Finding) -> None:
+        """Count it, and keep it if it is one of the first of its kind."""
+        self.counts[finding.kind] += 1
+        if self.counts[finding.kind] <= FINDINGS_PER_KIND:
+            self.findings.append(finding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "stream": self.stream,
+            "ok": self.ok,
+            "lost": self.lost,
+            "doubled": self.doubled,
+            "reordered": self.reordered,
+            "altered": self.altered,
+            "unexpected": self.unexpected,
+            "contradicted": self.contradicted,
+            "fresh": self.fresh,
+            "duplicate": self.duplicate,
+            "invalid": self.invalid,
+            "unjudged": self.unjudged,
+            "unjudged_stretches": [list(stretch) for stretch in self.stretches],
+            "policies": [asdict(check) for check in self.policies],
+            "delivered": self.delivered,
+            "dead_letters": self.dead_letters,
+            "pending": self.pending,
+            "undecided": self.undecided,
+            "before": self.before,
+            "output_deleted": self.output_deleted,
+            "skipped": [asdict(each) for each in self.skipped],
+            "begins": [asdict(each) for each in self.begins],
+            "state_written": self.state_written,
+            "halted": [asdict(each) for each in self.halted],
+            "never_judged": [asdict(each) for each in self.never_judged],
+            "proven": self.is_proven,
+            "findings": [str(finding) for finding in self.findings],
+            **({} if self.source is None else {"source": self.source.as_dict()}),
+            **({} if self.results is None else {"results": self.results.as_dict()}),
+        }

@@ -1,0 +1,224 @@
+"""From the output on into the result table: what the table must hold, as far as that can be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.results import kafka_options, place_of, planner_of, recipe_of, said_as_ours, store_of
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.findings import Kind, ProvenBy, ResultsReport
+from kafka_ratchet.app.verify.identities import Emitted, Numbers, Steps
+from kafka_ratchet.app.verify.keys import Keys
+from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, Stored, match
+from kafka_ratchet.errors import SetupError
+from kafka_ratchet.spark_sink.job.first_columns import with_columns
+from kafka_ratchet.spark_sink.job.plan import resume
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.recount import recount
+from kafka_ratchet.spark_sink.job.scan import partition_and_offset, scan
+from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN
+from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Session = Callable[[], AbstractContextManager["SparkSession"]]
+
+
+QUIET_ATTEMPTS = 5
+"""How often a table with a key is read again because the job has committed meanwhile: such rows change."""
+
+REJECTS_APART = frozenset({"delta", "iceberg"})
+"""Stores whose commit is one table's: a table of rejects would be a commit ahead of the rows for a moment."""
+
+
+class ResultTable:
+    """The table of one stream, to be compared with its output partition by partition.
+
+    In memory it holds eight bytes for each row that is only added, and some 700 bytes for each key.
+
+    Args:
+        settings: whose `[sink]` says where the table is.
+        topic: the stream's output.
+        bootstrap: host:port[,host:port].
+        session: starts Spark, which a table with a key is counted again with.
+
+    Raises:
+        SetupError: the settings contradict each other, or store or Kafka do not answer.
+    """
+
+    def __init__(self, settings: Settings, topic: str, bootstrap: str, session: Session) -> None:
+        self._settings, self._topic, self._bootstrap, self._session = settings, topic, bootstrap, session
+        self._kept = settings.sink
+        self._place = place_of(self._kept)
+        with said_as_ours():
+            self._recipe = recipe_of(self._kept)
+            self._planner = planner_of(bootstrap, settings, topic)
+            self._store = store_of(self._kept, topic, self._planner.identity(), self._recipe)
+            generation = self._store.generation()
+        self._rows, self._rejects = RowOffsets(), RowOffsets()
+        self._before: dict[int, int] = {}
+        self._after: dict[int, int] = {}
+        made_by = "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else None
+        proven_by: ProvenBy = "rows" if self._kept.kind == "append" else "keys"
+        self.report = ResultsReport(
+            f"{self._kept.store} {self._place}",
+            self._kept.name,
+            self._kept.kind,
+            generation,
+            None if made_by else proven_by,
+            f"sink.{made_by} makes the rows, so that nothing else can say which there must be; compared are offsets"
+            f"{' and rejects' if self._kept.rejects else ''} only"
+            if made_by
+            else "",
+        )
+
+    def read(self) -> None:
+        """Go through the table. Call it before the ends of the output are taken, so that they lie behind its offsets.
+
+        Raises:
+            SetupError: the table cannot be read, or changes all the time; or Spark cannot be started.
+        """
+        if self.report.generation == 0:
+            return  # nobody has ever written to it
+        with said_as_ours():
+            if self.report.proven_by == "keys":
+                self._read_keyed()
+            else:
+                self._before = self._store.offsets()
+                if self.report.proven_by == "rows":
+                    self._rows.add(scan(self._place, partition_and_offset()))
+                    self.report.rows = self._rows.rows
+                self._read_rejects()
+                self._after = self._store.offsets()
+            resume(self._planner.extent(), self._after)  # refuses offsets that this topic cannot have led to
+        self.report.offsets, self.report.rejects = self._after, self._rejects.rows
+
+    def _read_rejects(self) -> None:
+        if self._kept.rejects:
+            self._rejects.add(scan(self._place, partition_and_offset(), rejects=True))
+
+    def _read_keyed(self) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        shape = self._recipe.shape
+        compared = (COUNT_COLUMN, *shape.sums) if shape.kind == "totals" else ("_partition", "_offset")
+        named = Job(
+            self._bootstrap,
+            self._topic,
+            self._kept.name,
+            self._recipe,
+            client_options=kafka_options(self._settings),
+            reader_options=java_options(kafka_options(self._settings), {}),
+        )
+        with self._session() as spark:
+            job = with_columns(named, self._planner, self._store, spark)
+            if job is None:
+                raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
+            columns = to_arrow_schema(job.recipe.schema(spark))
+            schema = pa.schema([columns.field(name) for name in (*shape.key, *compared)])
+            keys = Keys(schema, len(shape.key), self.report)
+            for _ in range(QUIET_ATTEMPTS):
+                self._rejects = RowOffsets()
+                self._before = self._store.offsets()
+                keys.hold(scan(self._place, schema))
+                self._read_rejects()
+                self._after = self._store.offsets()
+                if self._before == self._after:
+                    break
+            else:
+                raise SetupError(
+                    f"{self.report.table}: job {self._kept.name} has committed {QUIET_ATTEMPTS} times while the table "
+                    "was read, and rows with a key change with every commit. Stop the job, then verify again"
+                )
+            extent = self._planner.extent()
+            resume(extent, self._after)
+            start = {partition: extent.earliest[partition] for partition in self._after}
+            found = recount(spark, job, start, self._after, narrow=self._store.narrow)
+        if shape.kind == "totals":
+            keys.compare_totals(found.keys)
+        else:
+            keys.compare_last(found.keys, found.deleted)
+        keys.compare_rejects(found.rejects, self._rejects, self._after)
+
+    def compare(self, expected: ExpectedPartition, emitted: Emitted, judged_to: int) -> None:
+        """Take one partition of the output.
+
+        Args:
+            expected: after it was compared with the output.
+            emitted: the output.
+            judged_to: see `ExpectedPartition.compare`.
+        """
+        partition, records = expected.partition, emitted.offsets
+        stored = Stored.of(self._before, self._after, partition)
+        rows, rejects = self._rows.take(partition), self._rejects.take(partition)
+        found = match(records, rows, rejects, stored, rejects_ahead=self._kept.store in REJECTS_APART)
+        steps = found.steps
+        self.report.records += int(np.count_nonzero(records < stored.before))
+        if self.report.proven_by != "rows":
+            # A row is not one record here: what counts is whether the job has read it, and it was rejected or not.
+            read = (records < stored.after) & (steps.rejects == 0)
+            steps = Steps(read.astype(np.int64), steps.rejects, records >= stored.after, np.zeros_like(read))
+        self._find(expected, emitted, found, steps, stored)
+        self.report.waiting += int(np.count_nonzero(steps.waiting))
+        self.report.accounts.add(
+            expected.identities, expected.owners, expected.seen, expected.input_offsets < judged_to, emitted, steps
+        )
+
+    def _find(
+        self, expected: ExpectedPartition, emitted: Emitted, found: RowsOfPartition, steps: Steps, stored: Stored
+    ) -> None:
+        times = steps.rows + steps.rejects
+
+        def tell(kind: Kind, at: Numbers, detail: Callable[[int], str], each: Callable[[int], int]) -> None:
+            for index in at.tolist():
+                known_as = expected.known_as(int(emitted.places[index]))
+                offset = int(emitted.offsets[index])
+                self.report.find(kind, detail(index), expected.partition, offset, each(index), known_as)
+
+        def once(_: int) -> int:
+            return 1
+
+        tell(
+            "lost",
+            np.flatnonzero(steps.lost),
+            lambda _: f"has no row, and the table has read up to {stored.before}",
+            once,
+        )
+        tell(
+            "doubled",
+            np.flatnonzero(times > 1),
+            lambda at: f"has {steps.rows[at]} rows and {steps.rejects[at]} rejects",
+            lambda at: int(times[at] - 1),
+        )
+        tell(
+            "unexpected",
+            np.flatnonzero(found.early),
+            lambda _: f"has a row, but the table says that it has read up to {stored.after} only",
+            once,
+        )
+        self._invented(expected.partition, found.strange, found.strange_times)
+
+    def _invented(self, partition: int, offsets: Numbers, times: Numbers) -> None:
+        if self.report.proven_by == "keys":  # then what lies below the stored offset was compared with the second count
+            behind = offsets >= self._after.get(partition, 0)
+            offsets, times = offsets[behind], times[behind]
+        for offset, count in zip(offsets.tolist(), times.tolist(), strict=True):
+            detail = (
+                f"{count} {'row' if count == 1 else 'rows'} of a record that the topic does not have; if another job "
+                "writes to this table, they may be its rows"
+            )
+            self.report.find("unexpected", detail, partition, offset, count)
+
+    def finish(self) -> ResultsReport:
+        """After all partitions: rows of partitions that the output does not have."""
+        for held in (self._rows, self._rejects):
+            for partition in held.left():
+                self._invented(partition, *np.unique(held.take(partition), return_counts=True))
+        return self.report

@@ -1,0 +1,115 @@
+"""The rows of a table next to the records of the output: one row for each, and none without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kafka_ratchet.app.verify.identities import Flags, Numbers, Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOWHERE = -1
+"""Stands for a partition or an offset that is null; no record has it."""
+
+NO_ROWS = np.empty(0, np.int64)
+
+
+class RowOffsets:
+    """Offsets of a table's rows by Kafka partition: eight bytes a row, in no order."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, list[Numbers]] = {}
+        self.rows = 0
+
+    def add(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take rows with the columns `_partition` and `_offset`."""
+        for batch in batches:
+            partitions, offsets = (
+                batch.column(name).fill_null(NOWHERE).to_numpy(zero_copy_only=False).astype(np.int64)
+                for name in ("_partition", "_offset")
+            )
+            self.rows += batch.num_rows
+            for partition in np.unique(partitions).tolist():
+                self._chunks.setdefault(partition, []).append(offsets[partitions == partition])
+
+    def of(self, partition: int) -> Numbers:
+        """The offsets of one partition."""
+        chunks = self._chunks.get(partition)
+        return np.concatenate(chunks) if chunks else NO_ROWS
+
+    def take(self, partition: int) -> Numbers:
+        """The same, and they are forgotten here."""
+        found = self.of(partition)
+        self._chunks.pop(partition, None)
+        return found
+
+    def left(self) -> list[int]:
+        """Partitions that were not taken."""
+        return sorted(self._chunks)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The offsets that the table has for a partition: when it was begun to be read, and when that was done."""
+
+    before: int
+    after: int
+
+    @classmethod
+    def of(cls, before: Mapping[int, int], after: Mapping[int, int], partition: int) -> Stored:
+        """Of one partition; one without an offset has none of its records in the table."""
+        return cls(before.get(partition, 0), after.get(partition, 0))
+
+
+@dataclass(frozen=True)
+class RowsOfPartition:
+    """What one partition's rows are, next to the offsets of its committed records."""
+
+    steps: Steps
+    early: Flags
+    """Of the records: those that are rows although the table's own offset is not past them."""
+    strange: Numbers
+    """Offsets of rows for which there is no record, ascending."""
+    strange_times: Numbers
+    """How many rows there are of each of those."""
+
+
+def match(
+    records: Numbers, rows: Numbers, rejects: Numbers, stored: Stored, *, rejects_ahead: bool = False
+) -> RowsOfPartition:
+    """Compare them.
+
+    Rows of commits that came in while the table was read may be there or not; all that were committed before must.
+
+    Args:
+        records: offsets of the committed records, ascending.
+        rows: offsets of the rows, in any order.
+        rejects: of the rejects, likewise.
+        stored: the table's own offset.
+        rejects_ahead: rejects may be there before the offset is, because they are in a commit of their own.
+    """
+    row_times, strange_rows = _times(records, rows)
+    reject_times, strange_rejects = _times(records, rejects)
+    times = row_times + reject_times
+    strange, strange_times = np.unique(np.concatenate((strange_rows, strange_rejects)), return_counts=True)
+    absent = times == 0
+    return RowsOfPartition(
+        Steps(row_times, reject_times, absent & (records >= stored.before), absent & (records < stored.before)),
+        ((row_times if rejects_ahead else times) > 0) & (records >= stored.after),
+        strange,
+        strange_times,
+    )
+
+
+def _times(records: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """How many rows each record has, and the rows that have no record."""
+    if not len(records):
+        return NO_ROWS, rows
+    at = np.minimum(np.searchsorted(records, rows), len(records) - 1)
+    known = records[at] == rows
+    return np.bincount(at[known], minlength=len(records)).astype(np.int64), rows[~known]

@@ -1,0 +1,250 @@
+"""One run over a stream: where each partition begins, what its changelog says, and where the next run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kafka_ratchet.app.names import policy_topic
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.findings import Finding
+from kafka_ratchet.app.verify.letters import Letters
+from kafka_ratchet.app.verify.policies import PolicyTopic, check_stretches
+from kafka_ratchet.app.verify.reading import Bounds, Reader
+from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
+from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.source import SourceComparison
+from kafka_ratchet.app.verify.state import SavedState, StateWriter, Subject
+from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.tables.policy_intervals import Stretch
+from kafka_ratchet.transport.owner import Owner
+
+Records = Iterator[tuple[int, RecordView]]
+"""With their offsets."""
+
+
+def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
+    """Why the results of a stream cannot be proven."""
+    lost = baseline.input_from > 0
+    topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
+    return PositionLost(
+        f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without it rows of "
+        "the table cannot be told apart from invented ones. Without --results the topics are proven from there on"
+    )
+
+
+def plain_id(text: str) -> str:
+    """A topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
+    return text.replace("+", "-").replace("/", "_").rstrip("=")
+
+
+class Run:
+    """What a run over one stream keeps beside the comparison itself."""
+
+    def __init__(self, settings: Settings, name: str, reader: Reader, bounds: Bounds, report: Report) -> None:
+        self._settings, self._name, self._reader = settings, name, reader
+        self._bounds, self._report = bounds, report
+        self._stream = settings.streams[name]
+        self._policies: PolicyTopic | None = None
+        self._saved: SavedState | None = None
+        self._writer: StateWriter | None = None
+        self._all_compared = True
+        self._baselines: dict[int, Baseline] = {}
+
+    @contextmanager
+    def continued(self, path: Path | None) -> Iterator[None]:
+        """Go on from a file, and put the next state in its place at the end, if nothing is wrong.
+
+        A state that moved on past a loss would hide it from the next run.
+
+        Raises:
+            StateFileRefused: it is damaged, of another proof, or cannot be written.
+        """
+        if path is None:
+            yield
+            return
+        subject = self._subject()
+        self._saved = SavedState.open(path, subject)
+        try:
+            self._writer = StateWriter(path, subject, self._bounds.dead_letter_ends)
+            try:
+                yield
+                if self._saved is not None:
+                    self._saved.refuse_more(self._reader.partitions)
+                self._report.state_written = self._all_compared and not self._report.counts
+                if self._report.state_written:
+                    self._writer.finish()
+            finally:
+                self._writer.discard()
+        finally:
+            if self._saved is not None:
+                self._saved.close()
+
+    def letters(self) -> Letters:
+        """The dead letters that the last run has not seen."""
+        bounds = self._bounds
+        begins = dict(bounds.dead_letter_begins)
+        last = dict.fromkeys(begins, 0)
+        if self._saved is not None:
+            last.update(zip(begins, self._saved.dead_letters_from, strict=False))
+        for partition, ended in last.items():
+            self._refuse_shorter(self._stream.dead_letters, partition, ended, bounds.dead_letter_ends[partition])
+        whole = all(begins[partition] <= last[partition] for partition in begins)
+        starts = {partition: max(begins[partition], last[partition]) for partition in begins}
+        letters = Letters(self._stream.input, self._stream.dead_letters, whole=whole, report=self._report)
+        letters.read(self._reader.dead_letters(starts, bounds.dead_letter_ends))
+        return letters
+
+    def begin(self, partition: int) -> Baseline:
+        """Where a partition begins; to be asked in rising order."""
+        bounds, report = self._bounds, self._report
+        input_begin, output_begin = bounds.input_begins[partition], bounds.output_begins[partition]
+        saved = self._saved.partition(partition) if self._saved is not None else None
+        gap_from = None
+        if saved is None:
+            baseline = Baseline.after_retention(input_begin, output_begin)
+        else:
+            self._refuse_shorter(self._stream.input, partition, saved.input_from, bounds.input_ends[partition])
+            self._refuse_shorter(self._stream.output, partition, saved.output_from, bounds.output_ends[partition])
+            gap_from = saved.input_from if input_begin > saved.input_from else None
+            baseline = saved.moved_to(input_begin, output_begin)
+        if baseline.input_from or baseline.output_from:
+            where = (partition, baseline.input_from, baseline.output_from)
+            report.begins.append(Begin(*where, saved is not None, gap_from))
+        self._note_what_waits(partition)
+        return baseline
+
+    def check_stretches(
+        self, partition: int, stretches: list[Stretch], begin: int, owner: Owner | None
+    ) -> list[Stretch]:
+        """Look up in the policy topic what the changelog says of input from an offset on.
+
+        Returns:
+            those that were not judged, older ones as well
+        """
+        unjudged = [stretch for stretch in stretches if not stretch.deduplicate]
+        if not stretches:
+            return unjudged
+        if self._policies is None:
+            self._policies = self._reader.policies(policy_topic(self._settings.app))
+        topic, known = self._policies, owner.topics.get("policy") if owner is not None else None
+        if known is not None and plain_id(known.id) != plain_id(self._reader.topic_ids.get(topic.name, known.id)):
+            topic = PolicyTopic(f"{topic.name} (id {known.id})", 0, 0, {})  # another one has its name now
+        checks = check_stretches(topic, self._settings, self._name, partition, stretches, begin)
+        for check in checks:
+            self._report.policies.append(check)
+            if check.verdict == "contradicted":
+                at = check.policy - 1 if check.policy else None
+                decided = None if at is None else 0
+                where = (partition, check.start, decided, at)
+                finding = Finding("contradicted", topic.name, *where, None, None, str(check))
+                self._report.add(finding)
+        self._report.stretches += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
+        return unjudged
+
+    def watched(
+        self,
+        sent: SourceComparison,
+        rule: Rule,
+        partition: int,
+        baseline: Baseline,
+        given: Records,
+        output: Records,
+    ) -> tuple[Records, Records]:
+        """Have a partition's records seen by the comparison with a producer's files on their way.
+
+        That goes over all that the topics have: also over what the last run has seen, and what no worker has come to.
+        """
+        bounds, reader, stream = self._bounds, self._reader, self._stream
+        begin, settled = bounds.input_begins[partition], bounds.settled[partition]
+        unread = (settled if settled > begin else begin, bounds.input_ends[partition])
+        for start, end in ((begin, baseline.input_from), unread):
+            for _ in sent.watch_input(partition, reader.records(stream.input, partition, end, start), rule.judge):
+                pass
+        begin = bounds.output_begins[partition]
+        older = reader.records(stream.output, partition, baseline.output_from, begin)
+        for _ in sent.watch_output(partition, older):
+            pass
+        return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
+
+    def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
+        """Whether positions and output of a partition are in topics that were deleted and created again since.
+
+        Nothing can be compared then, and the partition has halted, or will.
+        """
+        ids, report, bounds = self._reader.topic_ids, self._report, self._bounds
+        parts = (("input", self._stream.input), ("output", self._stream.output))
+        for part, name in parts:
+            known = owner.topics.get(part) if owner is not None else None
+            if known is None or (known.name, plain_id(known.id)) == (name, plain_id(ids[name])):
+                continue
+            reason = (
+                f"its {part} was {known}, and is {name} (id {ids[name]}) now: what they hold cannot be compared. See "
+                "docs/reference/halted.md"
+            )
+            report.halted.append(Halted(partition, reason))
+            waiting = bounds.input_ends[partition] - bounds.input_begins[partition]
+            report.pending += max(0, waiting - max(0, bounds.input_ends[partition] - bounds.settled[partition]))
+            self._all_compared = False
+            return True
+        return False
+
+    def note_skipped(self, partition: int, expected: ExpectedPartition, settled: int) -> None:
+        """Say what was left out by decision."""
+        for skip, records in zip(expected.skips, expected.skipped, strict=True):
+            if skip.start < settled:
+                found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
+                self._report.skipped.append(found)
+
+    def end(
+        self, partition: int, expected: ExpectedPartition, letters_pending_from: int | None, lettered: list[int]
+    ) -> None:
+        """After a partition was compared: write down where the next run goes on in it."""
+        if self._writer is None:
+            return
+        bounds = self._bounds
+        ended = expected.settled_at(bounds.judged[partition], bounds.settled[partition], letters_pending_from)
+        self._writer.add(
+            partition,
+            input_from=ended,
+            output_from=max(expected.baseline.output_from, bounds.output_ends[partition]),
+            complete=expected.baseline.complete,
+            letters=[offset for offset in lettered if offset >= ended],
+            known=expected.known_at(ended),
+        )
+
+    def _note_what_waits(self, partition: int) -> None:
+        bounds, report = self._bounds, self._report
+        begin, settled, end = bounds.input_begins[partition], bounds.settled[partition], bounds.input_ends[partition]
+        report.pending += max(0, end - max(begin, settled))
+        if partition in bounds.uncommitted:
+            if end > begin:
+                report.never_judged.append(NeverJudged(partition, begin, end, deleted=False))
+        elif settled < begin:
+            report.never_judged.append(NeverJudged(partition, settled, begin, deleted=True))
+
+    def _refuse_shorter(self, topic: str, partition: int, ended: int, end: int) -> None:
+        if end < ended:
+            raise PositionLost(
+                f"{topic} partition {partition} ends at offset {end}, and the last run had come to {ended}: it has "
+                "lost its end. Look into it; to prove what is there now, delete the file of --state"
+            )
+
+    def _subject(self) -> Subject:
+        stream, ids = self._stream, self._reader.topic_ids
+        return Subject(
+            self._settings.app,
+            self._name,
+            str(stream.identity),
+            stream.sequence,
+            str(stream.sequence_form),
+            stream.input,
+            ids[stream.input],
+            stream.output,
+            ids[stream.output],
+            stream.dead_letters,
+            ids[stream.dead_letters],
+        )

@@ -1,0 +1,251 @@
+"""The file of `ratchet verify --state`: where a run ended, so that the next one goes on from there.
+
+Lines of JSON. The first says whose state it is; for each input partition follow one with its positions and one for each
+identity, `[name, last sequence, exact]`, the name's bytes as Latin-1; the last has a SHA-256 of all the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kafka_ratchet.app.verify.baseline import Baseline, Known
+from kafka_ratchet.errors import StateFileRefused
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+
+KIND = "ratchet verify state"
+VERSION = 1
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""No line that was written comes near it: six bytes for each one of an identity, and offsets of letters that wait."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whose proof it is. A state of another one is not continued."""
+
+    app: str
+    stream: str
+    identity: str
+    sequence: str
+    sequence_form: str
+    input: str
+    input_id: str
+    output: str
+    output_id: str
+    dead_letters: str
+    dead_letters_id: str
+
+    def refuse_another(self, path: Path, other: dict[str, Any]) -> None:
+        """Raises StateFileRefused, with both sides, where the file is of another one."""
+        for name, here in asdict(self).items():
+            if (there := other.get(name)) != here:
+                what = name.replace("_id", " topic id").replace("_", " ")
+                raise StateFileRefused(
+                    f"{path}: is the state of a proof of {what} {str(there)[:200]!r}, and this one is of {what} "
+                    f"{here!r}. Name the file that belongs to it; or delete this one, to begin where the topics begin"
+                )
+
+
+class SavedState:
+    """A file of an earlier run, read partition by partition in their order.
+
+    Raises:
+        StateFileRefused: it is damaged, or of another proof.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, subject: Subject) -> None:
+        self._path, self._file = path, file
+        self._check_sum()
+        header = self._object(self._line())
+        if header.get("kind") != KIND:
+            raise self._damaged("it is no state of ratchet verify")
+        if header.get("version") != VERSION:
+            raise StateFileRefused(
+                f"{path}: has the format {str(header.get('version'))[:40]}, and this Ratchet reads format {VERSION}. "
+                "Use the version that wrote it, or delete it, to prove from where the topics begin"
+            )
+        subject.refuse_another(path, header)
+        self.written_at = str(header.get("written_at"))[:40]
+        letters = header.get("dead_letters_from")
+        if not isinstance(letters, list):
+            raise self._damaged("it has no positions of the dead letters")
+        self.dead_letters_from = [self._number(offset) for offset in letters]
+        self._next = self._line()
+
+    @classmethod
+    def open(cls, path: Path, subject: Subject) -> SavedState | None:
+        """None where there is no such file yet."""
+        try:
+            with ExitStack() as opened:
+                saved = cls(path, opened.enter_context(path.open("rb")), subject)
+                opened.pop_all()
+                return saved
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateFileRefused(f"{path}: cannot be read: {error.strerror}") from None
+
+    def partition(self, number: int) -> Baseline | None:
+        """Where the last run ended in this partition; None: it did not have it yet. To be asked in rising order."""
+        if self._next is None:
+            return None
+        said = self._object(self._next)
+        if "sha256" in said:
+            return None
+        if said.get("partition") != number or not isinstance(said.get("complete"), bool):
+            raise self._damaged(f"what stands where partition {number} should be is not its positions")
+        letters = said.get("letters")
+        if not isinstance(letters, list):
+            raise self._damaged(f"partition {number} has no list of letters")
+        return Baseline(
+            self._number(said.get("input")),
+            self._number(said.get("output")),
+            dict(self._identities()),
+            said["complete"],
+            lettered=frozenset(self._number(offset) for offset in letters),
+        )
+
+    def refuse_more(self, count: int) -> None:
+        """After all partitions. Raises StateFileRefused where the file has further ones."""
+        if self._next is not None and "sha256" not in self._object(self._next):
+            raise self._damaged(f"it has more than the {count} partitions of the input")
+
+    def close(self) -> None:
+        """It is not read any more."""
+        self._file.close()
+
+    def _identities(self) -> Iterator[tuple[bytes, Known]]:
+        while (line := self._line()) is not None and line.startswith(b"["):
+            match self._parsed(line):
+                case [str(name), int(sequence), bool(exact)] if len(name) <= MAX_IDENTITY_BYTES:
+                    try:
+                        yield name.encode("latin-1"), Known(self._number(sequence), exact)
+                    except UnicodeEncodeError:
+                        raise self._damaged("an identity is not bytes") from None
+                case _:
+                    raise self._damaged(f"{line[:80]!r} is no identity with its last sequence")
+        self._next = line
+
+    def _check_sum(self) -> None:
+        digest, before = hashlib.sha256(), b""
+        while (line := self._line()) is not None:
+            digest.update(before)
+            before = line
+        if not before or self._object(before) != {"sha256": digest.hexdigest()}:
+            raise self._damaged("its last line is not the checksum of those before it")
+        self._file.seek(0)
+
+    def _line(self) -> bytes | None:
+        line = self._file.readline(MAX_LINE_BYTES)
+        if len(line) == MAX_LINE_BYTES:
+            raise self._damaged("it has a line that is too long")
+        return line or None
+
+    def _object(self, line: bytes | None) -> dict[str, Any]:
+        found = self._parsed(line or b"")
+        if not isinstance(found, dict):
+            raise self._damaged(f"{(line or b'')[:80]!r} is not what belongs there")
+        return found
+
+    def _parsed(self, line: bytes) -> Any:
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._damaged(f"{line[:80]!r} is not JSON") from None
+
+    def _number(self, found: object) -> int:
+        if type(found) is not int or not 0 <= found <= SEQUENCE_MAX:
+            raise self._damaged(f"{str(found)[:40]!r} is no offset and no sequence")
+        return found
+
+    def _damaged(self, what: str) -> StateFileRefused:
+        return StateFileRefused(
+            f"{self._path}: is damaged, or was not written by ratchet verify: {what}. Restore a copy of it; or "
+            "delete it, to prove from where the topics begin"
+        )
+
+
+class StateWriter:
+    """Writes the next state beside the file, and puts it in its place in one step.
+
+    Args:
+        path: the file; a link is followed.
+        subject: whose proof it is.
+        dead_letters_from: by partition of the dead-letter topic, where the next run goes on.
+
+    Raises:
+        StateFileRefused: nothing can be written there.
+    """
+
+    def __init__(self, path: Path, subject: Subject, dead_letters_from: dict[int, int]) -> None:
+        self._path = path.resolve()
+        if self._path.is_dir():
+            raise StateFileRefused(f"{path}: is a folder; name a file in it")
+        try:
+            descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name[:100]}.", dir=self._path.parent)
+        except OSError as error:
+            raise self._refusal(error) from None
+        self._temporary, self._file, self._digest = Path(name), os.fdopen(descriptor, "wb"), hashlib.sha256()
+        offsets = [dead_letters_from[partition] for partition in sorted(dead_letters_from)]
+        header = {"kind": KIND, "version": VERSION, "written_at": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._write({**header, **asdict(subject), "dead_letters_from": offsets})
+
+    def add(
+        self,
+        partition: int,
+        *,
+        input_from: int,
+        output_from: int,
+        complete: bool,
+        letters: Iterable[int],
+        known: Iterable[tuple[bytes, Known]],
+    ) -> None:
+        """Take the next partition: see `Baseline`."""
+        positions = {"input": input_from, "output": output_from, "complete": complete, "letters": sorted(letters)}
+        self._write({"partition": partition, **positions})
+        for identity, (sequence, exact) in known:
+            self._write([identity.decode("latin-1"), sequence, exact])
+
+    def finish(self) -> None:
+        """Put it in its place; it survives the machine.
+
+        Raises:
+            StateFileRefused: the disk is full, or whatever else the system says.
+        """
+        try:
+            self._file.write(json.dumps({"sha256": self._digest.hexdigest()}).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.replace(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise self._refusal(error) from None
+
+    def discard(self) -> None:
+        """Remove what was not put in its place."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def _write(self, said: object) -> None:
+        line = json.dumps(said, separators=(",", ":")).encode() + b"\n"
+        self._digest.update(line)
+        try:
+            self._file.write(line)
+        except OSError as error:
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: OSError) -> StateFileRefused:
+        return StateFileRefused(f"{self._path}: the state cannot be written there: {error.strerror}")

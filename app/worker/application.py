@@ -1,0 +1,329 @@
+"""The Faust app put together from the settings: streams, tables, lanes, agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faust
+from yarl import URL
+
+from kafka_ratchet.agents.deduplicate import register
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.inputs import EmptyInputs
+from kafka_ratchet.app.status.producers import list_producers
+from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, ProducersAnswer, TableStatus
+from kafka_ratchet.app.worker.claim_check import ClaimCheck
+from kafka_ratchet.app.worker.group_rules import refusal, rules_of
+from kafka_ratchet.app.worker.partition_watch import watch
+from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
+from kafka_ratchet.app.worker.topics import StreamTopics
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.assignment import Lanes, LaneTableManager
+from kafka_ratchet.transport.assignor import RuledAssignor
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.client.topic_id import TopicState
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.standby import Standby
+
+REQUEST_SLACK_S = 5.0
+"""By which a request may take longer than a rebalance, or its answer comes to nobody: the group then waits for a member
+that is not there, and so does everybody else. A rebalance itself need not wait for longer than a session: members hear
+of it with their next heartbeat, and lanes go on through it."""
+
+
+class Stream:
+    """One stream at work: its settings, its topics as found, its table."""
+
+    def __init__(self, name: str, settings: StreamSettings, topics: StreamTopics, folder: Path, memory: int) -> None:
+        self.name, self.settings, self.topics = name, settings, topics
+        source = SequenceSource.parse(settings.sequence)
+        self.first_header = source.name.encode() if source.kind == "header" else b""
+        self.second_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
+        self.read = reader_for(source, settings.sequence_form)
+        self.sequences = Sequences(
+            folder / name,
+            topics.changelog,
+            settings.identity,
+            topics.changelog_limit,
+            memory,
+            _bounds(name, settings, topics.partitions),
+        )
+
+    def lane(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        policies: PolicyFollower,
+        claims: ClaimCheck,
+        number: int,
+        deliver: Callable[[Delivery], Awaitable[None]],
+    ) -> Lane:
+        """The lane of one partition."""
+        spec = LaneSpec(
+            topic=self.settings.input,
+            partition=number,
+            output=self.settings.output,
+            dead_letters=self.settings.dead_letters,
+            group=settings.app,
+            transactional_id=transactional_id(settings.app, self.settings.input, number),
+            earlier_id=earlier_transactional_id(settings.app, self.settings.input, number),
+            app=settings.app,
+            stream=self.name,
+            rule=self.settings.rule,
+            policy_topic=policy_topic(settings.app),
+            claimed=self.topics.claimed,
+            first_header=self.first_header,
+            second_header=self.second_header,
+            compression=self.settings.compression,
+            commit_interval_ms=settings.commit_interval_ms,
+            records_per_transaction=settings.records_per_transaction,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            output_limit=self.topics.output_limit,
+            dead_letters_limit=self.topics.dead_letters_limit,
+            batch_most=settings.max_batch_mb << 20,
+        )
+        switch = StreamSwitch(policies, self.name)
+        permit = partial(claims.refuse, self.name, self.topics.changelog)
+        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit)
+
+    def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
+        """The standby of one partition."""
+        return Standby(cluster, self.sequences.partition(number), number, settings.max_batch_mb << 20)
+
+
+class Application:
+    """A worker's parts. `app` is the Faust app, for timers, agents and commands of one's own."""
+
+    def __init__(self, settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
+        """Nothing is started.
+
+        Args:
+            settings: the whole of them
+            bootstrap: host:port[,host:port]
+            topics: of each stream, as `kafka_ratchet.app.worker.topics.prepare` found them
+
+        Raises:
+            SettingsError: there is no stream, or a stream's extractor cannot be imported.
+        """
+        settings.require_streams()
+        self.settings = settings
+        # Faust makes its own folder but not those above it.
+        (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
+        options = client_options(bootstrap, settings.kafka)
+        self.cluster = Cluster(options)
+        self.app = _faust_app(settings, bootstrap, options)
+        folder = settings.state_folder / settings.app
+        memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
+        self.streams = {
+            name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
+        }
+        self.policies = PolicyFollower(self.cluster, settings)
+        self.claims = ClaimCheck(self.cluster, settings)
+        self.empty_inputs = EmptyInputs(
+            self.cluster,
+            {name: (stream.settings.input, stream.topics.partitions) for name, stream in self.streams.items()},
+        )
+        by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
+        self.lanes = Lanes(
+            self.app,
+            {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
+            {
+                changelog: partial(stream.lane, self.cluster, settings, self.policies, self.claims)
+                for changelog, stream in by_changelog.items()
+            },
+            {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
+            partial(refusal, bootstrap, settings),
+        )
+        for stream in self.streams.values():
+            channel = self.lanes.channels[stream.topics.changelog]
+            register(self.app, channel, stream.name, stream.sequences, stream.read, stream.topics.partitions)
+
+    async def start(self, url: str | None = None) -> None:
+        """Join the group; lanes start as partitions are assigned.
+
+        Args:
+            url: the worker's status address; Faust tells it to the group, where the page finds it
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer in time.
+        """
+        if url is not None:
+            self.app.conf.canonical_url = URL(url)
+        await self.cluster.start(self.settings.kafka_timeout_s)
+        self.policies.start()
+        self.lanes.start()
+        await self.app.start()
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Return when asked to, or when Faust has stopped by itself; whatever it crashed of is raised.
+
+        Raises:
+            PartitionsDiffer: an input was given more partitions.
+        """
+        inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
+        others = [
+            topic
+            for stream in self.streams.values()
+            for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
+        ]
+        growth = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), growth]
+        beside = [
+            asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
+            asyncio.create_task(self.claims.watch(self.lanes.running.values)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if growth.done():
+                growth.result()
+        finally:
+            for wait in (*waits, *beside):
+                wait.cancel()
+            await asyncio.gather(*waits, *beside, return_exceptions=True)
+        if self.app.crashed:
+            raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
+
+    def _tell_lanes(self, topics: Mapping[str, TopicState]) -> None:
+        for lane in self.lanes.running.values():
+            lane.look_at(topics)
+
+    async def stop(self) -> None:
+        """Commit and end every lane, then leave the group."""
+        await self.lanes.stop()
+        await self.app.stop()
+        await self.policies.stop()
+        await self.cluster.close()
+
+    # What the status address asks (kafka_ratchet.app.status.server.StatusProvider):
+
+    def tables(self) -> list[TableStatus]:
+        """The partitions of every stream whose lanes run here."""
+        return [
+            TableStatus(
+                stream=stream.name,
+                input=stream.settings.input,
+                output=stream.settings.output,
+                dead_letters=stream.settings.dead_letters,
+                changelog=stream.topics.changelog,
+                identity=str(stream.settings.identity),
+                partitions=[
+                    _partition_status(lane)
+                    for (changelog, _), lane in sorted(self.lanes.running.items())
+                    if changelog == stream.topics.changelog
+                ],
+                deduplicate=self.policies.policies.effective(stream.name).deduplicate,
+                origin=str(self.policies.policies.effective(stream.name).origin),
+                problem=self.empty_inputs.problem(stream.name),
+                standbys=[
+                    number
+                    for changelog, number in sorted(self.lanes.standing_by)
+                    if changelog == stream.topics.changelog
+                ],
+            )
+            for stream in self.streams.values()
+        ]
+
+    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
+        """The partitions here that know the identity."""
+        if stream not in self.streams:
+            return []
+        changelog = self.streams[stream].topics.changelog
+        return [
+            IdentityStatus(number, _known(last.persisted), _known(last.pushed))
+            for number, last in sorted(self.streams[stream].sequences.last(identity).items())
+            if (changelog, number) in self.lanes.running
+        ]
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        """The producers that these partitions know, at most limit of them, from behind a name on."""
+        return list_producers(self.streams[stream].sequences, asked, after, limit)
+
+
+def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
+    """What one partition may keep; None where a stream keeps all."""
+    if not settings.is_bounded:
+        return None
+    most = settings.max_identities
+    if most is not None and most < partitions:
+        raise SettingsError(
+            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions, each of which has an even "
+            f"share. Write {partitions} or more"
+        )
+    return Bounds(None if most is None else most // partitions, settings.inactive_after_s)
+
+
+def _known(sequence: int) -> int | None:
+    return sequence if sequence >= 0 else None
+
+
+def _partition_status(lane: Lane) -> PartitionStatus:
+    partition: Any = lane.state
+    progress = partition.progress
+    stretch = partition.stretches.last
+    return PartitionStatus(
+        partition=lane.spec.partition,
+        state=str(lane.status.state),
+        keys=len(partition),
+        input_position=lane.status.position,
+        input_end=lane.status.end,
+        changelog_position=partition.position,
+        fresh=progress.fresh if progress else 0,
+        duplicate=progress.duplicate if progress else 0,
+        invalid=progress.invalid if progress else 0,
+        error=lane.status.error,
+        unjudged=partition.stretches.unjudged,
+        deduplicate=stretch.deduplicate if stretch else True,
+        since=stretch.start if stretch else None,
+        evicted_inactive=partition.evicted.inactive,
+        evicted_displaced=partition.evicted.displaced,
+        jumps=partition.jumps.total,
+        recent=partition.recent.share(),
+        restarts=lane.status.restarts,
+    )
+
+
+def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any]) -> Any:
+    session_s = settings.session_timeout_ms / 1000
+    return faust.App(
+        settings.app,
+        broker=[f"kafka://{server}" for server in bootstrap.split(",")],
+        broker_credentials=_credentials(options),
+        broker_client_id=options.get("client_id", "ratchet"),
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=session_s / 5,
+        broker_request_timeout=session_s + REQUEST_SLACK_S,
+        broker_rebalance_timeout=session_s,
+        TableManager=LaneTableManager,
+        PartitionAssignor=RuledAssignor.of(rules_of(settings)),
+        datadir=str(settings.state_folder / settings.app / "faust"),
+        table_standby_replicas=settings.num_standby_replicas,
+        topic_disable_leader=True,
+        topic_allow_declare=False,  # kafka_ratchet.app.worker.topics has made them
+        web_enabled=False,  # Faust's own endpoints are open to everyone
+        web_host=settings.web.host,
+        autodiscover=False,
+    )
+
+
+def _credentials(options: dict[str, Any]) -> Any:
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    if protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=options.get("sasl_plain_username"),
+            password=options.get("sasl_plain_password"),
+            mechanism=options.get("sasl_mechanism", "PLAIN"),
+            ssl_context=options.get("ssl_context"),
+        )
+    return faust.SSLCredentials(context=options["ssl_context"]) if protocol == "SSL" else None

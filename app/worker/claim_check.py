@@ -1,0 +1,117 @@
+"""Whether a worker that runs may still write what it claimed when it started.
+
+A worker claims its topics before it joins its group, and `ratchet resume --adopt` looks for members of the other
+application's group. A worker that is just starting is not a member yet: it has read the claims of before, and the
+command does not see it. So each lane reads the claims once more before it goes on. A lane runs only in a worker that
+has joined: either the lane reads the new claim, or the command finds its worker in the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from kafka_ratchet.app.names import OWNERS_TOPIC
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.worker.claims import Claim, take_claim, taken
+from kafka_ratchet.errors import RatchetError, TopicTaken
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ratchet.transport.lane import Lane
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+"""How often the end of the claims is asked for, one small request; they are read only where it has moved."""
+CONNECTION: Final = "claims"
+
+
+class _Claims:
+    """The claims of one reading, by topic. A `kafka_ratchet.transport.ChangelogReader`."""
+
+    def __init__(self, position: int) -> None:
+        self.changelog, self.position = OWNERS_TOPIC, position
+        self.by_topic: dict[str, Claim] = {}
+        self.owner = self.sighting = None
+
+    def apply(self, batch: RecordBatch) -> None:
+        for index in range(batch.count):
+            take_claim(self.by_topic, batch.key(index), batch.value(index), int(batch.offsets[index]))
+        self.position = batch.next
+
+    def discard(self) -> None:
+        """There is no store."""
+
+    def restoring(self) -> None:
+        """A replay to the end begins: nothing to note."""
+
+    def restored(self) -> bool:
+        return True
+
+
+class ClaimCheck:
+    """The claims as a running worker sees them, one for all of its lanes."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        """Nothing is read yet."""
+        self._cluster, self._settings = cluster, settings
+        self._reading = asyncio.Lock()
+        self._claims: dict[str, Claim] = {}
+        self._began = float("-inf")
+        """When the last reading began, by the monotonic clock."""
+
+    async def refuse(self, stream: str, changelog: str) -> None:
+        """Return if nobody else has claimed what a stream writes, by claims that are read after this was called.
+
+        Raises:
+            TopicTaken: somebody has.
+            TopicReplaced: there is no topic of claims any more.
+            TopicError: it cannot be read.
+        """
+        asked = time.monotonic()
+        async with self._reading:
+            if self._began < asked:  # lanes that start together share one reading
+                began = time.monotonic()
+                self._claims = await self._read()
+                self._began = began
+        app = self._settings.app
+        for topic in (self._settings.streams[stream].output, changelog):
+            known = self._claims.get(topic)
+            if known is not None and not known.is_of(app, stream):
+                raise taken(topic, known, app, stream)
+
+    async def _read(self) -> dict[str, Claim]:
+        await self._cluster.found([OWNERS_TOPIC])  # of one that is gone there would never be an offset
+        claims = _Claims(await self._cluster.offset(OWNERS_TOPIC, 0, EARLIEST, CONNECTION))
+        await Changelog(self._cluster, claims, 0, CONNECTION).restore()
+        return claims.by_topic
+
+    async def watch(self, lanes: Callable[[], Iterable[Lane]]) -> None:
+        """Halt lanes of the worker whose topics somebody else claims while they run; never returns.
+
+        `--adopt` ends with an error where it finds a worker in the other group after it has written its claim, and the
+        claim stands: from then on that worker is the one that may not write.
+        """
+        seen: int | None = None
+        while True:
+            try:
+                end = await self._cluster.offset(OWNERS_TOPIC, 0, LATEST, CONNECTION)
+                if end != seen:
+                    await asyncio.gather(*map(self._look, lanes()))
+                seen = end
+            except RatchetError as error:
+                log.warning("the claims cannot be read; trying again", topic=OWNERS_TOPIC, reason=str(error))
+            except Exception:
+                log.exception("looking at the claims failed; trying again")
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look(self, lane: Lane) -> None:
+        try:
+            await self.refuse(lane.spec.stream, lane.state.changelog)
+        except TopicTaken as error:
+            lane.halt(error)

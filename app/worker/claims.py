@@ -1,0 +1,198 @@
+"""Who writes which topic: one writer for each output and each changelog, on one Kafka.
+
+Two applications that write to one output double every event, and neither can see it. An application that was renamed
+begins anew over topics that are full of what it wrote under its old name. So each claims what it writes in a topic that
+all of them share, before it writes anything:
+
+    ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `Claim`
+
+A claim is made in a transaction of one transactional id for all (`CLAIMING`): of two that claim at the same time, one
+is fenced, and reads again what the other has claimed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from kafka_ratchet.app.names import OWNERS_TOPIC
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import BrokerUnavailable, TopicError, TopicTaken
+from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
+
+log = structlog.get_logger(__name__)
+
+CLAIMING: Final = f"{OWNERS_TOPIC}/claims"
+TRANSACTION_S: Final = 30.0
+OUTPUT, CHANGELOG = "output", "changelog"
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who writes a topic.
+
+    app, stream: names; part: "output" or "changelog"; id: of the topic, as Kafka's tools print it;
+    at: ISO 8601, UTC; by, reason: of the person who decided it, where one did
+    """
+
+    app: str
+    stream: str
+    part: str
+    id: str
+    at: str = ""
+    by: str = ""
+    reason: str = ""
+
+    def is_of(self, app: str, stream: str) -> bool:
+        """Whether it is this stream's."""
+        return (self.app, self.stream) == (app, stream)
+
+    def __str__(self) -> str:
+        return f"application {self.app!r}, stream {self.stream!r}, as its {self.part}"
+
+
+Claims = Mapping[str, Claim]
+
+
+def now() -> str:
+    """ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def this_user() -> str:
+    """user@machine, for the record of what a person has decided."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for this number in the system's list of users
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
+    """All claims, by topic; none where nobody has ever claimed anything.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+        TopicError: this user may not read them.
+    """
+    options = {"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka}
+    consumer = Consumer(
+        {
+            **options,
+            "group.id": "ratchet-owners-reader",  # required by the client; no group is joined, nothing committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    claims: dict[str, Claim] = {}
+    heard_at = time.monotonic()
+    try:
+        if OWNERS_TOPIC not in consumer.list_topics(timeout=settings.kafka_timeout_s).topics:
+            return {}
+        consumer.assign([TopicPartition(OWNERS_TOPIC, 0, OFFSET_BEGINNING)])
+        while True:
+            for message in consumer.consume(10_000, 0.2):
+                error = message.error()
+                if error is None:
+                    heard_at = time.monotonic()
+                    take_claim(claims, message.key(), message.value(), message.offset() or 0)
+                elif error.code() == END_OF_PARTITION:
+                    return claims
+                elif error.code() not in PASSING:
+                    raise TopicError(f"{OWNERS_TOPIC} cannot be read: {explained(error)}")
+            if time.monotonic() - heard_at > settings.kafka_timeout_s:
+                raise BrokerUnavailable(f"{OWNERS_TOPIC}: Kafka sent nothing for {settings.kafka_timeout_s:g} s")
+    except KafkaException as failure:
+        raise BrokerUnavailable(f"{OWNERS_TOPIC} cannot be read: {explained(failure.args[0])}") from failure
+    finally:
+        consumer.close()
+
+
+def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None, offset: int) -> None:
+    """Take over one record of the topic.
+
+    Raises:
+        TopicError: it is not a claim that this version can read.
+    """
+    try:
+        topic = (key or b"").decode()
+        if value is None:
+            claims.pop(topic, None)
+        else:
+            claims[topic] = msgspec.json.decode(value, type=Claim)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # Not ignored: a claim that cannot be read may be somebody's.
+        raise TopicError(
+            f"{OWNERS_TOPIC}, offset {offset}: not a claim that this Ratchet can read ({error}). Is another program, "
+            "or a newer Ratchet, writing to it?"
+        ) from None
+
+
+def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]) -> dict[str, Claim]:
+    """Make claims, unless they are made already.
+
+    Args:
+        settings: of the application that claims.
+        bootstrap: host:port[,host:port]
+        decide: from all claims to those to be made, by topic; raises what is to be refused. May be called again.
+
+    Returns:
+        all claims, these included
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+        TopicTaken: whatever `decide` raises.
+    """
+    deadline = time.monotonic() + settings.kafka_timeout_s
+    claims = read_claims(settings, bootstrap)
+    if not decide(claims):
+        return claims
+    while True:
+        producer = Producer(
+            {
+                "log_level": 2,
+                **settings.kafka,
+                "bootstrap.servers": bootstrap,
+                "transactional.id": CLAIMING,
+                "transaction.timeout.ms": int(TRANSACTION_S * 1000),
+                "linger.ms": 0,
+            }
+        )
+        try:
+            producer.init_transactions(TRANSACTION_S)
+            claims = read_claims(settings, bootstrap)  # nobody else can claim from here on without fencing this
+            made = decide(claims)
+            if not made:
+                return claims
+            producer.begin_transaction()
+            for topic, one in made.items():
+                producer.produce(OWNERS_TOPIC, msgspec.json.encode(one), topic.encode(), 0)
+            producer.commit_transaction(TRANSACTION_S)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or time.monotonic() > deadline:
+                raise BrokerUnavailable(f"{OWNERS_TOPIC}: a claim cannot be written: {explained(error)}") from failure
+            time.sleep(0.2)  # fenced by another that claims, or Kafka is away for a moment
+            continue
+        for topic, one in made.items():
+            log.info("topic claimed", topic=topic, app=one.app, stream=one.stream, part=one.part)
+        return {**claims, **made}
+
+
+def taken(topic: str, by: Claim, app: str, stream: str) -> TopicTaken:
+    """The error for a topic that somebody else writes."""
+    return TopicTaken(
+        f"{topic}: is written by {by}; application {app!r}, stream {stream!r} would be a second writer, and events "
+        "would count twice. If the application or the stream was renamed, put the old name back. To take the topic "
+        f"over for good, stop the other one and run `ratchet resume --stream {stream} --adopt --from latest "
+        "--reason TEXT --execute`"
+    )

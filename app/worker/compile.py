@@ -1,0 +1,44 @@
+"""Compile the kernels once, so that no worker has to while its partitions wait."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.tables.activity import Tally
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, SequenceSource
+from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward
+from kafka_ratchet.transport.batch.record_batch import read_chunk
+
+
+def compile_kernels() -> None:
+    """Take one small batch all the way through. Numba keeps the result beside the source or in the user's cache."""
+    headers = (SEQUENCE_HEADER.encode(), PRODUCER_HEADER.encode())
+    room = np.empty(256, np.uint8)
+    end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])
+    chunk = EncodedBatch.finish(room[:end], count).seal(1, 0, 0)
+    batch = read_chunk("compile", 0, 0, bytes(chunk), [], first_header=headers[0], second_header=headers[1])
+    sequences, reasons = reader_for(SequenceSource("header", SEQUENCE_HEADER))(batch)
+    table = LastSequences()
+    table.absent(batch, 2, 1024)
+    table.judge(batch, 2, 1024, sequences, reasons)
+    sequences[:], reasons[:] = 1, 0
+    Tally(records.KEY).add(batch, table.judge(batch, 1, 1024, sequences, reasons))
+    table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
+    table.roll_back()
+    table.settle()
+    list(table.unsaved_entries())
+    table.load(batch, saved=True)
+    table.get(b"a")
+    table.grow(1 << 14)
+    table.pack()
+    timed = LastSequences(timed=True)
+    for _ in range(2):
+        timed.judge(batch, 1, 1024, sequences, reasons)
+        timed.quiet(1, 0, 1)
+    list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))

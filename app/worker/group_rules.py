@@ -1,0 +1,59 @@
+"""What all workers of a group have to agree on, and what a worker is told that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.group import Group, describe_group
+from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.transport.assignor import protocol_of
+
+SHARED: Final = ("input", "output", "dead_letters", "identity", "sequence", "sequence_form")
+"""Of a stream. With another one of these a worker would judge, or place, the same records differently."""
+EARLIER: Final = "faust"
+"""The group protocol of earlier versions, which said nothing of rules."""
+SHOWN: Final = 200
+"""Characters of another member's value in a sentence: whoever may join the group may write anything there."""
+
+
+def rules_of(settings: Settings) -> dict[str, str]:
+    """Settings that all members of the group share, by name."""
+    return {
+        f"streams.{name}.{field}": str(getattr(stream, field))
+        for name, stream in sorted(settings.streams.items())
+        for field in SHARED
+    }
+
+
+async def refusal(bootstrap: str, settings: Settings) -> str:
+    """Why the group does not take a worker with these settings, and what to do."""
+    try:
+        group = await describe_group(bootstrap, settings)
+    except BrokerUnavailable as error:
+        return f"its members go by other settings than this worker, and cannot be asked which: {error}"
+    return why(rules_of(settings), group)
+
+
+def why(ours: Mapping[str, str], group: Group) -> str:
+    """The same, of a group as Kafka describes it."""
+    way = (
+        "This worker reads and writes nothing meanwhile. Give it the settings of the others; or, where theirs are to "
+        "change, stop them all: this one joins when the last has left"
+    )
+    if group.protocol == EARLIER:
+        return f"its {group.members} members run an earlier version of Ratchet, which does not say by what rules. {way}"
+    theirs = next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
+    if theirs is None:
+        return f"its members go by other settings than this worker. {way}"
+    differences = [
+        f"{name} is {_shown(theirs.get(name))} there and {_shown(ours.get(name))} here"
+        for name in sorted(theirs.keys() | ours.keys())
+        if theirs.get(name) != ours.get(name)
+    ]
+    return f"its members go by other settings: {'; '.join(differences) or 'none of them now'}. {way}"
+
+
+def _shown(value: str | None) -> str:
+    return "not there" if value is None else repr(value[:SHOWN])

@@ -1,0 +1,212 @@
+"""Which changelog is a stream's, and whether the stream may write to its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.names import changelog_name, earlier_changelog_name
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.worker.claims import CHANGELOG, OUTPUT, Claim, Claims, claim, now, read_claims, taken
+from kafka_ratchet.errors import BrokerUnavailable, TopicMissing, TopicTaken
+from kafka_ratchet.producers import describe_topic, explained
+from kafka_ratchet.transport.transactions.requests import is_ours
+
+ASK_S: Final = 30.0
+FOR_URLS: Final = str.maketrans("+/", "-_", "=")
+"""librdkafka prints an id in the common base64; Kafka's tools, and Ratchet, in the one for URLs."""
+
+
+class StreamOwnership:
+    """What Kafka knows of one stream before its worker begins: claims, topics that are there, what it has committed."""
+
+    def __init__(self, settings: Settings, bootstrap: str, name: str, found: Mapping[str, int]) -> None:
+        """Reads the claims.
+
+        Args:
+            settings: the whole of them
+            bootstrap: host:port[,host:port]
+            name: of the stream
+            found: partitions of those of its topics that exist, by topic; see `names_of`
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+        """
+        self._settings, self._bootstrap, self._name, self._found = settings, bootstrap, name, found
+        self._stream: StreamSettings = settings.streams[name]
+        self._claims: Claims = read_claims(settings, bootstrap)
+
+    def changelog(self, *, adopt: bool = False) -> str:
+        """The name of the stream's changelog topic, which may not exist yet.
+
+        One of the earlier form is this stream's if it has claimed it, or if nobody has and the group has committed
+        offsets of the input together with it. Then it goes on to be used.
+
+        Args:
+            adopt: a person says that one of the earlier form which nobody has claimed is this stream's
+
+        Raises:
+            TopicTaken: there is one of the earlier form, and nothing tells whose it is.
+        """
+        app, name = self._settings.app, self._name
+        present, earlier = changelog_name(app, name), earlier_changelog_name(app, name)
+        by = self._claims.get(earlier)
+        if present in self._found or earlier not in self._found or (by and not by.is_of(app, name)):
+            return present
+        if by is not None or adopt or self._has_committed():
+            return earlier
+        if not self._has_records(earlier):
+            return present
+        raise TopicTaken(
+            f"{earlier}: was written by an earlier Ratchet, and by its name it could be another application's. The "
+            f"group {app!r} has no offsets of {self._stream.input} that were committed with it. If it is this "
+            f"stream's (Kafka forgets the offsets of idle groups), run `ratchet resume --stream {name} --adopt "
+            "--reason TEXT --execute`; if it is not, rename the stream"
+        )
+
+    def check(self, changelog: str) -> None:
+        """Refuse topics that are used for something else.
+
+        Raises:
+            TopicMissing: there is no input, and the changelog knows of one.
+            TopicTaken: the output, the dead letters or the input are somebody's changelog, or somebody else's output.
+        """
+        stream, app, name = self._stream, self._settings.app, self._name
+        if stream.input not in self._found and self._has_records(changelog):
+            raise TopicMissing(
+                f"stream {name}: there is no topic {stream.input!r}, and the changelog {changelog} knows of one. It "
+                "is not made anew, for what producers have sent to it would be lost without a word. Bring it back; or "
+                f"create it, start the worker, and decide with `ratchet resume --stream {name}`"
+            )
+        for topic in (stream.input, stream.output, stream.dead_letters):
+            by = self._claims.get(topic)
+            if by is not None and (by.part == CHANGELOG or (topic == stream.dead_letters and not by.is_of(app, name))):
+                raise TopicTaken(f"stream {name}: {topic!r} is written by {by}. Name another topic in the settings")
+
+    def others(self, changelog: str) -> set[str]:
+        """Applications that have claimed the output or the changelog for another stream; this one may be among them."""
+        known = (self._claims.get(topic) for topic in (self._stream.output, changelog))
+        return {each.app for each in known if each is not None and not each.is_of(self._settings.app, self._name)}
+
+    def refuse_others(self, changelog: str) -> None:
+        """Refuse what another application or stream has claimed.
+
+        Raises:
+            TopicTaken: the output or the changelog.
+        """
+        for topic in (self._stream.output, changelog):
+            known = self._claims.get(topic)
+            if known is not None and not known.is_of(self._settings.app, self._name):
+                raise taken(topic, known, self._settings.app, self._name)
+
+    def is_stale(self, changelog: str) -> bool:
+        """Whether a claim is of a topic that is gone, or there is none yet."""
+        topics = (self._stream.output, changelog)
+        return any(topic not in self._claims or self._claims[topic].id != self._id_of(topic) for topic in topics)
+
+    def claim(self, changelog: str, by: str = "", reason: str = "") -> dict[str, str]:
+        """Claim output and changelog; both exist by now.
+
+        Args:
+            changelog: as `changelog` said
+            by: who has decided that they are this stream's, whoever claims them; "" where nobody has
+            reason: of that
+
+        Returns:
+            by topic, the id that it had when it was claimed, as Kafka's tools print it
+
+        Raises:
+            TopicTaken: somebody else writes the output.
+            BrokerUnavailable: Kafka did not answer.
+        """
+        wanted = {self._stream.output: OUTPUT, changelog: CHANGELOG}
+        ids = {topic: self._id_of(topic) for topic in wanted}
+
+        def decide(claims: Claims) -> dict[str, Claim]:
+            return {
+                topic: Claim(self._settings.app, self._name, part, ids[topic], now(), by, reason)
+                for topic, part in wanted.items()
+                if by or self._is_to_be_claimed(topic, part, ids[topic], claims.get(topic), changelog)
+            }
+
+        claims = claim(self._settings, self._bootstrap, decide)
+        return {topic: claims[topic].id for topic in wanted}
+
+    def _is_to_be_claimed(self, topic: str, part: str, topic_id: str, known: Claim | None, changelog: str) -> bool:
+        app, name = self._settings.app, self._name
+        if known is not None and known.is_of(app, name) and known.part == part:
+            return False  # also where the topic is another one now: its lanes say so and halt
+        is_new = not self._has_records(topic)
+        if known is not None and not (is_new and known.id != topic_id):
+            raise taken(topic, known, app, name)
+        if part == OUTPUT and known is None and not (is_new or self._has_committed() or self._has_records(changelog)):
+            raise TopicTaken(
+                f"{topic}: has records, and stream {name!r} of application {app!r} has never committed anything: "
+                "somebody else wrote them, and events may count twice. If the application or the stream was renamed, "
+                f"put the old name back. If they are meant to be there, run `ratchet resume --stream {name} --adopt "
+                "--from earliest|latest|OFFSET --reason TEXT --execute`"
+            )
+        return True
+
+    def _id_of(self, topic: str) -> str:
+        admin = AdminClient({"log_level": 2, **self._settings.kafka, "bootstrap.servers": self._bootstrap})
+        found = describe_topic(admin, topic, timeout_s=self._settings.kafka_timeout_s, say=lambda _: None)
+        if found is None:
+            raise TopicMissing(f"{topic}: was here a moment ago and is gone. Has somebody deleted it?")
+        return found.id.translate(FOR_URLS)
+
+    def _has_records(self, topic: str) -> bool:
+        """Whether anything was ever written to it."""
+        partitions = self._found.get(topic, 0)
+        consumer = self._consumer()
+        try:
+            return any(
+                consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=ASK_S)[1] > 0
+                for number in range(partitions)
+            )
+        except KafkaException as failure:
+            raise BrokerUnavailable(f"{topic}: its end cannot be read: {explained(failure.args[0])}") from failure
+        finally:
+            consumer.close()
+
+    def _has_committed(self) -> bool:
+        """Whether the group has committed offsets of the input in a lane's transaction."""
+        topic = self._stream.input
+        asked = [TopicPartition(topic, number) for number in range(self._found.get(topic, 0))]
+        if not asked:
+            return False
+        consumer = self._consumer()
+        try:
+            return any(is_ours(found.metadata or "") for found in consumer.committed(asked, timeout=ASK_S))
+        except KafkaException as failure:
+            raise BrokerUnavailable(
+                f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
+            ) from failure
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        options = {"log_level": 2, **self._settings.kafka, "bootstrap.servers": self._bootstrap}
+        return Consumer({**options, "group.id": self._settings.app, "enable.auto.commit": False})
+
+
+def names_of(settings: Settings, name: str) -> list[str]:
+    """Every topic name that can belong to a stream."""
+    stream, app = settings.streams[name], settings.app
+    return [
+        stream.input,
+        stream.output,
+        stream.dead_letters,
+        changelog_name(app, name),
+        earlier_changelog_name(app, name),
+    ]
+
+
+def known_changelog(app: str, stream: str, topics: Iterable[str]) -> str:
+    """The changelog's name for those who only look. topics: those that exist."""
+    there = set(topics)
+    present, earlier = changelog_name(app, stream), earlier_changelog_name(app, stream)
+    return earlier if earlier in there and present not in there else present

@@ -1,0 +1,331 @@
+"""Deduplication on or off, per stream and for all: where it is said, who wins, and how workers hear of it.
+
+Four places may say it, the first that does wins (docs/decisions/0010-the-switch.md):
+
+    stream policy     live, in the policy topic          ratchet policy set off --stream NAME
+    stream setting    streams.NAME.deduplicate           read when the worker starts
+    global policy     live                               ratchet policy set off --global
+    global setting    deduplicate
+
+and where none does it is on. The topic is compacted and has one partition. Keys are `["global"]` and
+`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from kafka_ratchet.app.names import policy_topic
+from kafka_ratchet.app.settings import STREAM_NAME, Settings
+from kafka_ratchet.errors import (
+    Aborted,
+    LogTruncated,
+    PolicyLost,
+    PositionLost,
+    RatchetError,
+    TopicReplaced,
+    TransportError,
+)
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ratchet.transport.policy import Policy
+
+log = structlog.get_logger(__name__)
+
+MAX_KEY_BYTES: Final = 256
+"""Far more than the longest stream name takes; longer keys are nobody's."""
+MAX_VALUE_BYTES: Final = 1024
+PAUSE_S: Final = 5.0
+"""Before the policy topic is tried again that could not be read."""
+SHOWN: Final = 60
+"""Bytes of a foreign key that the log shows."""
+
+
+class Origin(StrEnum):
+    """Who decided, the most specific first."""
+
+    STREAM_POLICY = "stream policy"
+    STREAM_SETTING = "stream setting"
+    GLOBAL_POLICY = "global policy"
+    GLOBAL_SETTING = "global setting"
+    DEFAULT = "default"
+
+
+class Effective(NamedTuple):
+    """What holds for a stream, and who decided it."""
+
+    deduplicate: bool
+    origin: Origin
+
+
+class Said(NamedTuple):
+    """The newest record of the policy topic for a stream or for all: None where it unsets."""
+
+    deduplicate: bool | None
+    next: int
+    """Offset behind the record."""
+
+
+NOTHING: Final = Said(None, 0)
+
+
+def policy_key(stream: str | None) -> bytes:
+    """Key of the records for a stream; None: for all."""
+    return json.dumps(["global"] if stream is None else ["stream", stream], separators=(",", ":")).encode()
+
+
+def policy_value(deduplicate: bool) -> bytes:
+    """Value of a record that sets the policy."""
+    return json.dumps({"deduplicate": deduplicate}, separators=(",", ":")).encode()
+
+
+class Policies:
+    """What the policy topic says, as far as it was read. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is read yet."""
+        self.settings = settings
+        self.changelog = policy_topic(settings.app)
+        self.position = 0
+        self.said: dict[str | None, Said] = {}
+        """By stream; None: for all."""
+
+    def effective(self, stream: str) -> Effective:
+        """What holds for a stream of the settings."""
+        settings = self.settings
+        candidates = (
+            (self.said.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
+            (settings.streams[stream].deduplicate, Origin.STREAM_SETTING),
+            (self.said.get(None, NOTHING).deduplicate, Origin.GLOBAL_POLICY),
+            (settings.deduplicate, Origin.GLOBAL_SETTING),
+        )
+        for deduplicate, origin in candidates:
+            if deduplicate is not None:
+                return Effective(deduplicate, origin)
+        return Effective(True, Origin.DEFAULT)
+
+    def policy(self, stream: str) -> Policy:
+        """The same for a lane. Its position counts only records that can concern the stream."""
+        position = max(self.said.get(key, NOTHING).next for key in (None, stream))
+        return Policy(self.effective(stream).deduplicate, position)
+
+    def apply(self, batch: RecordBatch) -> None:
+        """Take over records of the policy topic. They are strangers' until they prove to be policies."""
+        for index in range(batch.count):
+            self._take(batch.key(index), batch.value(index), int(batch.offsets[index]))
+        self.position = batch.next
+
+    def _take(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        try:
+            stream = _stream_of(key)
+        except ValueError as error:
+            shown = None if key is None else repr(key[:SHOWN])
+            log.warning("not a policy; ignored", topic=self.changelog, offset=offset, key=shown, reason=str(error))
+            return
+        deduplicate = None
+        if value is not None:
+            try:
+                deduplicate = _deduplicate_of(value)
+            except ValueError as error:
+                # Not ignored: compaction removes the policy that it follows, and then workers would differ by when they
+                # have read the topic.
+                log.warning("unreadable policy; unset", topic=self.changelog, offset=offset, reason=str(error))
+        self.said[stream] = Said(deduplicate, offset + 1)
+        if stream is not None and stream not in self.settings.streams:
+            log.info("policy of a stream that these settings do not have", stream=stream, offset=offset)
+        else:
+            now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
+            log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
+
+    @property
+    def owner(self) -> None:
+        """A policy topic has no such entry: each lane's changelog names it."""
+
+    @property
+    def sighting(self) -> None:
+        """It is read from its beginning at every start."""
+
+    def discard(self) -> None:
+        """There is no store."""
+
+    def restoring(self) -> None:
+        """A replay to the end begins: nothing to note."""
+
+    def restored(self) -> bool:
+        """It is done; what was known before can be too old for nothing."""
+        return True
+
+
+def _stream_of(key: bytes | None) -> str | None:
+    if key is None or len(key) > MAX_KEY_BYTES:
+        raise ValueError(f"a key of {0 if key is None else len(key)} bytes")
+    parts = _parsed(key)
+    if parts == ["global"]:
+        return None
+    if isinstance(parts, list) and len(parts) == 2 and parts[0] == "stream" and isinstance(parts[1], str):
+        if not STREAM_NAME.fullmatch(parts[1]):
+            raise ValueError("no stream can have that name")
+        return parts[1]
+    raise ValueError('the key must be ["global"] or ["stream", NAME]')
+
+
+def _deduplicate_of(value: bytes) -> bool:
+    if len(value) > MAX_VALUE_BYTES:
+        raise ValueError(f"a value of {len(value)} bytes")
+    found = _parsed(value)
+    deduplicate = found.get("deduplicate") if isinstance(found, dict) and len(found) == 1 else None
+    if not isinstance(deduplicate, bool):
+        raise ValueError('the value must be {"deduplicate": true} or {"deduplicate": false}')
+    return deduplicate
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {type(error).__name__}") from None
+
+
+class StreamSwitch:
+    """The switch of one lane: a `kafka_ratchet.transport.Switch`."""
+
+    def __init__(self, follower: PolicyFollower, stream: str) -> None:
+        self._follower, self._stream = follower, stream
+        self._reading = 0
+        """Of the topic, as numbered by the follower: the one that the lane has waited for."""
+
+    @property
+    def policy(self) -> Policy:
+        """As of now.
+
+        Raises:
+            Aborted: the topic is being read anew, or was since `known_to`: the lane starts again and waits for it.
+        """
+        return self._follower.policy(self._stream, self._reading)
+
+    async def known_to(self, position: int) -> None:
+        """See `PolicyFollower.known_to`."""
+        self._reading = await self._follower.known_to(position)
+
+
+class PolicyFollower:
+    """Reads the policy topic to its end, and then what comes; one per worker.
+
+    Where the topic turns out to be another one, or to have lost records, it is read anew from its beginning. Nobody is
+    told a policy meanwhile: what was read before may not hold any more, and a part of the topic is not what it says.
+    """
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        """Nothing is started."""
+        self.policies = Policies(settings)
+        """Of the last reading that came to the end of the topic."""
+        self._cluster, self._settings = cluster, settings
+        self._connection = ("policy", self.policies.changelog)
+        self._changelog = Changelog(cluster, self.policies, 0, self._connection)
+        self._complete = False
+        self._reading = 1
+        """Number of the reading that is under way or complete. It rises when the topic has to be read anew."""
+        self._error: RatchetError | None = None
+        self._read = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"policies of {self.policies.changelog}")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def policy(self, stream: str, reading: int) -> Policy:
+        """What holds for a stream, for a lane that has waited for this reading.
+
+        Raises:
+            Aborted: the topic is being read anew, or was since then.
+        """
+        if reading != self._reading or not self._complete:
+            raise Aborted(
+                f"{self.policies.changelog}: is read anew, for it is not what was read before; whether records are to "
+                "be judged is not known until that is done"
+            )
+        return self.policies.policy(stream)
+
+    async def known_to(self, position: int) -> int:
+        """Wait until the topic was read to its end, and to this position at least.
+
+        Returns:
+            the number of that reading, for `policy`
+
+        Raises:
+            PolicyLost: it ends before that position.
+            RatchetError: it could not be read even once; the text says why.
+        """
+        async with self._read:
+            await self._read.wait_for(lambda: self._complete or self._error)
+            if not self._complete and self._error is not None:
+                raise self._error
+            reading = self._reading
+        if self.policies.position < position:
+            end = await self._cluster.offset(self.policies.changelog, 0, LATEST, self._connection)
+            if end < position:
+                raise PolicyLost(
+                    f"{self.policies.changelog}: ends at offset {end}, but the partition was last judged by what stood "
+                    f"before offset {position}. It was deleted and created again, or lost its end; whether to judge "
+                    "would be a guess. See docs/reference/halted.md"
+                )
+            async with self._read:
+                await self._read.wait_for(lambda: self._reading != reading or self.policies.position >= position)
+        return reading
+
+    async def read(self) -> None:
+        """Read the topic from its beginning to its end.
+
+        Raises:
+            RatchetError: it cannot be read.
+        """
+        policies = Policies(self._settings)
+        changelog = Changelog(self._cluster, policies, 0, self._connection)
+        policies.position = await self._cluster.offset(policies.changelog, 0, EARLIEST, self._connection)
+        await changelog.restore()
+        self.policies, self._changelog, self._complete = policies, changelog, True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if not self._complete:
+                    await self.read()
+                while True:
+                    await self._tell(None)
+                    await self._changelog.follow()
+            except (TopicReplaced, LogTruncated, PositionLost) as error:
+                # Where it is another topic, the lanes find that when they start again, and halt until a person decides.
+                log.error("the policy topic is not what was read; lanes wait until it is read anew", reason=str(error))
+                was_complete, self._complete = self._complete, False
+                self._reading += 1
+                await self._tell(None if was_complete else error)
+                if was_complete:
+                    continue
+            except RatchetError as error:
+                # What was read so far goes on to hold.
+                log.error("the policy topic cannot be read; trying again", reason=str(error))
+                await self._tell(error)
+            except Exception as error:
+                log.exception("following the policy topic failed; trying again")
+                await self._tell(TransportError(f"{self.policies.changelog}: cannot be read: {error!r}"))
+            await asyncio.sleep(PAUSE_S)
+
+    async def _tell(self, error: RatchetError | None) -> None:
+        async with self._read:
+            self._error = error
+            self._read.notify_all()

@@ -1,0 +1,134 @@
+"""A worker process: the application, its status address, and a state folder that is its alone."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from kafka_ratchet.app.local.connectivity import wait_until_reachable
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.server import StatusServer
+from kafka_ratchet.app.worker.application import Application
+from kafka_ratchet.app.worker.compile import compile_kernels
+from kafka_ratchet.app.worker.topics import StreamTopics, prepare, prepare_policy
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError, StateFolderInUse
+from kafka_ratchet.transport.until_stopped import done_before
+
+log = structlog.get_logger(__name__)
+
+STOP_WITHIN_S: Final = 90.0
+"""The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
+
+
+def run(settings: Settings, bootstrap: str) -> None:
+    """Run a worker until SIGINT or SIGTERM.
+
+    Raises:
+        RatchetError: it cannot start; the text says why.
+    """
+    with state_folder(settings.state_folder), ThreadPoolExecutor(1) as beside:
+        # While Kafka is asked, so that the first batch does not wait for it.
+        kernels = beside.submit(compile_kernels)
+        topics = _prepared(settings, bootstrap)
+        kernels.result()
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, bootstrap, topics))
+
+
+def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
+    """The topics of every stream; a Kafka that goes away meanwhile is waited for as one that is not there yet."""
+    deadline = time.monotonic() + settings.kafka_timeout_s
+    while True:
+        wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
+        try:
+            prepare_policy(bootstrap, settings)
+            return {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+        except BrokerUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("Kafka went away while the topics were prepared; trying again", reason=str(error))
+
+
+async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def asked_to_stop() -> None:
+        stop.set()
+        _end_in_any_case()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked_to_stop)
+    application = Application(settings, bootstrap, topics)
+    status = StatusServer(application, settings.web.host)
+    url = await status.start()
+    try:
+        if await done_before(stop, application.start(url)):
+            log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url)
+            await application.run_until(stop)
+    finally:
+        log.info("worker stops", app=settings.app)
+        _end_in_any_case()
+        await application.stop()
+        await status.stop()
+
+
+def _end_in_any_case() -> None:
+    """End this process within `STOP_WITHIN_S`, whatever of it hangs, and write where every thread stands.
+
+    Faust waits for a thread of its own without a limit, on the event loop: only a thread outside Python can still tell.
+    To everybody else it is a crash like any other: whoever takes over settles what is open.
+    """
+    faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows; asyncio's own loop does the same, slower
+        return None
+    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return loop
+
+
+@contextmanager
+def state_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        SettingsError: it is a file, or cannot be made or written.
+        StateFolderInUse: another worker holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (folder / "worker.lock").open("a+")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(
+            f"state_folder: {str(folder)!r} cannot be used: {why}. Name a folder that this user may make and write "
+            "(--state-folder or RATCHET_STATE_FOLDER)"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise StateFolderInUse(
+                f"{folder}: is used by another worker (process {lock.read().strip() or 'unknown'}). "
+                "Give each worker its own: --state-folder or RATCHET_STATE_FOLDER"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield

@@ -1,0 +1,209 @@
+"""The topics of a stream: there, of one partition count, and how large their batches may be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from kafka_ratchet.app.names import OWNERS_TOPIC, policy_topic
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.inputs import refuse_missing
+from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
+from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, TopicError
+from kafka_ratchet.producers import explained, made_topic, no_broker_is_let_in
+from kafka_ratchet.tables.eviction import NULLS_LAST_S
+
+log = structlog.get_logger(__name__)
+
+DEAD_LETTER_ROOM: Final = 64 * 1024
+"""bytes by which dead letters may be larger than what they were: the reason, and where they came from"""
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
+    "segment.ms": str(24 * 3600 * 1000),
+    "segment.bytes": str(256 << 20),
+    # Stamped by the broker: it would refuse entries of a worker whose clock is more than an hour ahead (KIP-937).
+    "message.timestamp.type": "LogAppendTime",
+}
+
+
+class StreamTopics(NamedTuple):
+    """A stream's topics as they are. The limits are max.message.bytes."""
+
+    changelog: str
+    partitions: int
+    output_limit: int
+    dead_letters_limit: int
+    changelog_limit: int
+    claimed: Mapping[str, str] = MappingProxyType({})
+    """By topic that this stream writes alone, the id it had when it was claimed."""
+
+
+def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSettings) -> StreamTopics:
+    """Create what is missing of a stream's topics, and check that they fit each other.
+
+    Raises:
+        TopicMissing: a topic of the stream is missing, and `create_topics` is off or the changelog knows of it.
+        TopicTaken: somebody else writes a topic that this stream would write.
+        PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
+        TopicError: a topic cannot be created, or the changelog is not compacted only.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
+    found = partition_counts(admin, names_of(settings, name))
+    ownership = StreamOwnership(settings, bootstrap, name, found)
+    changelog = ownership.changelog()
+    ownership.check(changelog)
+    if not settings.creates_topics(name):
+        refuse_missing(admin, name, stream, found)
+    partitions = found.get(stream.input, stream.partitions)
+    if stream.input not in found:
+        create(admin, stream.input, partitions, stream.replication, {})
+    input_limit = limit_of(admin, stream.input)
+    wanted = {
+        stream.output: {"max.message.bytes": str(input_limit)},
+        stream.dead_letters: {"max.message.bytes": str(input_limit + DEAD_LETTER_ROOM)},
+        changelog: COMPACTED,
+    }
+    for topic, config in wanted.items():
+        if topic not in found:
+            create(admin, topic, partitions, stream.replication, config)
+        elif found[topic] != partitions:
+            raise PartitionsDiffer(
+                f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. "
+                "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
+                "many, or let Ratchet create them. For an input that was given more, see docs/guide/partitions.md"
+            )
+    config = _only_compacted(
+        admin,
+        changelog,
+        "the last sequences of identities that were quiet for long, and their duplicates would pass",
+    )
+    if stream.is_bounded:
+        _check_clock(changelog, config)
+    prepare_owners(admin, settings)
+    claimed = ownership.claim(changelog)
+    output, dead_letters, entries = (
+        limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
+    )
+    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed)
+
+
+def prepare_owners(admin: AdminClient, settings: Settings) -> None:
+    """Create the topic of claims if it is missing, and check it.
+
+    Raises:
+        TopicError: it cannot be created, has more than one partition, or is not compacted only.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    _prepare_single(admin, settings, OWNERS_TOPIC, "who writes which topic")
+
+
+def prepare_policy(bootstrap: str, settings: Settings) -> None:
+    """Create the policy topic if it is missing, and check it.
+
+    Raises:
+        TopicError: it cannot be created, has more than one partition, or is not compacted only.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
+    _prepare_single(admin, settings, policy_topic(settings.app), "policies that were set long ago")
+
+
+def _prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
+    found = partition_counts(admin, [topic])
+    if topic not in found:
+        replication = max((stream.replication for stream in settings.streams.values()), default=1)
+        create(admin, topic, 1, replication, COMPACTED)
+    elif found[topic] != 1:
+        raise PartitionsDiffer(
+            f"{topic}: has {found[topic]} partitions. Its records have to be in one order, so it must have one: delete "
+            "the topic while no worker runs, and write them again"
+        )
+    _only_compacted(admin, topic, loses)
+
+
+def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str]:
+    config = config_of(admin, topic)
+    policy = config["cleanup.policy"]
+    if policy != "compact":
+        raise TopicError(
+            f"{topic}: cleanup.policy is {policy}, so retention would delete {loses}. "
+            "Set cleanup.policy=compact on the topic"
+        )
+    return config
+
+
+def _check_clock(changelog: str, config: Mapping[str, str]) -> None:
+    """Whether who was active when can be told from the changelog, and who was evicted for long enough."""
+    if config["message.timestamp.type"] != "LogAppendTime":
+        raise TopicError(
+            f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so a worker whose clock is "
+            "wrong could have identities forgotten that are active. Set message.timestamp.type=LogAppendTime on the "
+            "topic, or remove max_identities and inactive_after_s"
+        )
+    least_ms = NULLS_LAST_S * 1000
+    if int(config["delete.retention.ms"]) < least_ms:
+        raise TopicError(
+            f"{changelog}: delete.retention.ms is {config['delete.retention.ms']}, so a worker that was away may miss "
+            f"who was forgotten. Set delete.retention.ms={least_ms} on the topic, or more"
+        )
+
+
+def create(admin: AdminClient, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+    """Create a topic; another worker doing the same at the same time does no harm.
+
+    Raises:
+        TopicError: Kafka refuses.
+        BrokerUnavailable: it has gone away, or did not answer.
+    """
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
+    limit_s = ADMIN_TIMEOUT_S
+    try:
+        if made_topic(admin, new, limit_s, operation_timeout=limit_s, request_timeout=limit_s):
+            log.info("topic created", topic=topic, partitions=partitions)
+    except KafkaException as error:
+        raise _named(f"topic {topic} cannot be created", error) from None
+
+
+def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
+    """A topic's effective configuration.
+
+    Raises:
+        TopicError: it cannot be read.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    began = time.monotonic()
+    while True:
+        try:
+            # The client's own limit, which comes as a KafkaException: the future's would be a bare TimeoutError.
+            asked = admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource]
+            entries: Mapping[str, Any] = asked.result()
+            return {name: entry.value for name, entry in entries.items()}
+        except KafkaException as error:
+            # A topic that was just created is not known to every broker at once.
+            missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if not missing or time.monotonic() - began > ADMIN_TIMEOUT_S:
+                raise _named(f"topic {topic}: its configuration cannot be read", error) from None
+            time.sleep(0.1)
+
+
+def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
+    reason: KafkaError = error.args[0]
+    # librdkafka's own codes are all below 0 and are about the way to the broker.
+    away = reason.code() < 0 or reason.code() in (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT)
+    away = away or no_broker_is_let_in(reason)
+    return (BrokerUnavailable if away else TopicError)(f"{what}: {explained(reason)}")
+
+
+def limit_of(admin: AdminClient, topic: str) -> int:
+    """max.message.bytes of a topic."""
+    return int(config_of(admin, topic)["max.message.bytes"])

@@ -1,0 +1,200 @@
+"""`ratchet bench`: how fast the worker is, next to others on the same machine."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Json
+
+if TYPE_CHECKING:
+    from bench.load import Load
+
+bench = typer.Typer(help="How fast the worker is, next to others on the same machine.", no_args_is_help=True)
+
+Records = Annotated[int, typer.Option(help="Of the input; a fifth are duplicates.")]
+Keys = Annotated[int, typer.Option(help="Identities.")]
+CommitMs = Annotated[int, typer.Option(help="Milliseconds between commits.")]
+Compression = Annotated[str, typer.Option(help="Of the input: none, gzip, snappy, lz4 or zstd.")]
+Duplicates = Annotated[str, typer.Option(help="spread, or resent in a row.")]
+Partitions = Annotated[int, typer.Option(help="Of input and output.")]
+ValueBytes = Annotated[int, typer.Option(help="Of each value, in bytes; 80 at least.", min=80)]
+BatchBytes = Annotated[int, typer.Option(help="Of the input's batches, at most.")]
+Rounds = Annotated[int, typer.Option(help="How often each subject runs.")]
+
+
+@bench.command()
+def run(
+    subject: Annotated[str, typer.Argument(help="ratchet, kafka-streams, loop, floor, ...")],
+    records: Records = 2_000_000,
+    keys: Keys = 10_000,
+    commit_ms: CommitMs = 100,
+    compression: Compression = "none",
+    duplicates: Duplicates = "spread",
+    partitions: Partitions = 4,
+    value_bytes: ValueBytes = 200,
+    batch_bytes: BatchBytes = 1_000_000,
+    rounds: Rounds = 1,
+    warm_up: Annotated[bool, typer.Option(help="Run it once before, without counting.")] = True,
+) -> None:
+    """Run one subject on a preloaded input; one line of JSON a run. Exit code 1 if an output is wrong."""
+    load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
+    _compared([subject], load, commit_ms, rounds, json=True, runs_only=True, warm_up=warm_up)
+
+
+@bench.command()
+def compare(
+    subjects: Annotated[list[str], typer.Argument(help="The first is compared with each of the others.")],
+    records: Records = 2_000_000,
+    keys: Keys = 10_000,
+    commit_ms: CommitMs = 100,
+    compression: Compression = "none",
+    duplicates: Duplicates = "spread",
+    partitions: Partitions = 4,
+    value_bytes: ValueBytes = 200,
+    batch_bytes: BatchBytes = 1_000_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """Run subjects in turn on one input and print their ratios, in Markdown. Exit code 1 if an output is wrong."""
+    load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
+    _compared(subjects, load, commit_ms, rounds, json=json, runs_only=False)
+
+
+@bench.command()
+def latency(
+    subjects: Annotated[list[str], typer.Argument(help="In turn.")],
+    rate: Annotated[int, typer.Option(help="Records a second.")] = 10_000,
+    seconds: Annotated[float, typer.Option(help="Of each run, after the warm-up.")] = 30.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds before anything counts.")] = 15.0,
+    commit_ms: CommitMs = 100,
+    rounds: Rounds = 3,
+) -> None:
+    """How long records are on their way at a steady rate; one line of JSON a run, milliseconds."""
+    from bench.compare import stage
+    from bench.latency import latency as measured
+    from bench.load import Load
+
+    with stage(Load(records=1, keys=1)) as here:
+        # Not counted: a broker that has just started answers late.
+        measured(subjects[0], here.broker.bootstrap, rate, seconds, warm_up, commit_ms)
+        for _ in range(rounds):
+            for subject in subjects:
+                one = measured(subject, here.broker.bootstrap, rate, seconds, warm_up, commit_ms)
+                print(json_text.dumps(one.as_dict()), flush=True)
+
+
+@bench.command()
+def recovery(
+    subjects: Annotated[list[str], typer.Argument(help="In turn.")],
+    keys: Keys = 1_000_000,
+    records: Records = 2_000_000,
+    commit_ms: CommitMs = 100,
+    lost: Annotated[bool, typer.Option(help="Remove the local state while the subject is away.")] = False,
+    away: Annotated[float, typer.Option(help="Seconds between the kill and the new start.")] = 15.0,
+    rounds: Rounds = 1,
+) -> None:
+    """Seconds from a new start after `kill -9` to the first new output; one line of JSON a run."""
+    from bench.compare import stage
+    from bench.load import Load
+    from bench.recovery import recovery as measured
+
+    load = Load(records, keys)
+    with stage(load) as here:
+        for _ in range(rounds):
+            for subject in subjects:
+                place = here.broker.bootstrap
+                one = measured(subject, place, here.topic, load, commit_ms, lost=lost, away_s=away)
+                print(json_text.dumps(one.as_dict()), flush=True)
+
+
+@bench.command()
+def producer(
+    records: Annotated[int, typer.Option(help="Each producer sends so many.")] = 1_000_000,
+    value_bytes: Annotated[int, typer.Option(help="Of each value.", min=1)] = 200,
+    rounds: Rounds = 4,
+) -> None:
+    """How fast the producer sends, next to a bare client; one line of JSON a run, and one with the ratios."""
+    from bench.sending import sending
+
+    print(json_text.dumps(sending(records, value_bytes, rounds, _say).as_dict()), flush=True)
+
+
+@bench.command()
+def restart(
+    sizes: Annotated[list[int] | None, typer.Option("--size", help="Published before, in records.")] = None,
+    rounds: Rounds = 5,
+) -> None:
+    """Seconds from the start of `ratchet publish` to its first new record, by what its name has published before."""
+    from bench.sending import restart as measured
+
+    print(json_text.dumps(measured(sizes or [1_000_000, 10_000_000], rounds, _say)), flush=True)
+
+
+@bench.command()
+def sink(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help="delta, postgres, duckdb, iceberg, usual, nothing; default: all.")
+    ] = None,
+    records: Annotated[int, typer.Option(help="Of the topic.")] = 2_000_000,
+    value_bytes: Annotated[int, typer.Option(help="Of each value, about.")] = 200,
+    at_a_time: Annotated[int, typer.Option(help="Offsets per commit.")] = 250_000,
+    rounds: Rounds = 3,
+) -> None:
+    """Topic to table with Spark: each store, the usual way (checkpoint and foreachBatch), and writing nothing."""
+    from bench.results import OTHERS, RATCHET, results
+
+    for kind in kinds or []:
+        if kind not in (*RATCHET, *OTHERS):
+            raise typer.BadParameter(f"no kind {kind!r} (there are: {', '.join((*RATCHET, *OTHERS))})")
+    chosen = kinds or [*RATCHET[:1], *OTHERS, *RATCHET[1:]]
+    told = results(chosen, records, value_bytes, at_a_time, rounds, lambda run: _say(json_text.dumps(run.as_dict())))
+    print(json_text.dumps(told), flush=True)
+
+
+@bench.command()
+def plot(
+    told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
+    picture: Annotated[Path, typer.Argument(help="SVG to write.")],
+) -> None:
+    """Draw a comparison."""
+    from bench.plot import plot as draw
+
+    draw(told, picture)
+
+
+def _say(line: str) -> None:
+    import sys
+
+    print(line, file=sys.stderr, flush=True)
+
+
+def _load(
+    records: int, keys: int, compression: str, duplicates: str, partitions: int, value_bytes: int, batch_bytes: int
+) -> Load:
+    from bench.load import Load
+
+    if duplicates not in ("spread", "resent"):
+        raise typer.BadParameter("duplicates are spread or resent")
+    return Load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)  # type: ignore[arg-type]
+
+
+def _compared(
+    subjects: list[str], load: Load, commit_ms: int, rounds: int, *, json: bool, runs_only: bool, warm_up: bool = True
+) -> None:
+    import sys
+
+    from bench.compare import compare
+    from bench.measure import Measured
+
+    def say(run: Measured) -> None:
+        print(json_text.dumps(run.as_dict()), file=sys.stdout if runs_only else sys.stderr, flush=True)
+
+    compared = compare(subjects, load, commit_ms, rounds, say, warm_up=warm_up)
+    if not runs_only:
+        print(json_text.dumps(compared.as_dict()) if json else compared.as_markdown(), flush=True)
+    if not compared.verified:
+        raise typer.Exit(1)

@@ -1,0 +1,135 @@
+"""Subjects in turn over one input on one machine, A B A B, and the ratios between them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.load import Load, Truth, fill
+from bench.measure import Measured, measure
+from bench.subjects import SUBJECTS
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.errors import BenchFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A Kafka with the input in it."""
+
+    broker: EmbeddedBroker
+    topic: str
+    load: Load
+    truth: Truth
+
+    def run(self, subject: str, commit_ms: int) -> Measured:
+        """Measure one subject once."""
+        run = f"{subject}-{uuid.uuid4().hex[:8]}"
+        pid = self.broker.java_pid
+        return measure(subject, self.broker.bootstrap, pid, self.topic, self.load, self.truth, commit_ms, run)
+
+
+@contextmanager
+def stage(load: Load) -> Iterator[Stage]:
+    """A new embedded Kafka, so that every comparison begins with the same."""
+    with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
+        yield Stage(broker, "bench.in", load, fill(broker.bootstrap, "bench.in", load))
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Runs by subject, the first of which the others are measured against."""
+
+    runs: dict[str, list[Measured]] = field(default_factory=dict)
+
+    def ratios(self, peer: str, value: Callable[[Measured], float]) -> dict[str, float]:
+        """Of the first subject to a peer, round by round."""
+        first = next(iter(self.runs))
+        found = sorted(value(a) / value(b) for a, b in zip(self.runs[first], self.runs[peer], strict=True))
+        return {"median": round(median(found), 3), "min": round(found[0], 3), "max": round(found[-1], 3)}
+
+    @property
+    def verified(self) -> bool:
+        """Whether every output that must be right was."""
+        return all(run.verified is not False for runs in self.runs.values() for run in runs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON. Of more than one peer, the ratios are those to the first; `peers` has all."""
+        peers = list(self.runs)[1:]
+        told = {
+            peer: {
+                "throughput_ratio": self.ratios(peer, lambda run: run.records_per_s),
+                "cpu_ratio": self.ratios(peer, lambda run: run.cpu_s),
+            }
+            for peer in peers
+        }
+        runs = {name: [run.as_dict() for run in runs] for name, runs in self.runs.items()}
+        return {**(told[peers[0]] if peers else {}), "verified": self.verified, "peers": told, "runs": runs}
+
+    def as_markdown(self) -> str:
+        """A table: medians of each subject, and the first one's ratios to it (median, min-max)."""
+        first = next(iter(self.runs))
+        lines = [
+            "| subject | records/s | CPU s per million | broker CPU s | peak MB | verified | throughput | CPU |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for name, runs in self.runs.items():
+            rate, cpu, broker = (
+                median(getattr(run, field) for run in runs) for field in ("records_per_s", "cpu_s", "broker_cpu_s")
+            )
+            peak = max(run.peak_mb for run in runs)
+            right = {None: "-", True: "yes", False: "NO"}[
+                None if runs[0].verified is None else all(run.verified for run in runs)
+            ]
+            ratio = [
+                "{median} ({min}-{max})".format(**self.ratios(name, value)) if name != first else ""
+                for value in (lambda run: run.records_per_s, lambda run: run.cpu_s)
+            ]
+            what = SUBJECTS[name].what
+            lines.append(
+                f"| {what} | {rate:,.0f} | {cpu:.2f} | {broker:.2f} | {peak} | {right} | {ratio[0]} | {ratio[1]} |"
+            )
+        return "\n".join(lines)
+
+
+def compare(
+    subjects: list[str],
+    load: Load,
+    commit_ms: int,
+    rounds: int,
+    say: Callable[[Measured], None],
+    *,
+    warm_up: bool = True,
+) -> Comparison:
+    """Run subjects in turn, `rounds` times.
+
+    Args:
+        subjects: names; the first one is compared with each of the others.
+        load: the input.
+        commit_ms: of all of them.
+        rounds: each subject runs so often.
+        say: is told each run as it ends.
+        warm_up: run the first once before, without counting it. That is for the broker: until it has compiled what it
+            runs and has its files in memory, whoever comes first waits for it.
+
+    Raises:
+        BenchFailed: there is no such subject, or one does not come to its end.
+    """
+    unknown = [name for name in subjects if name not in SUBJECTS]
+    if unknown:
+        raise BenchFailed(f"no subject {', '.join(unknown)}. There are: {', '.join(SUBJECTS)}")
+    comparison = Comparison({name: [] for name in subjects})
+    with stage(load) as here:
+        if warm_up:
+            here.run(subjects[0], commit_ms)
+        for _ in range(rounds):
+            for name in subjects:
+                run = here.run(name, commit_ms)
+                comparison.runs[name].append(run)
+                say(run)
+    return comparison

@@ -1,0 +1,87 @@
+"""The subjects in Java: their jars, and their classes compiled by the JDK; the jars of Delta's own writer for Spark.
+
+After raising a version: `python -m bench.java_peers > jars.lock.new && mv jars.lock.new bench/jars.lock`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from kafka_ratchet.app.local.jars import KAFKA_VERSION, JarSet, cache_folder, lock_lines, read_lock, resolve
+from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.errors import BenchFailed
+
+LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
+PEERS: Final = Path(__file__).with_name("peers")
+KAFKA_STREAMS: Final = JarSet("kafka-streams", (f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",))
+FLINK_VERSION: Final = "2.0.2"
+FLINK: Final = JarSet(
+    "flink",
+    (
+        f"org.apache.flink:flink-clients:{FLINK_VERSION}",
+        f"org.apache.flink:flink-connector-base:{FLINK_VERSION}",
+        "org.apache.flink:flink-connector-kafka:4.0.1-2.0",
+        f"org.apache.flink:flink-statebackend-rocksdb:{FLINK_VERSION}",
+    ),
+    # Flink brings the same classes in a newer version under another name.
+    ("org.lz4:*",),
+)
+DELTA_SPARK: Final = JarSet(
+    "delta-spark",
+    ("io.delta:delta-spark_2.13:4.0.0",),
+    # pyspark ships these.
+    ("org.scala-lang:*", "org.antlr:*", "org.apache.spark:*"),
+)
+"""Delta's own writer, for the way in which most jobs bring a topic into a table."""
+HEAP: Final = ("-Xms1g", "-Xmx4g")
+"""bytes: enough for a cache that holds a million keys, and no garbage collection for want of room."""
+
+
+def kafka_streams() -> list[str]:
+    """The command of Kafka Streams, but for its argument."""
+    return _command("KafkaStreamsPeer", KAFKA_STREAMS)
+
+
+def flink() -> list[str]:
+    """The command of Flink, but for its argument."""
+    return _command("FlinkPeer", FLINK)
+
+
+def _command(name: str, jars: JarSet) -> list[str]:
+    class_path = [str(path) for path in resolve(jars, lock=read_lock(jars.name, LOCK_FILE))]
+    classes = _compiled(name, class_path)
+    return [str(find_java()), *HEAP, "-cp", ":".join([str(classes), *class_path]), name]
+
+
+def _compiled(name: str, class_path: list[str]) -> Path:
+    source = PEERS / f"{name}.java"
+    digest = hashlib.sha256(source.read_bytes() + "".join(class_path).encode()).hexdigest()[:12]
+    folder = cache_folder() / f"bench-{name}-{digest}"
+    if folder.is_dir():
+        return folder
+    javac = shutil.which("javac") or str(find_java().with_name("javac"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        target = Path(scratch) / "classes"
+        command = [javac, "-Xlint:all", "-Werror", "-cp", ":".join(class_path), "-d", str(target), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError as error:
+            raise BenchFailed(f"{name} cannot be compiled: {error}. A JDK is needed for the peers in Java") from None
+        if done.returncode:
+            raise BenchFailed(f"{name} cannot be compiled:\n{done.stdout}{done.stderr}")
+        target.rename(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    print("# SHA-256 of every jar of the bench's peers. Written by `python -m bench.java_peers`; do not edit.")
+    for one in (KAFKA_STREAMS, FLINK, DELTA_SPARK):
+        print(*lock_lines(one, Console(stderr=True)), sep="\n")

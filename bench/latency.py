@@ -1,0 +1,141 @@
+"""How long a record is on its way: from the producer's call to a committed reader, at a steady rate."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.load import PARTITIONS, SEQUENCE, VALUE_BYTES
+from bench.measure import STOP_WITHIN_S, Running
+from bench.subjects import SUBJECTS, Task
+from kafka_ratchet.errors import BenchFailed
+
+SENT_AT: Final = struct.Struct(">q")
+"""Nanoseconds of the monotonic clock, at the start of a value."""
+TICK_S: Final = 0.001
+KEYS: Final = 10_000
+DRAIN_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A run; milliseconds, of the records sent after the warm-up."""
+
+    subject: str
+    rate: int
+    records: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class _Reader(threading.Thread):
+    """Reads the output as it becomes visible."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(name="reader", daemon=True)
+        self.sent_at: list[int] = []
+        self.seen_at: list[int] = []
+        self.ending = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"latency-{uuid.uuid4().hex}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 5,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+
+    def run(self) -> None:
+        """The thread's work."""
+        while not self.ending.is_set():
+            for message in self._consumer.consume(1_000, 0.005):
+                self.seen_at.append(time.monotonic_ns())
+                self.sent_at.append(SENT_AT.unpack_from(message.value())[0])
+        self._consumer.close()
+
+
+def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: float, commit_ms: int) -> Latency:
+    """Send records at a steady rate, all fresh, and look when a committed reader gets them.
+
+    Args:
+        subject: a name of SUBJECTS.
+        bootstrap: of Kafka.
+        rate: records a second.
+        seconds: of it, after the warm-up.
+        warm_up_s: records sent in this time do not count: compilers are at work.
+        commit_ms: of the subject.
+
+    Raises:
+        BenchFailed: the subject does not start, or loses a record.
+    """
+    run = f"latency-{subject}-{uuid.uuid4().hex[:8]}"
+    source, output = f"bench.{run}.in", f"bench.{run}.out"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, output)]).values():
+        created.result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "partitioner": "murmur2"})
+    with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
+        chosen = SUBJECTS[subject]
+        task = Task(bootstrap, source, output, f"bench-{run}", folder, commit_ms)
+        running = Running(chosen.command(task), chosen.started)
+        reader = _Reader(bootstrap, output)
+        reader.start()
+        try:
+            sent, counted_from = _send(producer, source, rate, seconds + warm_up_s, warm_up_s, running)
+            deadline = time.monotonic() + DRAIN_S
+            while len(reader.seen_at) < sent:
+                running.check()
+                if time.monotonic() > deadline:
+                    raise BenchFailed(f"{subject}: {len(reader.seen_at)} of {sent} records came out")
+                time.sleep(0.05)
+        finally:
+            reader.ending.set()
+            reader.join(STOP_WITHIN_S)
+            running.stop()
+    sent_at, seen_at = np.array(reader.sent_at), np.array(reader.seen_at)
+    took = (seen_at - sent_at)[sent_at >= counted_from] / 1e6
+    p50, p99 = np.percentile(took, [50, 99])
+    return Latency(subject, rate, len(took), round(float(p50), 1), round(float(p99), 1), round(float(took.max()), 1))
+
+
+def _send(
+    producer: Producer, topic: str, rate: int, seconds: float, warm_up_s: float, running: Running
+) -> tuple[int, int]:
+    """Returns records sent, and the monotonic nanoseconds from when on they count."""
+    filler = b"x" * (VALUE_BYTES - SENT_AT.size)
+    # One record first, or a subject that waits for one would be awaited for ever.
+    sent = _one(producer, topic, 0, filler)
+    producer.flush(30)
+    running.wait_until_started()
+    began = time.monotonic()
+    while (elapsed := time.monotonic() - began) < seconds:
+        for number in range(sent, int(elapsed * rate)):
+            sent += _one(producer, topic, number, filler)
+        producer.poll(0)
+        time.sleep(TICK_S)
+    if producer.flush(30):
+        raise BenchFailed(f"{topic}: Kafka has not taken all records")
+    return sent, int((began + warm_up_s) * 1e9)
+
+
+def _one(producer: Producer, topic: str, number: int, filler: bytes) -> int:
+    headers = [("ratchet-sequence", SEQUENCE.pack(number // KEYS)), ("bench-order", SEQUENCE.pack(number))]
+    key = b"user-%d" % (number % KEYS)
+    producer.produce(topic, SENT_AT.pack(time.monotonic_ns()) + filler, key, headers=headers)
+    return 1

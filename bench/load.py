@@ -1,0 +1,175 @@
+"""The input of a bench: the same records for every subject, in a topic of a real Kafka, and the truth about them."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ratchet.errors import BenchFailed
+
+PARTITIONS: Final = 4
+VALUE_BYTES: Final = 200
+SEQUENCE: Final = struct.Struct(">q")
+HEAD: Final = b'{"sequence": %010d, "user": %010d, "filler": "'
+SEQUENCE_AT: Final = slice(13, 23)
+"""Where a value has its sequence: fixed, so that a count of millions need not parse JSON."""
+RECENT: Final = 1_000
+STRIDE: Final = 2_654_435_761
+"""A prime (Knuth's, for hashing): multiples of it modulo any lesser number of keys are all the keys, in no order."""
+RESENT_EVERY: Final = 1_000
+"""fresh records between two re-sends of what came last"""
+READ_WITHIN_S: Final = 1_200.0
+FLUSH_S: Final = 300.0
+AT_A_TIME: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the input holds.
+
+    Values are JSON. Headers hold the sequence of the key, the key as a producer's name, and an order that
+    rises over all fresh records, so that it is a sequence of each partition too.
+
+    Attributes:
+        records: in all, a fifth of them duplicates
+        keys: identities; each is in one partition. Fresh records choose theirs at random; where there are no more fresh
+            records than keys, they take one key after the other, in no order, or a third would never come
+        compression: none, gzip, snappy, lz4 or zstd
+        duplicates: spread (every fifth record is one of the last thousand again) or resent (after every thousand fresh
+            ones the last 250 again, as a retrying producer does)
+        partitions: of the input and the output
+        value_bytes: of each value
+        batch_bytes: what the input's producer puts into a batch, at most
+    """
+
+    records: int = 2_000_000
+    keys: int = 10_000
+    compression: str = "none"
+    duplicates: Literal["spread", "resent"] = "spread"
+    partitions: int = PARTITIONS
+    value_bytes: int = VALUE_BYTES
+    batch_bytes: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the output must hold: sequences 1 to last of every key, each once, in order."""
+
+    last: list[int]
+
+    @property
+    def fresh(self) -> int:
+        """Records of the output."""
+        return sum(self.last)
+
+
+def fill(bootstrap: str, topic: str, load: Load) -> Truth:
+    """Create the topic and send the input.
+
+    Raises:
+        BenchFailed: Kafka did not take it all.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, load.partitions, 1)])[topic].result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 50,
+            "batch.size": load.batch_bytes,
+            "compression.type": load.compression,
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": 1_000_000,
+            # As Java's default: a subject that chooses the output partition by key chooses the input's.
+            "partitioner": "murmur2",
+        }
+    )
+    choose = random.Random(1)
+    filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
+    last: list[int] = [0] * load.keys
+    recent: list[tuple[int, int, int]] = []
+    in_turn = load.keys >= load.records * 4 // 5
+    sent = fresh_sent = 0
+
+    def send(user: int, sequence: int, order: int) -> None:
+        nonlocal sent
+        head = HEAD % (sequence, user)
+        start = (user * 31 + sequence) % (3 * load.value_bytes)
+        body = filler[start : start + load.value_bytes - len(head) - 2].encode()
+        key = b"user-%d" % user
+        headers = [
+            ("ratchet-sequence", SEQUENCE.pack(sequence)),
+            ("ratchet-producer", key),
+            ("bench-order", SEQUENCE.pack(order)),
+        ]
+        _produce(producer, topic, key, head + body + b'"}', headers)
+        sent += 1
+
+    while sent < load.records:
+        if load.duplicates == "spread" and sent % 5 == 4:
+            send(*choose.choice(recent[-RECENT:]))
+            continue
+        user = fresh_sent * STRIDE % load.keys if in_turn else choose.randrange(load.keys)
+        fresh_sent += 1
+        last[user] += 1
+        fresh = (user, last[user], sent)
+        recent.append(fresh)
+        send(*fresh)
+        if len(recent) > 2 * RECENT:
+            del recent[:RECENT]
+        if load.duplicates == "resent" and sent % (RESENT_EVERY + RESENT_EVERY // 4) == RESENT_EVERY:
+            for again in recent[-RESENT_EVERY // 4 :][: load.records - sent]:
+                send(*again)
+    if left := producer.flush(FLUSH_S):
+        raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
+    return Truth(last)
+
+
+def _produce(producer: Producer, topic: str, key: bytes, value: bytes, headers: list[tuple[str, bytes]]) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers)
+            producer.poll(0)
+            return
+        except BufferError:
+            producer.poll(0.1)
+
+
+def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
+    """Whether a committed reader of the output finds the truth, record by record.
+
+    Raises:
+        BenchFailed: the output cannot be read to its end.
+    """
+    reached = [0] * len(truth.last)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench-reads",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.message.max.bytes": 4 << 20,
+        }
+    )
+    try:
+        for number in consumer.list_topics(topic, 30).topics[topic].partitions:
+            place = TopicPartition(topic, number, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=30)
+            consumer.assign([place])
+            deadline = time.monotonic() + READ_WITHIN_S
+            while end and consumer.position([place])[0].offset < end:
+                if time.monotonic() > deadline:
+                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {end}")
+                for message in consumer.consume(AT_A_TIME, 0.1):
+                    user, sequence = int(message.key()[5:]), int(message.value()[SEQUENCE_AT])
+                    if sequence != reached[user] + 1:
+                        return False
+                    reached[user] = sequence
+    finally:
+        consumer.close()
+    return reached == truth.last

@@ -1,0 +1,244 @@
+"""One run of one subject, measured from outside: from its first records to the last committed offset.
+
+Where a subject's offsets do not say how far it is, to the last committed record of the output.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import IO, Any, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.load import PARTITIONS, Load, Truth, is_right
+from bench.process import cpu_seconds, peak_bytes
+from bench.subjects import ROOT, SUBJECTS, Task
+from kafka_ratchet.errors import BenchFailed
+
+START_WITHIN_S: Final = 180.0
+END_WITHIN_S: Final = 900.0
+SLOWEST: Final = 3_000
+"""Records a second: whoever is slower than that is taken for stuck once `END_WITHIN_S` are over."""
+ASK_EVERY_S: Final = 0.01
+AT_A_TIME: Final = 50_000
+STOP_WITHIN_S: Final = 60.0
+LAST_LINES: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run.
+
+    Attributes:
+        records_per_s: of the input, from the first records to the last commit
+        cpu_s: CPU seconds of the subject's processes in that time, per million records
+        broker_cpu_s: the same of the broker
+        peak_mb: megabytes, highest resident size since its start
+        verified: whether the output is right; None where the subject does not promise it
+    """
+
+    subject: str
+    seconds: float
+    records_per_s: int
+    cpu_s: float
+    broker_cpu_s: float
+    peak_mb: int
+    verified: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Running:
+    """A subject's process and what it says."""
+
+    def __init__(self, command: list[str], started: str) -> None:
+        """Start it. started: what its output holds once it has its first records."""
+        self._started = started
+        self.first_at: float | None = None
+        """`time.monotonic()` of then."""
+        self._has_started = threading.Event()
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert self.process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+        self._reader.start()
+
+    def _read(self, lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                self._last.append(line.rstrip())
+                if self.first_at is None and self._started in line:
+                    self.first_at = time.monotonic()
+                    self._has_started.set()
+        self._has_started.set()
+
+    def wait_until_started(self) -> float:
+        """Returns `time.monotonic()` of its first records.
+
+        Raises:
+            BenchFailed: it ended, or had none in time.
+        """
+        self._has_started.wait(START_WITHIN_S)
+        if self.first_at is None:
+            raise BenchFailed(f"the subject had no records within {START_WITHIN_S:.0f} s. It said:\n{self.said}")
+        return self.first_at
+
+    def check(self) -> None:
+        """Raises BenchFailed if it has ended by itself."""
+        if self.process.poll() is not None:
+            raise BenchFailed(f"the subject ended with {self.process.returncode}. It said:\n{self.said}")
+
+    @property
+    def said(self) -> str:
+        """Its last lines."""
+        return "\n".join(self._last)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that does not end it."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+
+class Progress:
+    """How far a group is, asked again and again."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, partitions: int = PARTITIONS) -> None:
+        # Uncommitted, or Kafka would hold its answer back while a transaction is open (KIP-447).
+        options = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
+        self._consumer = Consumer({**options, "log_level": 0})
+        self._places = [TopicPartition(topic, number) for number in range(partitions)]
+        self.end = sum(self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in self._places)
+
+    def position(self) -> int:
+        """Committed records of all partitions."""
+        try:
+            return sum(max(0, place.offset) for place in self._consumer.committed(self._places, timeout=10))
+        except KafkaException:
+            return 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+class Output:
+    """How far the output is: its committed records, read again and again.
+
+    Dearer than `Progress`: the machine and the broker have the output's reader beside them.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, fresh: int, partitions: int) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "bench-counts",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.message.max.bytes": 4 << 20,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        self._found = 0
+        self.end = fresh
+
+    def position(self) -> int:
+        """Committed records of all partitions."""
+        self._found += sum(message.error() is None for message in self._consumer.consume(AT_A_TIME, 0))
+        return self._found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+def measure(
+    subject: str, bootstrap: str, broker_pid: int, topic: str, load: Load, truth: Truth, commit_ms: int, run: str
+) -> Measured:
+    """Run a subject over the whole input.
+
+    Args:
+        subject: a name of SUBJECTS.
+        bootstrap: of Kafka.
+        broker_pid: whose CPU time is the broker's.
+        topic: the input, filled.
+        load: what it was filled with; the output is to be compressed as it is.
+        truth: what the output must hold.
+        commit_ms: how often the subject commits.
+        run: unique, part of the names of its topics and group.
+
+    Raises:
+        BenchFailed: the subject does not start, ends, or does not come to the end.
+    """
+    chosen = SUBJECTS[subject]
+    output, group = f"bench.{run}.out", f"bench-{run}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(output, load.partitions, 1)])[output].result(30)
+    progress = (
+        Progress(bootstrap, topic, group, load.partitions)
+        if chosen.counted
+        else Output(bootstrap, output, truth.fresh, load.partitions)
+    )
+    with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
+        options = {} if load.compression == "none" else {"compression": load.compression}
+        command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms, load.partitions, options))
+        running = Running(command, chosen.started)
+        try:
+            first = running.wait_until_started()
+            pid = running.process.pid
+            before, broker_before = cpu_seconds(pid), cpu_seconds(broker_pid)
+            limit_s = max(END_WITHIN_S, load.records / SLOWEST)
+            while progress.position() < progress.end:
+                running.check()
+                if time.monotonic() - first > limit_s:
+                    raise BenchFailed(f"{subject} is not done within {limit_s:.0f} s. It said:\n{running.said}")
+                time.sleep(ASK_EVERY_S)
+            seconds = time.monotonic() - first
+            cpu, broker_cpu = cpu_seconds(pid) - before, cpu_seconds(broker_pid) - broker_before
+            peak = peak_bytes(pid)
+            running.stop()
+        except BaseException:
+            running.kill()
+            raise
+        finally:
+            progress.close()
+    verified = is_right(bootstrap, output, truth) if chosen.exact else None
+    _forget(admin, run)
+    millions = load.records / 1_000_000
+    rate = round(load.records / seconds)
+    return Measured(
+        subject,
+        round(seconds, 3),
+        rate,
+        round(cpu / millions, 3),
+        round(broker_cpu / millions, 3),
+        peak >> 20,
+        verified,
+    )
+
+
+def _forget(admin: AdminClient, run: str) -> None:
+    """Make room: the output and what a subject has made besides, such as a changelog."""
+    for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
+        done.exception(30)

@@ -1,0 +1,145 @@
+"""The producer: how fast it sends next to a bare client, and how soon it is back at work after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.errors import BenchFailed
+from kafka_ratchet.producers import FileSource, Producer, publish
+
+KINDS = ("ratchet", "bare", "bare-headers")
+PARTITIONS = 4
+PATIENCE_S = 600
+ASK_EVERY_S = 0.002
+
+
+@dataclass(slots=True)
+class Sending:
+    """Records a second by kind of producer, in the order of the rounds."""
+
+    rates: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON; ratios are ratchet's to the others, round by round."""
+        told: dict[str, object] = {kind: _spread(rates, 0) for kind, rates in self.rates.items()}
+        for kind in KINDS[1:]:
+            found = [a / b for a, b in zip(self.rates["ratchet"], self.rates[kind], strict=True)]
+            told[f"ratio_to_{kind}"] = _spread(found, 3)
+        return told
+
+
+def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], None]) -> Sending:
+    """Send by each kind in turn, `rounds` times, after one round that does not count.
+
+    Raises:
+        BenchFailed: one of them fails, or the topic does not hold what it sent.
+    """
+    found = Sending()
+    with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
+        for number in range(rounds + 1):
+            for kind in KINDS:
+                topic = f"{kind}-{number}"
+                _create(broker.bootstrap, topic)
+                seconds = float(_run("bench.peers.send", kind, broker.bootstrap, topic, records, value_bytes))
+                held = _records_of(broker.bootstrap, topic)
+                if held != records:
+                    raise BenchFailed(f"{kind}: {records} records were sent, {topic} holds {held}")
+                if number:
+                    found.rates[kind].append(records / seconds)
+                    say(json.dumps({"kind": kind, "records_per_s": round(records / seconds)}))
+    return found
+
+
+def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[int, dict[str, object]]:
+    """Seconds from the start of `ratchet publish` to its first new record in the topic, by what was published before.
+
+    Raises:
+        BenchFailed: it fails.
+    """
+    found: dict[int, list[float]] = {size: [] for size in sizes}
+    with TemporaryDirectory(prefix="ratchet-bench-") as folder, EmbeddedBroker(Path(folder) / "kafka") as broker:
+        for size in sizes:
+            path = Path(folder) / f"{size}.txt"
+            with path.open("wb") as file:
+                for start in range(0, size, 10_000):
+                    file.write(b"".join(b"record %09d\n" % n for n in range(start, min(size, start + 10_000))))
+            _create(broker.bootstrap, str(size))
+            source = FileSource(path)
+            began = time.monotonic()
+            options = {"bootstrap.servers": broker.bootstrap}
+            with Producer(str(size), "bench", options=options, source=source) as producer:
+                publish(source, producer)
+            say(f"{size:,} records published in {time.monotonic() - began:.0f} s")
+        for _ in range(rounds + 1):
+            for size in sizes:
+                found[size].append(_restarted(Path(folder) / f"{size}.txt", broker.bootstrap, str(size)))
+                say(json.dumps({"published": size, "restart_s": round(found[size][-1], 3)}))
+    return {size: {"restart_s": _spread(seconds[1:], 3)} for size, seconds in found.items()}  # the first warms up
+
+
+def _restarted(path: Path, bootstrap: str, topic: str) -> float:
+    with path.open("ab") as file:
+        file.write(b"one more\n")
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    try:
+        before = _end(reader, topic)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "kafka_ratchet", "publish", str(path), "--producer", "bench", "--topic", topic]
+        environment = {**os.environ, "RATCHET_BOOTSTRAP": bootstrap}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            while _end(reader, topic) == before:
+                if time.monotonic() - began > PATIENCE_S or process.poll():
+                    process.kill()
+                    raise BenchFailed(f"publish sends nothing: {process.communicate()[1].decode(errors='replace')}")
+                time.sleep(ASK_EVERY_S)
+            return time.monotonic() - began
+    finally:
+        reader.close()
+
+
+def _run(module: str, *arguments: object) -> str:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    if done.returncode:
+        raise BenchFailed(f"{arguments[0]} failed: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _create(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+
+
+def _records_of(bootstrap: str, topic: str) -> int:
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    try:
+        return _end(reader, topic)
+    finally:
+        reader.close()
+
+
+def _end(reader: Consumer, topic: str) -> int:
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    return sum(int(reader.get_watermark_offsets(place, timeout=30)[1]) for place in places)
+
+
+def _spread(found: list[float], digits: int) -> dict[str, float]:
+    ordered = sorted(found)
+    return {
+        "median": round(median(ordered), digits),
+        "min": round(ordered[0], digits),
+        "max": round(ordered[-1], digits),
+    }

@@ -1,0 +1,153 @@
+"""The programs that are measured, each a process of its own that reads one topic and writes another.
+
+A subject is told everything in one JSON argument, the fields of `Task`. It deduplicates by the record's key: forwarded
+is what moves the key's sequence (header ratchet-sequence, 8 bytes, big-endian) forward, with key, value, headers and
+timestamp as they were, to the partition that murmur2 of the key gives. It commits its input offsets to the group
+`group`, prints a line that holds FIRST when its first records have come, and ends at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.load import PARTITIONS
+
+ROOT: Final = Path(__file__).parents[1]
+FIRST: Final = "first records"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a subject has to do.
+
+    Attributes:
+        bootstrap: of Kafka
+        input: topic
+        output: topic, as many partitions as the input
+        group: consumer group or application id
+        folder: its own, for state
+        commit_ms: how often it commits
+        partitions: of input and output
+        options: of this subject
+    """
+
+    bootstrap: str
+    input: str
+    output: str
+    group: str
+    folder: str
+    commit_ms: int
+    partitions: int = PARTITIONS
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """The subject's argument."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A program.
+
+    Attributes:
+        what: one line for the table
+        command: of a task; may compile and fetch what it needs
+        started: what its output says when its first records have come
+        exact: whether duplicates and losses are its mistake. False where it promises less than exactly once
+        counted: whether its progress is in the group's committed offsets; else the output's records are counted
+    """
+
+    what: str
+    command: Callable[[Task], list[str]]
+    started: str = FIRST
+    exact: bool = True
+    counted: bool = True
+
+
+def worker_settings(task: Task, identity: str = "key", sequence: str = "ratchet-sequence") -> Path:
+    """Write a worker's settings for a task; returns the file."""
+    folder = Path(task.folder)
+    config = folder / "ratchet.toml"
+    config.write_text(
+        f"""
+app = "{task.group}"
+bootstrap = "{task.bootstrap}"
+commit_interval_ms = {task.commit_ms}
+state_folder = "{folder / "state"}"
+
+[streams.events]
+input = "{task.input}"
+output = "{task.output}"
+dead_letters = "{task.output}.dead"
+identity = "{identity}"
+sequence = "header:{sequence}"
+""",
+        "utf-8",
+    )
+    return config
+
+
+def _worker(identity: str, sequence: str) -> Callable[[Task], list[str]]:
+    def command(task: Task) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "kafka_ratchet",
+            "worker",
+            "--config",
+            str(worker_settings(task, identity, sequence)),
+        ]
+
+    return command
+
+
+def _module(name: str, **options: Any) -> Callable[[Task], list[str]]:
+    def command(task: Task) -> list[str]:
+        told = Task(**{**asdict(task), "options": {**task.options, **options}})
+        return [sys.executable, "-m", f"bench.peers.{name}", told.as_json()]
+
+    return command
+
+
+def _java(build: str, **options: Any) -> Callable[[Task], list[str]]:
+    def command(task: Task) -> list[str]:
+        from bench import java_peers
+
+        told = Task(**{**asdict(task), "options": {**task.options, **options}})
+        return [*getattr(java_peers, build)(), told.as_json()]
+
+    return command
+
+
+def _other_python(build: str) -> Callable[[Task], list[str]]:
+    def command(task: Task) -> list[str]:
+        from bench import python_peers
+
+        return [*getattr(python_peers, build)(), task.as_json()]
+
+    return command
+
+
+LANE: Final = "lane runs"
+SUBJECTS: Final[dict[str, Subject]] = {
+    "ratchet": Subject("Ratchet, by key", _worker("key", "ratchet-sequence"), LANE),
+    "ratchet-two": Subject("Ratchet, by key, two workers", _module("two_workers"), LANE),
+    "ratchet-producer": Subject("Ratchet, by producer", _worker("producer", "ratchet-sequence"), LANE),
+    "ratchet-partition": Subject("Ratchet, by partition", _worker("partition", "bench-order"), LANE),
+    "ratchet-off": Subject("Ratchet without judging: forwards all", _module("forward"), LANE, exact=False),
+    "kafka-streams": Subject("Kafka Streams exactly_once_v2, tuned", _java("kafka_streams", tuned=True)),
+    "kafka-streams-default": Subject("Kafka Streams exactly_once_v2, defaults", _java("kafka_streams", tuned=False)),
+    "flink": Subject("Flink exactly-once, state on the heap", _java("flink", rocksdb=False), counted=False),
+    "flink-rocksdb": Subject("Flink exactly-once, state in RocksDB", _java("flink", rocksdb=True), counted=False),
+    "quix": Subject("Quix Streams exactly-once, one process", _other_python("quix")),
+    "faust": Subject("Faust at-least-once, table in memory, one process", _module("faust_agent"), exact=False),
+    "spark": Subject("Spark dropDuplicates, at-least-once", _module("spark"), exact=False, counted=False),
+    "loop": Subject("confluent-kafka loop, dict, transactions, state lost at a restart", _module("loop")),
+    "loop-changelog": Subject("the same with a changelog", _module("loop", changelog=True)),
+    "floor": Subject("raw batches in transactions, not looked at", _module("floor"), exact=False),
+}

@@ -1,0 +1,110 @@
+"""`ratchet faults`: injects faults into real workers and counts what came of the events."""
+
+from __future__ import annotations
+
+import json as json_text
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Json
+
+if TYPE_CHECKING:
+    from faults.producer import ProducerResult
+    from faults.run import Result
+
+
+faults = typer.Typer(invoke_without_command=True)
+
+Seed = Annotated[int | None, typer.Option(help="Draws events, faults and their order; default: a new one.")]
+Folder = Annotated[Path | None, typer.Option(help="A new folder to keep logs and data in; default: a temporary one.")]
+
+
+@faults.callback()
+def everything(
+    context: typer.Context,
+    short: Annotated[bool, typer.Option("--short", help="A few minutes: each fault at least once.")] = False,
+    seed: Seed = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Inject every fault, in random order, and prove that each event counted once. Exit code 1 if one did not."""
+    # As after Ctrl-C: frozen processes, servers and a full disk must not be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if context.invoked_subcommand is not None:
+        if short or json or seed is not None or folder is not None:
+            raise typer.BadParameter(f"write the options after {context.invoked_subcommand}")
+        return
+    from faults.run import LONG, SHORT, run
+
+    say = _speaker(json)
+    _tell(run(SHORT if short else LONG, _drawn(seed), say, folder), say, json=json)
+
+
+@faults.command()
+def producer(
+    file: Annotated[Path, typer.Argument(help="Lines to send; plain, .gz or .zst.", show_default=False)],
+    kills: Annotated[int, typer.Option("--kills", min=0, help="How often the producer is killed.")] = 50,
+    seed: Seed = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Send a file under a name, kill the producer again and again, and prove that the output is the file."""
+    from faults.producer import run_producer
+
+    say = _speaker(json)
+    _tell(run_producer(file, kills, _drawn(seed), say, folder), say, json=json)
+
+
+@faults.command()
+def sink(
+    short: Annotated[bool, typer.Option("--short", help="Each fault once.")] = False,
+    times: Annotated[int, typer.Option(min=1, help="How often each kill; all else, a quarter.")] = 20,
+    store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
+    seed: Seed = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Kill, freeze and double the Spark job over every store, take it Kafka, database and disk; count its rows."""
+    from faults.sink import STORES as SINK_STORES
+    from faults.sink import run_sink
+
+    for name in store or []:
+        if name not in SINK_STORES:
+            raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(SINK_STORES)})")
+    result = run_sink(1 if short else times, _drawn(seed), _speaker(json), folder, tuple(store or ()))
+    if json:
+        print(json_text.dumps(result.as_dict()), flush=True)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def _drawn(seed: int | None) -> int:
+    import secrets
+
+    return secrets.randbelow(1 << 31) if seed is None else seed
+
+
+def _speaker(json: bool) -> Callable[..., None]:
+    import sys
+
+    from rich.console import Console
+
+    return Console(stderr=json, markup=False, highlight=False, soft_wrap=True, file=sys.stderr if json else None).print
+
+
+def _tell(result: Result | ProducerResult, say: Callable[..., None], *, json: bool) -> None:
+    told = result.as_dict()
+    if json:
+        print(json_text.dumps(told), flush=True)
+    else:
+        say(", ".join(f"{name} {value}" for name, value in told.items()))
+        say(
+            f"lost {result.lost}, doubled {result.doubled}, reordered {result.reordered}",
+            style="bold green" if result.ok else "bold red",
+        )
+    if not result.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,277 @@
+"""A site under fire: streams of every kind of identity, their workers, their events, and how far they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import structlog
+from confluent_kafka.admin import NewTopic
+
+from faults.count import Difference, compare, delivered, expected
+from faults.events import IDENTITIES, PARTITIONS, Event, Feed
+from faults.kafka import Kafka
+from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.settings import Settings, load
+from kafka_ratchet.app.verify import verify
+from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.transport.transactions.crash_points import VARIABLE as CRASH_AT
+
+log = structlog.get_logger(__name__)
+
+SESSION_TIMEOUT_MS = 3_000
+"""Short, so that a run can wait for many sessions to end; Kafka's own default is 45 s."""
+COMMIT_INTERVAL_MS = 20
+"""Short, so that a fault finds a transaction in every one of its states."""
+PATIENCE_S = 180.0
+"""What has not happened by then has hung: the slowest thing here, a broker's return, takes ten seconds."""
+ASK_EVERY_S = 0.1
+TRIES = 2
+"""What two tries after a halt have not done, the next ones will not do: they find what these have found."""
+ANSWER_S = 60.0
+"""A worker answers about itself in milliseconds, on a machine that is not busy."""
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a worker that was asked to end before it had begun to listen."""
+
+Positions = dict[tuple[str, int], int]
+
+
+class Worker:
+    """One worker of a site, with its own state folder and its own network; `part` is the process, when there is one."""
+
+    def __init__(self, site: Site, number: int) -> None:
+        self.site, self.number = site, number
+        self.name = f"worker-{number}"
+        self.state = site.folder / f"{self.name}-state"
+        self.part: Part | None = None
+        self._seen = 0
+
+    @property
+    def is_running(self) -> bool:
+        return self.part is not None and self.part.is_running
+
+    def start(self, clock_shift_s: int = 0, crash_at: str | None = None) -> None:
+        """Start the process; it says nothing about when it is ready.
+
+        Args:
+            clock_shift_s: how far its wall clock is ahead; below 0 behind.
+            crash_at: a point of kafka_ratchet.transport.transactions.crash_points, POINT or POINT:N, where it kills
+            itself.
+        """
+        self._seen = len(self.output())
+        command = ["worker", "-c", str(self.site.config), "--state-folder", str(self.state)]
+        module = "kafka_ratchet"
+        if clock_shift_s:
+            module, command = "faults.clock", [str(clock_shift_s), *command]
+        self.part = Part(
+            self.site.folder,
+            self.name,
+            *command,
+            module=module,
+            environment={
+                "RATCHET_BOOTSTRAP": self.site.kafka.bootstrap_of(self.number),
+                **({CRASH_AT: crash_at} if crash_at else {}),
+            },
+        )
+
+    def process(self) -> Part:
+        """The process.
+
+        Raises:
+            FaultRunFailed: there is none, or it has ended by itself.
+        """
+        if self.part is None or not self.part.is_running:
+            raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
+        return self.part
+
+    def stop(self) -> None:
+        """SIGTERM, and wait.
+
+        Raises:
+            FaultRunFailed: there is none, or it ended in another way than it was asked to.
+        """
+        code = self.process().stop()
+        if code not in (0, TERMINATED):
+            raise FaultRunFailed(f"{self.name} ended with {code}; the end of its log:\n{self.output()[-6000:]}")
+
+    def output(self) -> str:
+        """All that it has logged since the first start."""
+        path = self.site.folder / f"{self.name}.log"
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def said(self, words: str) -> bool:
+        """Whether it has logged this since its last start, or since `mark`."""
+        return words in self.output_since_mark()
+
+    def output_since_mark(self) -> str:
+        """What it has logged since its last start, or since `mark`."""
+        return self.output()[self._seen :]
+
+    def partitions(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """What it says of each partition at its status address, by input topic and number: a full disk has no log."""
+        address = re.findall(r"status_address\s+url=(http://127\.0\.0\.1:\d+)", self.output())[-1]
+        with urlopen(f"{address}/status", timeout=ANSWER_S) as answer:  # noqa: S310 - of the line above
+            tables = json.load(answer)["tables"]
+        return {(table["input"], each["partition"]): each for table in tables for each in table["partitions"]}
+
+    def mark(self) -> None:
+        """From here on counts what `said` asks for."""
+        self._seen = len(self.output())
+
+
+class Site:
+    """Topics, settings and workers on a Kafka of its own."""
+
+    def __init__(self, kafka: Kafka, folder: Path, workers: int, seed: int, app: str = "faults") -> None:
+        """Create the input topics and start to feed them.
+
+        Args:
+            kafka: running.
+            folder: of settings, state and logs.
+            workers: how many there may be.
+            seed: of the events.
+            app: names the group, and begins the name of every topic.
+        """
+        folder.mkdir(parents=True)
+        self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
+        self.app = app
+        self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in IDENTITIES}
+        streams = "".join(
+            f"""
+[streams.by-{kind}]
+input = "{app}.{kind}.in"
+output = "{app}.{kind}.out"
+dead_letters = "{app}.{kind}.dead"
+identity = "{kind}"
+replication = {kafka.copies}
+"""
+            for kind in IDENTITIES
+        )
+        head = f"""app = "{self.app}"
+commit_interval_ms = {COMMIT_INTERVAL_MS}
+session_timeout_ms = {SESSION_TIMEOUT_MS}
+"""
+        self.config.write_text(head + streams, "utf-8")
+        admin = kafka.admin()
+        new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=kafka.copies) for topic in self.inputs]
+        for made in admin.create_topics(new, operation_timeout=30).values():
+            made.result(60)
+        self.workers = [Worker(self, number) for number in range(workers)]
+        self.feed = Feed(kafka.bootstrap, list(self.inputs), seed)
+        self.feed.start()
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.config, bootstrap=self.kafka.bootstrap)
+
+    def running(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.is_running]
+
+    def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
+        """Wait, and return for how long, in seconds.
+
+        Raises:
+            FaultRunFailed: it did not come about.
+        """
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > patience_s:
+                words = "\n".join(f"{worker.name}:\n{worker.output()[-3000:]}" for worker in self.workers)
+                raise FaultRunFailed(f"{what}: not within {patience_s:.0f} s. Logs: {self.folder}\n{words}")
+            time.sleep(ASK_EVERY_S)
+        return time.monotonic() - began
+
+    def positions(self) -> Positions:
+        """Committed offsets of every input partition; waits for a Kafka that is away."""
+        found: list[Positions] = []
+
+        def ask() -> bool:
+            asked = self.kafka.positions(self.app, self.inputs)
+            found.extend([asked] if asked is not None else [])
+            return asked is not None
+
+        self.wait_for(ask, "Kafka's answer about committed offsets")
+        return found[-1]
+
+    def wait_for_halts(self, worker: Worker, words: Mapping[str, str]) -> None:
+        """Wait until partitions have halted, and see that `TRIES` more tries change nothing.
+
+        Args:
+            worker: which serves all of them.
+            words: what the error of each partition of an input says.
+
+        Raises:
+            FaultRunFailed: they do not halt, or a try has forwarded or committed something.
+        """
+
+        def halted(least: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int] | None:
+            """How often each has been tried; None while one has not halted so, or was tried less often than `least`."""
+            found = {place: status for place, status in worker.partitions().items() if place[0] in words}
+            are_halted = len(found) == PARTITIONS * len(words) and all(
+                words[place[0]] in (status["error"] or "") and status["restarts"] >= least.get(place, 1)
+                for place, status in found.items()
+            )
+            return {place: status["restarts"] for place, status in found.items()} if are_halted else None
+
+        def stand() -> dict[tuple[str, int], int]:
+            outputs = {topic.removesuffix(".in") + ".out": PARTITIONS for topic in words}
+            committed = {place: offset for place, offset in self.positions().items() if place[0] in words}
+            return committed | self.kafka.ends(outputs)
+
+        self.wait_for(lambda: halted({}) is not None, f"the halt of {', '.join(words)}")
+        before, tried = stand(), halted({}) or {}
+        enough = {place: times + TRIES for place, times in tried.items()}
+        self.wait_for(lambda: halted(enough) is not None, f"{TRIES} more tries of {', '.join(words)}")
+        after = stand()
+        if moved := [place for place, offset in before.items() if after[place] != offset]:
+            raise FaultRunFailed(f"went on although they had halted: {moved}")
+
+    def wait_for_progress(self, since: Positions, what: str) -> float:
+        """Wait until every partition has committed something after `since`; the feed never stops. Returns seconds."""
+
+        def all_moved() -> bool:
+            now = self.kafka.positions(self.app, self.inputs)
+            return now is not None and all(now[place] > offset for place, offset in since.items())
+
+        return self.wait_for(all_moved, what)
+
+    def finish(self) -> tuple[list[Event], Difference, float]:
+        """End the feed, let the workers come to the end of the input, stop them, and count.
+
+        What verify finds wrong with a stream is left in by-<kind>.findings.json beside the logs.
+
+        Returns:
+            what was sent, what is wrong with the output, seconds from the last event to lag 0
+        """
+        sent = self.feed.finish()
+        total = len(sent) * len(self.inputs)
+        caught_up_s = self.wait_for(lambda: sum(self.positions().values()) >= total, "lag 0", 2 * PATIENCE_S)
+        for worker in self.running():
+            worker.stop()
+        difference = Difference()
+        for kind in IDENTITIES:
+            counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{self.app}.{kind}.out", kind))
+            proof = verify(self.settings, f"by-{kind}")
+            if proof.pending or proof.invalid or proof.fresh + proof.duplicate != len(sent):
+                raise FaultRunFailed(f"by-{kind}: {len(sent)} events were sent, the input holds {proof.as_dict()}")
+            if (counted == Difference()) != proof.ok:
+                raise FaultRunFailed(f"by-{kind}: counted {counted}, but verify says {proof.as_dict()}")
+            if not proof.ok:
+                (self.folder / f"by-{kind}.findings.json").write_text(json.dumps(proof.as_dict(), indent=2))
+            difference += counted
+        return sent, difference, caught_up_s
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self.feed.abandon()
+        for worker in self.workers:
+            if worker.is_running:
+                worker.process().kill()
+            elif worker.part is not None:
+                worker.part.wait()  # closes the pipes of one that ended by itself

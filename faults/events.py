@@ -1,0 +1,162 @@
+"""Events with repeats, for three kinds of identity at once, sent while faults are injected."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message, Producer
+
+from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+
+IDENTITIES = ("partition", "key", "producer")
+PARTITIONS = 4
+KEYS = 200
+PRODUCERS = 20
+REPEATED = 0.2
+"""Share of events that were sent before: PIP-6's retries, a hundred times more often than in life."""
+TRICKLE = 100
+"""Events sent at a time while nothing asks for more, so that there is always something under way to be disturbed ..."""
+TRICKLE_EVERY_S = 0.3
+QUEUE_FULL_PAUSE_S = 0.5
+DELIVERED_WITHIN_MS = 300_000
+"""Longer than a fault may last: an event that was sent is in the input, or the run is not valid."""
+
+
+class Event(NamedTuple):
+    """One record, sent to the input of every stream."""
+
+    partition: int
+    key: str
+    producer: str
+    sequence: int
+
+    def identity(self, kind: str) -> tuple[int, str]:
+        """Whose sequence it is, by kind of identity: state is kept per partition in any case."""
+        return self.partition, {"partition": "", "key": self.key, "producer": self.producer}[kind]
+
+
+def events(seed: int) -> Iterator[Event]:
+    """Events without end, always the same for a seed: rising sequences with gaps, and repeats."""
+    choose = random.Random(seed)  # noqa: S311
+    last: dict[int, int] = defaultdict(int)
+    sent: dict[int, list[Event]] = defaultdict(list)
+    while True:
+        key = choose.randrange(KEYS)
+        partition = key % PARTITIONS
+        recent = sent[partition]
+        if recent and choose.random() < REPEATED:
+            yield choose.choice(recent)
+            continue
+        last[partition] += choose.randint(1, 3)
+        event = Event(partition, f"key-{key}", f"producer-{key % PRODUCERS}", last[partition])
+        recent.append(event)
+        if len(recent) > 1000:
+            del recent[:500]
+        yield event
+
+
+class Feed(threading.Thread):
+    """Sends events to all inputs: a trickle, and up to `allow` as fast as they go."""
+
+    def __init__(self, bootstrap: str, inputs: list[str], seed: int) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            bootstrap: of Kafka, past all that cuts or delays the workers' connections.
+            inputs: topics; each gets every event.
+            seed: of the events.
+        """
+        super().__init__(name="feed", daemon=True)
+        self.inputs = inputs
+        self.sent: list[Event] = []
+        self.clock_shift_s = 0
+        """Added to the events' timestamps: producers' clocks are not the broker's."""
+        self._events = events(seed)
+        self._allowed = 0
+        self._ending = threading.Event()
+        self._abandoned = False
+        self._error: BaseException | None = None
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "log_level": 0,  # that a broker is away is no news here
+                "linger.ms": 5,
+                "delivery.timeout.ms": DELIVERED_WITHIN_MS,
+                "queue.buffering.max.messages": 200_000,
+            }
+        )
+
+    def allow(self, total: int) -> None:
+        """Go on at full speed until so many events have been sent."""
+        self._allowed = max(self._allowed, total)
+
+    def abandon(self) -> None:
+        """End as soon as possible; what was sent no longer matters."""
+        self._abandoned = True
+        self._ending.set()
+        self.join()
+
+    def finish(self) -> list[Event]:
+        """Send what is still allowed, and return all that has arrived in the inputs.
+
+        Raises:
+            FaultRunFailed: Kafka has not taken them all.
+        """
+        self._ending.set()
+        self.join()
+        if self._error is not None:
+            raise FaultRunFailed(f"the events could not be sent: {self._error}") from self._error
+        return self.sent
+
+    def run(self) -> None:
+        """The thread's work."""
+        try:
+            while not (self._ending.is_set() and (self._abandoned or len(self.sent) >= self._allowed)):
+                for _ in range(TRICKLE):
+                    self._send(next(self._events))
+                self._producer.poll(0)
+                if len(self.sent) >= self._allowed:
+                    self._ending.wait(TRICKLE_EVERY_S)
+            if self._abandoned:
+                self._producer.purge()
+            if left := self._producer.flush(DELIVERED_WITHIN_MS / 1000):
+                raise FaultRunFailed(f"{left} events were not taken within {DELIVERED_WITHIN_MS / 1000:.0f} s")
+        except BaseException as error:
+            # A thread has nobody to raise to; `finish` does it.
+            self._error = error
+
+    def _send(self, event: Event) -> None:
+        if self._error is not None:
+            raise self._error
+        headers = [(PRODUCER_HEADER, event.producer.encode()), (SEQUENCE_HEADER, event.sequence.to_bytes(8, "big"))]
+        value = f'{{"key": "{event.key}", "sequence": {event.sequence}}}'.encode()
+        stamp = int((time.time() + self.clock_shift_s) * 1000)
+        for topic in self.inputs:
+            while True:
+                try:
+                    self._producer.produce(
+                        topic,
+                        value,
+                        event.key,
+                        partition=event.partition,
+                        headers=headers,
+                        timestamp=stamp,
+                        on_delivery=self._delivered,
+                    )
+                    break
+                except BufferError:
+                    if self._abandoned:
+                        return
+                    self._producer.poll(QUEUE_FULL_PAUSE_S)
+        self.sent.append(event)
+
+    def _delivered(self, error: Any, message: Message) -> None:
+        if error is not None and self._error is None:
+            self._error = FaultRunFailed(f"{message.topic()}, partition {message.partition()}: {error.str()}")

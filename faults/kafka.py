@@ -1,0 +1,164 @@
+"""The Kafka of a run: one embedded node or three, and for each worker a network of its own to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from faults.proxy import Line, Proxy
+from kafka_ratchet.app.local.embedded_kafka import (
+    LET_IN_AGAIN_SOON,
+    START_LIMIT_S,
+    EmbeddedBroker,
+    free_port,
+    node_settings,
+)
+from kafka_ratchet.errors import SetupError
+
+ASK_S = 10.0
+CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
+"""The same for all nodes of a cluster: any 16 bytes in base64."""
+
+
+class Kafka:
+    """Any Kafka, as a site uses it. copies: replication factor of its topics."""
+
+    def __init__(self, bootstrap: str, copies: int = 1) -> None:
+        self.bootstrap, self.copies = bootstrap, copies
+
+    def bootstrap_of(self, worker: int) -> str:
+        """What a worker is told, by its number."""
+        return self.bootstrap
+
+    def admin(self) -> AdminClient:
+        """For topics; keep it for as long as its futures are waited for."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
+        """Committed offsets of a group; 0 where there is none.
+
+        Args:
+            group: of the workers.
+            topics: number of partitions by topic.
+
+        Returns:
+            by topic and partition; None while Kafka does not answer.
+        """
+        # Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
+        # transaction is open (KIP-447, require_stable).
+        options = {"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**options, "log_level": 0})
+        places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+        try:
+            found = consumer.committed(places, timeout=ASK_S)
+        except KafkaException:
+            return None
+        finally:
+            consumer.close()
+        return {(place.topic, place.partition): max(0, place.offset) for place in found}
+
+    def ends(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        """Where the logs of these topics end, with everything that is in them, by topic and partition."""
+        admin = self.admin()
+        asked = {
+            TopicPartition(topic, number): OffsetSpec.latest()
+            for topic, count in topics.items()
+            for number in range(count)
+        }
+        found = admin.list_offsets(asked, request_timeout=ASK_S)
+        return {(place.topic, place.partition): answer.result().offset for place, answer in found.items()}
+
+
+class EmbeddedKafka(Kafka):
+    """Nodes that can be killed and restarted one by one; `bootstrap` leads to them past the proxies."""
+
+    def __init__(self, folder: Path, nodes: int, workers: int, options: Mapping[str, str] | None = None) -> None:
+        """Choose ports; nothing runs but the proxies.
+
+        Args:
+            folder: of the nodes' data and logs.
+            nodes: 1 or 3.
+            workers: how many workers get a network of their own, by number from 0.
+            options: broker settings that replace the embedded broker's.
+        """
+        voters = {number: f"127.0.0.1:{free_port()}" for number in range(1, nodes + 1)}
+        self.nodes: list[EmbeddedBroker] = []
+        self._proxies: list[list[Proxy]] = [[] for _ in range(workers)]
+        for number in voters:
+            port = free_port()
+            listeners, advertised = [f"PLAINTEXT://127.0.0.1:{port}"], [f"PLAINTEXT://127.0.0.1:{port}"]
+            security = node_settings(number, voters)["listener.security.protocol.map"]
+            for worker, proxies in enumerate(self._proxies):
+                proxy = Proxy(free_port())
+                proxies.append(proxy)
+                listeners.append(f"W{worker}://127.0.0.1:{proxy.target}")
+                advertised.append(f"W{worker}://127.0.0.1:{proxy.port}")
+                security += f",W{worker}:PLAINTEXT"
+            listeners.append(f"CONTROLLER://{voters[number]}")
+            node = EmbeddedBroker(
+                folder / f"node-{number}",
+                port=port,
+                node_id=number,
+                voters=voters,
+                cluster_id=CLUSTER_ID,
+                options={
+                    "listeners": ",".join(listeners),
+                    "advertised.listeners": ",".join(advertised),
+                    "listener.security.protocol.map": security,
+                    **LET_IN_AGAIN_SOON,
+                    **(options or {}),
+                },
+            )
+            self.nodes.append(node)
+        super().__init__(",".join(node.bootstrap for node in self.nodes), copies=min(3, nodes))
+
+    def __enter__(self) -> EmbeddedKafka:
+        try:
+            for node in self.nodes:
+                node.start(wait=False)
+            for node in self.nodes:
+                node.wait_until_ready()
+            self._wait_until_all_are_let_in()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait_until_all_are_let_in(self) -> None:
+        """A node answers before the others know it, and no topic can be put on it until then."""
+        admin, deadline = self.admin(), time.monotonic() + START_LIMIT_S
+        while len(admin.list_topics(timeout=START_LIMIT_S).brokers) < len(self.nodes):
+            if time.monotonic() > deadline:
+                raise SetupError(f"not all {len(self.nodes)} nodes were let in within {START_LIMIT_S:.0f} s")
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """End every node and every proxy."""
+        for node in self.nodes:
+            node.kill()
+        for proxies in self._proxies:
+            for proxy in proxies:
+                proxy.close()
+
+    def bootstrap_of(self, worker: int) -> str:
+        """host:port,... of all nodes, through the worker's own proxies."""
+        return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self._proxies[worker])
+
+    def proxy(self, worker: int, node: int) -> Proxy:
+        """Between a worker and a node, by its id."""
+        return self._proxies[worker][node - 1]
+
+    def line(self, worker: int, line: Line) -> None:
+        """Let all of a worker's connections be so."""
+        for proxy in self._proxies[worker]:
+            proxy.line = line

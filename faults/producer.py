@@ -1,0 +1,209 @@
+"""A producer under fire: killed at any moment, its broker restarted; the output must be the file, in order per key."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from faults.count import Sequences, compare, records
+from faults.kafka import ASK_S, EmbeddedKafka
+from faults.publisher import SENDING, KeyedLines
+from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.errors import FaultRunFailed, SourceError
+
+PARTITIONS = 4
+INPUT, OUTPUT = "producer.in", "producer.out"
+NAME = "under-fire"
+GROUP = "faults-producer"
+LIFE_S = 0.8
+"""How long a publisher has something to send; it is killed before, meanwhile, or shortly after."""
+EARLY = 0.2
+"""Share of publishers that are killed before or while they take over their name ..."""
+EARLY_S = 1.5
+"""... which a process that has to be started first does within this time."""
+KILLS_PER_RESTART = 8
+PATIENCE_S = 180.0
+"""What has not happened by then has hung."""
+
+
+@dataclass(slots=True)
+class ProducerResult:
+    """What a run has done and found."""
+
+    seed: int
+    lost: int = 0
+    doubled: int = 0
+    reordered: int = 0
+    delivered: int = 0
+    sent_again: int = 0
+    """Records in the input beyond the file's own: what the kills have made."""
+    producer_kills: int = 0
+    broker_restarts: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the output is the file."""
+        return self.lost == self.doubled == self.reordered == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "seconds": round(self.seconds, 1)}
+
+
+def run_producer(
+    path: Path, kills: int, seed: int, say: Callable[[str], None], folder: Path | None = None
+) -> ProducerResult:
+    """Send the file under a name, kill the producer so often, restart the broker in between, and count.
+
+    Args:
+        path: a file of lines, plain or compressed; each is a record, whose key follows from its text.
+        kills: SIGKILLs.
+        seed: draws the moments.
+        say: is told what happens, a line at a time.
+        folder: new; keeps logs and data. None: a temporary one, removed when all is well.
+
+    Raises:
+        SourceError: the file cannot be read, or has no lines.
+        FaultRunFailed: something did not come back by itself. The folder is kept, and named.
+    """
+    wanted, offsets = _file(path)
+    began, result = time.monotonic(), ProducerResult(seed)
+    kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
+    say(f"seed {seed}; logs and data in {kept}")
+    with EmbeddedKafka(kept / "kafka", nodes=1, workers=0) as kafka:
+        topics = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in (INPUT, OUTPUT)]
+        admin = kafka.admin()
+        for made in admin.create_topics(topics, operation_timeout=30).values():
+            made.result(60)
+        config = kept / "ratchet.toml"
+        config.write_text(
+            f'app = "{GROUP}"\nbootstrap = "{kafka.bootstrap}"\n\n[streams.events]\ninput = "{INPUT}"\n'
+            f'output = "{OUTPUT}"\ndead_letters = "producer.dead"\nidentity = "producer"\n',
+            "utf-8",
+        )
+        worker = Part(kept, "worker", "worker", "-c", str(config), "--state-folder", str(kept / "state"))
+        try:
+            storm = _Storm(path, kafka, kept, random.Random(seed), say)  # noqa: S311
+            storm.strike(kills, offsets, result)
+            result.sent_again = _caught_up(kafka, worker, kept) - len(offsets)
+        finally:
+            if worker.is_running:
+                worker.stop()
+        found = _delivered(kafka.bootstrap)
+    difference = compare(wanted, found)
+    result.lost, result.doubled, result.reordered = difference.lost, difference.doubled, difference.reordered
+    result.delivered = sum(map(len, found.values()))
+    result.seconds = time.monotonic() - began
+    if folder is None and result.ok:
+        shutil.rmtree(kept, ignore_errors=True)
+    return result
+
+
+class _Storm:
+    def __init__(
+        self, path: Path, kafka: EmbeddedKafka, folder: Path, choose: random.Random, say: Callable[[str], None]
+    ) -> None:
+        self._path, self._kafka, self._folder, self._choose, self._say = path, kafka, folder, choose, say
+
+    def strike(self, kills: int, offsets: list[int], result: ProducerResult) -> None:
+        """Let one publisher after another bring the file a part further, and the last one to its end."""
+        share = max(1, len(offsets) // (kills + 1))
+        restarts = set(self._choose.sample(range(kills), -(-kills // KILLS_PER_RESTART)))
+        for kill in range(kills):
+            until = offsets[min(len(offsets) - 1, share * (kill + 1))]
+            publisher = self._start(kill, str(until), share / LIFE_S)
+            early = self._choose.random() < EARLY
+            if not early:
+                self._wait_for_first_record(publisher)
+            if kill in restarts:
+                self._restart_broker()
+                result.broker_restarts += 1
+            time.sleep(self._choose.uniform(0, EARLY_S if early else 1.2 * LIFE_S))
+            if not publisher.is_running:
+                raise FaultRunFailed(f"publisher {kill} ended by itself:\n{publisher.last_words()}")
+            publisher.kill()
+            result.producer_kills += 1
+            self._say(f"{result.producer_kills}/{kills} killed" + (" early" if early else ""))
+        last = self._start(kills, "end", 1)
+        deadline = time.monotonic() + PATIENCE_S + len(offsets) / 1000
+        while last.is_running:
+            if time.monotonic() > deadline:
+                last.kill()
+                raise FaultRunFailed(f"the last publisher does not come to an end:\n{last.last_words()}")
+            time.sleep(0.1)
+        if last.wait():
+            raise FaultRunFailed(f"the last publisher failed:\n{last.last_words()}")
+
+    def _start(self, number: int, until: str, rate: float) -> Part:
+        arguments = (str(self._path.resolve()), INPUT, NAME, self._kafka.bootstrap, until, str(rate))
+        return Part(self._folder, f"publisher-{number}", *arguments, module="faults.publisher")
+
+    def _wait_for_first_record(self, publisher: Part) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while SENDING not in publisher.output():
+            if not publisher.is_running or time.monotonic() > deadline:
+                raise FaultRunFailed(f"{publisher.name} sends nothing:\n{publisher.last_words()}")
+            time.sleep(0.02)
+
+    def _restart_broker(self) -> None:
+        (node,) = self._kafka.nodes
+        hard = self._choose.random() < 0.5
+        (node.kill if hard else node.stop)()
+        time.sleep(self._choose.uniform(0, 1.0))
+        node.start()
+        self._say("broker killed and restarted" if hard else "broker stopped and restarted")
+
+
+def _file(path: Path) -> tuple[Sequences, list[int]]:
+    """What must come out, by key, and where in the file each record begins."""
+    wanted: Sequences = defaultdict(list)
+    offsets = []
+    for sequence, key, value in KeyedLines(path).read(0):
+        assert key is not None and value is not None  # noqa: S101, PT018 - as KeyedLines makes them
+        wanted[0, key.decode()].append(_with_value(sequence, value))
+        offsets.append(sequence)
+    if not offsets:
+        raise SourceError(f"{path}: has no lines")
+    return wanted, offsets
+
+
+def _delivered(bootstrap: str) -> Sequences:
+    found: Sequences = defaultdict(list)
+    for message, sequence in records(bootstrap, OUTPUT):
+        found[0, message.key().decode()].append(_with_value(sequence, message.value()))
+    return found
+
+
+def _with_value(sequence: int, value: bytes) -> int:
+    """One number that has the sequence's order and differs where the value does."""
+    return sequence << 32 | zlib.crc32(value)
+
+
+def _caught_up(kafka: EmbeddedKafka, worker: Part, folder: Path) -> int:
+    """Wait until the worker has committed the input's end; returns how many records that is."""
+    deadline = time.monotonic() + PATIENCE_S
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": GROUP, "log_level": 0})
+    try:
+        places = [TopicPartition(INPUT, number) for number in range(PARTITIONS)]
+        ends = {(INPUT, p.partition): consumer.get_watermark_offsets(p, timeout=ASK_S)[1] for p in places}
+    finally:
+        consumer.close()
+    while kafka.positions(GROUP, {INPUT: PARTITIONS}) != ends:
+        if not worker.is_running or time.monotonic() > deadline:
+            raise FaultRunFailed(
+                f"the worker does not come to the end of {INPUT}; logs: {folder}\n{worker.last_words()}"
+            )
+        time.sleep(0.2)
+    return sum(ends.values())

@@ -1,0 +1,62 @@
+"""The program that is killed: sends the lines of a file under a name.
+
+    python -m faults.publisher FILE TOPIC NAME BOOTSTRAP UNTIL RATE
+
+It sends what begins before byte UNTIL, RATE records a second, and then waits to be killed; with UNTIL "end" it sends
+the rest as fast as it goes and ends. Everything it knows after a kill, it knows from Kafka and from the file.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from kafka_ratchet.producers import FileSource, Producer, Record, publish
+
+SENDING = "sending"
+"""It says so once, at its first record."""
+KEYS = 200
+
+
+class KeyedLines:
+    """A file's lines, each with a key that follows from its text: any file gives keys on all partitions."""
+
+    def __init__(self, path: Path, until: float = float("inf")) -> None:
+        self._file, self._until = FileSource(path, format="lines"), until
+
+    def read(self, from_sequence: int) -> Iterator[Record]:
+        for sequence, _, value in self._file.read(from_sequence):
+            if sequence >= self._until:
+                return
+            yield Record(sequence, b"key-%d" % (zlib.crc32(value or b"") % KEYS), value)
+
+    def mark(self, sequence: int) -> str:
+        return self._file.mark(sequence)
+
+    def check(self, sequence: int, mark: str) -> str | None:
+        return self._file.check(sequence, mark)
+
+
+def main(path: Path, topic: str, name: str, bootstrap: str, until: str, rate: str) -> None:
+    """See the module."""
+    told = False
+
+    def sent(sequence: int) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            print(SENDING, file=sys.stderr, flush=True)
+
+    goes_on = until != "end"
+    source = KeyedLines(path, int(until)) if goes_on else KeyedLines(path)
+    with Producer(topic, name, options={"bootstrap.servers": bootstrap}, source=source) as producer:
+        publish(source, producer, records_per_s=float(rate) if goes_on else None, on_record=sent)
+        while goes_on:
+            time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,168 @@
+"""A whole run: the storm and the scenes beside it, one report."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from faults import scenarios
+from faults.count import Difference
+from faults.environment import Site
+from faults.kafka import EmbeddedKafka
+from faults.operations import operations
+from faults.schedule import Plan, Storm
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How much of everything; events: at least so many, each into three streams."""
+
+    events: int
+    storm: Plan
+    node_restarts: int
+    full_disks: int
+
+
+SHORT = Form(
+    events=20_000,
+    storm=Plan(
+        worker_kills=3,
+        zombies=1,
+        broker_restarts=1,
+        rebalances=2,
+        network_faults=1,
+        damaged_stores=1,
+        clock_jumps=1,
+    ),
+    node_restarts=2,
+    full_disks=1,
+)
+"""For every change: each fault at least once."""
+LONG = Form(
+    events=1_000_000,
+    storm=Plan(
+        worker_kills=200,
+        zombies=20,
+        broker_restarts=40,
+        rebalances=300,
+        network_faults=20,
+        damaged_stores=30,
+        clock_jumps=20,
+    ),
+    node_restarts=10,
+    full_disks=5,
+)
+"""For a night, or before a release."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run has done and found."""
+
+    seed: int
+    lost: int = 0
+    doubled: int = 0
+    reordered: int = 0
+    events: int = 0
+    worker_kills: int = 0
+    zombies: int = 0
+    broker_restarts: int = 0
+    rebalances: int = 0
+    network_faults: int = 0
+    damaged_stores: int = 0
+    clock_jumps: int = 0
+    full_disks: int = 0
+    refused_partitions: int = 0
+    refused_operations: int = 0
+    seconds: float = 0.0
+    ready_s: list[float] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event counted exactly once."""
+        return self.lost == self.doubled == self.reordered == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`; ready_s becomes its median and its maximum, in seconds."""
+        told = asdict(self)
+        ready = told.pop("ready_s")
+        told["seconds"] = round(self.seconds, 1)
+        told["ready_s"] = {"median": round(median(ready), 1), "max": round(max(ready), 1)} if ready else None
+        return told
+
+    def add(self, difference: Difference, events: int) -> None:
+        """One scene's count."""
+        self.lost += difference.lost
+        self.doubled += difference.doubled
+        self.reordered += difference.reordered
+        self.events += events
+
+
+def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None = None) -> Result:
+    """Inject the faults of the form and count.
+
+    Args:
+        form: SHORT, LONG or one of your own.
+        seed: draws events, faults and their order. The same seed draws the same; what the machine makes of it in time
+            differs.
+        say: is told what happens, a line at a time.
+        folder: new; keeps logs and data. None: a temporary one, removed when all is well.
+
+    Raises:
+        FaultRunFailed: something did not come back by itself. The folder is kept, and named.
+    """
+    began, result = time.monotonic(), Result(seed)
+    kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
+    say(f"seed {seed}; logs and data in {kept}")
+    _storm(form, kept / "storm", result, say)
+    for number, (name, times, scene) in enumerate(
+        (
+            ("nodes of three restarted in turn", form.node_restarts, scenarios.three_nodes),
+            ("the disk of a worker is full", form.full_disks, scenarios.full_disk_of_a_worker),
+            ("the disk of the broker is full", form.full_disks, scenarios.full_disk_of_the_broker),
+        ),
+        1,
+    ):
+        say(f"{name}, {times} times")
+        result.add(*scene(kept / f"scene-{number}", times, seed + number))
+    result.broker_restarts += form.node_restarts
+    result.full_disks += 2 * form.full_disks
+    say("changelogs that have lost data")
+    difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scene-4", seed + 4)
+    result.add(difference, 0)
+    say("what operators do: policies made anew, a rule edited, an application renamed, partitions moved back")
+    difference, events, refused = operations(kept / "scene-5", seed + 5)
+    result.refused_operations = refused
+    result.add(difference, events)
+    result.seconds = time.monotonic() - began
+    if folder is None and result.ok:
+        _remove(kept)
+    return result
+
+
+def _storm(form: Form, folder: Path, result: Result, say: Callable[[str], None]) -> None:
+    with EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka:
+        site = Site(kafka, folder / "site", workers=3, seed=result.seed)
+        try:
+            storm = Storm(site, kafka, random.Random(result.seed), say)  # noqa: S311
+            storm.run(form.storm, form.events)
+            sent, difference, caught_up_s = site.finish()
+            say(f"{len(sent)} events sent, lag 0 after {caught_up_s:.1f} s")
+        finally:
+            site.close()
+    for name, count in storm.counts.items():
+        setattr(result, name, getattr(result, name) + count)
+    result.ready_s += storm.ready_s
+    result.add(difference, len(sent))
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

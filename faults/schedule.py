@@ -1,0 +1,181 @@
+"""The storm: every fault that a site must ride out by itself, in random order, while events go through."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import structlog
+
+from faults.damage import Damage
+from faults.environment import SESSION_TIMEOUT_MS, Site, Worker
+from faults.kafka import EmbeddedKafka
+from faults.proxy import Line
+
+log = structlog.get_logger(__name__)
+
+SESSION_S = SESSION_TIMEOUT_MS / 1000
+CLOCK_SHIFT_S = 4_000
+"""A little over an hour: the most by which Kafka lets a timestamp be ahead (message.timestamp.after.max.ms)."""
+FEED_CLOCK_SHIFT_S = 3_500
+"""A little less: events ahead of more are refused by Kafka itself, on their way in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often each fault strikes."""
+
+    worker_kills: int = 0
+    zombies: int = 0
+    broker_restarts: int = 0
+    rebalances: int = 0
+    network_faults: int = 0
+    damaged_stores: int = 0
+    clock_jumps: int = 0
+
+    def drawn(self, choose: random.Random) -> list[str]:
+        """The faults by name, in random order."""
+        names = [field.name for field in fields(self) for _ in range(getattr(self, field.name))]
+        choose.shuffle(names)
+        return names
+
+
+class Storm:
+    """Two workers are at home on the site, the last one comes and goes."""
+
+    def __init__(self, site: Site, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]) -> None:
+        """Nothing is started.
+
+        Args:
+            site: with at least three workers.
+            kafka: that of the site.
+            choose: draws everything.
+            say: is told what happens, a line a fault.
+        """
+        self.site, self._kafka, self._choose, self._say = site, kafka, choose, say
+        self.home, self.guest = site.workers[:-1], site.workers[-1]
+        self.counts: Counter[str] = Counter()
+        self.ready_s: list[float] = []
+        """Of each kill: seconds until every partition had committed something new."""
+        self._damage = Damage(site.folder / "copies", choose)
+
+    def run(self, plan: Plan, total: int) -> None:
+        """Strike as planned, and let the feed send so many events meanwhile.
+
+        Raises:
+            FaultRunFailed: the site did not come back by itself.
+        """
+        since = self.site.positions()
+        for worker in self.home:
+            worker.start()
+        self.site.wait_for_progress(since, "the first commits")
+        drawn = plan.drawn(self._choose)
+        for done, name in enumerate(drawn, 1):
+            began = time.monotonic()
+            what = getattr(self, f"_{name}")()
+            self.counts[name] += 1
+            self._say(f"{done}/{len(drawn)} {what} ({time.monotonic() - began:.1f} s)")
+            self.site.feed.allow(total * done // len(drawn))
+        for worker in self.home:
+            if not worker.is_running:
+                worker.start()
+
+    def _some(self) -> Worker:
+        """One of those at home; both run again by then."""
+        for worker in self.home:
+            if not worker.is_running:
+                worker.start()
+        return self._choose.choice(self.home)
+
+    def _pause(self, most_s: float, least_s: float = 0.0) -> None:
+        time.sleep(self._choose.uniform(least_s, most_s))
+
+    def _worker_kills(self) -> str:
+        worker = self._some()
+        since, began = self.site.positions(), time.monotonic()
+        worker.process().kill()
+        if self._choose.random() < 0.3:  # else it is back before anybody has noticed
+            self._pause(2 * SESSION_S)
+        worker.start()
+        self.site.wait_for_progress(since, f"progress after {worker.name} was killed")
+        self.ready_s.append(time.monotonic() - began)
+        return f"{worker.name} killed"
+
+    def _zombies(self) -> str:
+        worker = self._some()
+        since = self.site.positions()
+        worker.process().freeze()
+        self.site.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
+        self._pause(SESSION_S)
+        worker.mark()
+        part = worker.process()
+        part.thaw()
+        self.site.wait_for(
+            lambda: not part.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
+        )
+        self.site.wait_for_progress(self.site.positions(), f"progress after {worker.name} was thawed")
+        return f"{worker.name} frozen and thawed: " + ("rejoined" if part.is_running else f"ended with {part.wait()}")
+
+    def _broker_restarts(self) -> str:
+        node = self._choose.choice(self._kafka.nodes)
+        since = self.site.positions()
+        hard = self._choose.random() < 0.5
+        (node.kill if hard else node.stop)()
+        self._pause(2.0)
+        node.start()
+        self.site.wait_for_progress(since, "progress after the broker's return")
+        return "broker killed and restarted" if hard else "broker stopped and restarted"
+
+    def _rebalances(self) -> str:
+        guest = self.guest
+        if not guest.is_running:
+            guest.start()
+            what = "joins"
+        elif self._choose.random() < 0.75:
+            guest.stop()
+            what = "leaves"
+        else:
+            guest.process().kill()
+            what = "is gone"
+        self._pause(5.0, 1.0)
+        if self.counts["rebalances"] % 10 == 9:
+            self.site.wait_for_progress(self.site.positions(), "progress between rebalances")
+        return f"{guest.name} {what}"
+
+    def _network_faults(self) -> str:
+        worker = self._some()
+        line = self._choose.choice([Line.CUT, Line.DELAYED, Line.SILENT])
+        since = self.site.positions()
+        self._kafka.line(worker.number, line)
+        self._pause(3 * SESSION_S, 0.5)
+        self._kafka.line(worker.number, Line.OPEN)
+        self.site.wait_for_progress(since, f"progress after {worker.name}'s network was {line}")
+        return f"{worker.name}'s network {line}"
+
+    def _damaged_stores(self) -> str:
+        worker = self._some()
+        since = self.site.positions()
+        worker.process().kill()
+        done = self._damage.strike(worker.state)
+        worker.start()
+        self.site.wait_for_progress(since, f"progress after {worker.name}'s stores were damaged: {done}")
+        return f"{worker.name} killed, stores: {', '.join(done) or 'none yet'}"
+
+    def _clock_jumps(self) -> str:
+        worker = self._some()
+        since = self.site.positions()
+        worker.process().kill()
+        shift = self._choose.choice([-CLOCK_SHIFT_S, CLOCK_SHIFT_S])
+        self.site.feed.clock_shift_s = self._choose.choice([-FEED_CLOCK_SHIFT_S, 0, FEED_CLOCK_SHIFT_S])
+        worker.start(clock_shift_s=shift)
+        self.site.wait_for_progress(since, f"progress of {worker.name} with its clock {shift:+} s off")
+        part = worker.process()
+        self.site.wait_for(lambda: worker.said("partitions assigned") or not part.is_running, f"{worker.name} joining")
+        os.kill(worker.process().pid, signal.SIGHUP)
+        self.site.wait_for_progress(self.site.positions(), f"progress of {worker.name} after its clock jumped")
+        return f"{worker.name} killed, back with its clock {shift:+} s off, which then jumps to {-shift:+} s"

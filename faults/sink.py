@@ -1,0 +1,314 @@
+"""Faults of the Spark job: it is killed, frozen and started twice over every store, and its rows are counted."""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from faults.disk import SmallDisk
+from faults.postgres import PostgresServer, find_postgres, run_postgres
+from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
+from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.spark_sink.stores.open_store import Place
+from kafka_ratchet.spark_sink.stores.vacuum import vacuum
+
+BEFORE = ("before-write", "before-commit")
+"""Where the job kills itself: nothing of the commit is done, or all but the commit."""
+IN_TRANSACTION = "in-commit"
+"""Inside the commit of a database: the transaction has everything and is open."""
+BETWEEN = "between-commits"
+"""Inside the commit of two tables: the rejects are there, the rows are not."""
+AFTER = "after-commit"
+"""The commit is done, and the job has not heard of it."""
+
+MODES = ("batch", "stream")
+
+OTHERS = 4
+"""All else comes once for so many kills before, inside or after a commit: it is slow, and draws less of a moment."""
+
+DISK = 2 << 30
+"""bytes: of the disk that is filled, where a table of thousands of small commits has room."""
+
+GOES_ON = "and goes on"
+"""What a stream says of a failure that may pass."""
+
+Say = Callable[[str], None]
+Step = tuple[str, Callable[[], None]]
+"""What is done, in words and as a call."""
+
+
+@dataclass
+class StoreResult:
+    """What became of one store's rows."""
+
+    kills: int = 0
+    frozen: int = 0
+    pairs: int = 0
+    restarts: int = 0
+    """Of the database."""
+    broker_restarts: int = 0
+    full_disks: int = 0
+    upkeep: int = 0
+    """How often orphans were removed, and Delta's files and log compacted, while a job committed."""
+    orphans: int = 0
+    """Files and staging tables of dead jobs that were removed."""
+    rows: int = 0
+    lost: int = 0
+    doubled: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether every record is a row, once."""
+        return self.lost == 0 and self.doubled == 0
+
+
+@dataclass
+class SinkResult:
+    """What became of all of them."""
+
+    stores: dict[str, StoreResult] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every store is."""
+        return bool(self.stores) and all(store.ok for store in self.stores.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the last line of a run."""
+        return {"stores": {name: vars(store) for name, store in self.stores.items()}}
+
+
+def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> SinkResult:
+    """Do it all.
+
+    Args:
+        times: how often a kill before a commit, inside and after it, in each mode; all else comes a quarter as often.
+        seed: of the order and the moments.
+        say: for progress.
+        folder: a new folder for logs and tables; None: a temporary one.
+        only: names of stores; none: all that can run here.
+
+    Raises:
+        FaultRunFailed: the job did something that it must not do, or hung.
+        SetupError: a part of the site could not be started.
+    """
+    result = SinkResult()
+    with ExitStack() as site:
+        if folder is None:
+            folder = Path(site.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-faults-sink-")))
+        else:
+            folder.mkdir(parents=True)
+        say(f"seed {seed}; logs and data in {folder}")
+        names = only or tuple(name for name in STORES if not name.startswith("postgres") or find_postgres() is not None)
+        for name in sorted(set(STORES) - set(names)):
+            say(f"{name} is left out")
+        server = site.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
+        broker = site.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
+        for name in names:
+            began = time.monotonic()
+            with ExitStack() as of_store:
+                chance = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
+                run = _Run(name, broker, folder / name, server, chance, say, of_store)
+                result.stores[name] = run.all(times)
+            run.result.seconds = round(time.monotonic() - began, 1)
+            say(f"{name}: {vars(result.stores[name])}")
+    return result
+
+
+STORES: dict[str, Callable[[Path, PostgresServer | None], Place]] = {
+    "delta": lambda folder, _: Place("delta", str(folder / "table")),
+    "duckdb": lambda folder, _: Place("duckdb", str(folder / "table.duckdb")),
+    "iceberg": lambda folder, _: Place("iceberg", str(folder / "table")),
+    "postgres": lambda _, server: _of_server(server, "in_tasks"),
+    "postgres-staged": lambda _, server: _of_server(server, "staged"),
+}
+WITHOUT_REJECTS = {"postgres"}
+"""Rows are committed in the tasks there; with rejects they are staged for one transaction of the driver's."""
+
+
+def _of_server(server: PostgresServer | None, table: str) -> Place:
+    if server is None:
+        raise FaultRunFailed("there is no PostgreSQL to run this store on")
+    return Place("postgres", "", table, server.url, server.password)
+
+
+class _Run:
+    """All faults over one store."""
+
+    def __init__(
+        self,
+        name: str,
+        broker: EmbeddedBroker,
+        folder: Path,
+        server: PostgresServer | None,
+        chance: random.Random,
+        say: Say,
+        stack: ExitStack,
+    ) -> None:
+        self._name, self._broker, self._chance, self._say = name, broker, chance, say
+        self._server = server if name.startswith("postgres") else None
+        folder.mkdir()
+        self._disk: SmallDisk | None = None
+        if self._server is None:
+            self._disk = stack.enter_context(SmallDisk(folder / "disk", DISK))
+        place = STORES[name](folder if self._disk is None else self._disk.folder, server)
+        archive = folder / "classes.jsa"
+        rejects = name not in WITHOUT_REJECTS
+        self._site = SinkSite(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
+        self._site.create_topic()
+        self._site.write()
+        if not self._site.class_archive(archive):
+            say(f"{name}: this Java keeps no archive of classes; every start takes longer")
+        self.result = StoreResult()
+
+    def all(self, times: int) -> StoreResult:
+        """Every fault that many times, in random order, then the count."""
+        steps = self._kills(times) + self._others() * max(1, times // OTHERS)
+        self._chance.shuffle(steps)
+        for number, (what, step) in enumerate(steps, start=1):
+            self._say(f"  {self._name} {number}/{len(steps)}: {what}")
+            self._site.write()
+            step()
+            self._site.compare_so_far()
+        with self._site.job("batch", at_a_time=CATCH_UP) as job:
+            self._site.require(job, {DONE})
+        self._vacuum()  # before the count: it must not have removed a row
+        self.result.rows, self.result.lost, self.result.doubled = self._site.count()
+        return self.result
+
+    def _kills(self, times: int) -> list[Step]:
+        inside = BETWEEN if self._site.place.kind in {"delta", "iceberg"} else IN_TRANSACTION
+        often = {**dict.fromkeys(BEFORE, -(-times // len(BEFORE))), inside: times, AFTER: times}
+        steps: list[Step] = []
+        for mode in MODES:
+            for point, count in often.items():
+                steps += [(f"{mode}: killed {point}", partial(self._killed_at, mode, point))] * count
+        return steps
+
+    def _others(self) -> list[Step]:
+        steps: list[Step] = []
+        for mode in MODES:
+            steps.append((f"{mode}: killed at any moment", partial(self._killed_at_random, mode)))
+            steps.append((f"{mode}: frozen, and back after its successor", partial(self._frozen, mode)))
+        steps.append(("two started together", self._pair))
+        steps.append(("stream: the broker is killed", self._broker_killed))
+        if self._server is not None:
+            steps.append(("stream: the server crashes", self._server_crashes))
+        if self._disk is not None and self._disk.is_mounted:
+            steps += [(f"{mode}: the disk is full", partial(self._disk_full, mode)) for mode in MODES]
+        elif self._disk is not None:
+            self._say(f"{self._name}: no full disk, because only root may make a small one")
+        steps.append(("stream: the table is cleaned and compacted", self._upkeep))
+        return steps
+
+    # -- faults
+
+    def _killed_at(self, mode: str, point: str) -> None:
+        with self._site.job(mode, f"{point}:{self._chance.randint(1, 3)}") as job:
+            self._site.require(job, KILLED)
+        self.result.kills += 1
+
+    def _killed_at_random(self, mode: str) -> None:
+        with self._site.job(mode) as job:
+            self._site.wait_for_commits(job, self._chance.randint(1, 2))
+            time.sleep(self._chance.random() * 0.5)
+            signal_job(job, signal.SIGKILL)
+            self._site.require(job, {*KILLED, DONE})
+        self.result.kills += 1
+
+    def _frozen(self, mode: str) -> None:
+        with self._site.job(mode) as job:
+            self._site.wait_for_commits(job, 1)
+            time.sleep(self._chance.random() * 0.3)
+            signal_job(job, signal.SIGSTOP)
+            with self._site.job("batch", at_a_time=CATCH_UP) as successor:
+                self._site.require(successor, {DONE})
+            self._site.write()  # so that the one that comes back has something to do
+            signal_job(job, signal.SIGCONT)
+            # A batch that had finished before it was frozen has nothing left to be fenced from.
+            self._site.require(job, {FENCED} if mode == "stream" else {FENCED, DONE})
+        self.result.frozen += 1
+
+    def _pair(self) -> None:
+        with (
+            self._site.job("batch", at_a_time=A_FEW_COMMITS) as one,
+            self._site.job("batch", at_a_time=A_FEW_COMMITS) as other,
+        ):
+            codes = {self._site.require(one, {DONE, FENCED}), self._site.require(other, {DONE, FENCED})}
+        if codes == {FENCED}:
+            raise FaultRunFailed(f"{self._name}: two jobs were started together, and both were fenced")
+        self.result.pairs += 1
+
+    def _broker_killed(self) -> None:
+        with self._site.job("stream") as job:
+            self._site.wait_for_commits(job, 1)
+            time.sleep(self._chance.random() * 0.5)
+            self._broker.kill()
+            # Back before the job has noticed, or after; Spark's tasks notice after two minutes.
+            if self._chance.random() < 0.5:
+                time.sleep(self._chance.random() * 5)
+            else:
+                self._site.wait_for_words(job, GOES_ON)
+            self._broker.start()
+            self._site.write()
+            self._site.finish(job)
+        self.result.broker_restarts += 1
+
+    def _server_crashes(self) -> None:
+        assert self._server is not None  # noqa: S101 - such a step is drawn for its stores only
+        with self._site.job("stream") as job:
+            self._site.wait_for_commits(job, 1)
+            self._server.stop(signal.SIGQUIT)
+            self._site.write()  # so that there is something to commit, however far it was
+            self._site.require(job, {REFUSED})
+            self._server.start()
+        self.result.restarts += 1
+
+    def _disk_full(self, mode: str) -> None:
+        assert self._disk is not None  # noqa: S101 - such a step is drawn for its stores only
+        with self._site.job(mode) as job:
+            self._site.wait_for_commits(job, 1)
+            self._disk.fill(job.pid)
+            try:
+                self._site.write()
+                if mode == "batch":
+                    # It may have been through before the disk was full.
+                    self._site.require(job, {REFUSED, DONE})
+                else:
+                    self._site.wait_for_words(job, GOES_ON, or_end=True)
+            finally:
+                self._disk.free(job.pid)
+            if mode == "stream":
+                self._site.write()
+                # What fails in a task is tried again, what fails in the driver ends the job, and that may come next.
+                self._site.finish(job, or_else={REFUSED})
+        self.result.full_disks += 1
+
+    def _vacuum(self) -> None:
+        self.result.orphans += len(vacuum(self._site.place, 0.0))
+
+    def _upkeep(self) -> None:
+        from deltalake import DeltaTable
+
+        with self._site.job("stream") as job:
+            self._site.wait_for_commits(job, 1)
+            self._vacuum()
+            if self._site.place.kind == "delta":
+                for place in self._site.tables:
+                    table = DeltaTable(place.path)
+                    table.optimize.compact()
+                    table.create_checkpoint()
+                    table.cleanup_metadata()
+            self._site.write()
+            self._site.finish(job)
+        self.result.upkeep += 1

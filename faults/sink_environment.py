@@ -1,0 +1,307 @@
+"""The Spark job under fire: its topic, its processes, its rows and what they must be."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.local.jars import spark_jars
+from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.stores.open_store import Place, make_store, rejects_place
+from kafka_ratchet.spark_sink.stores.results import read_rows
+
+PARTITIONS = 3
+NAME = "faulted"
+
+SLICE = 150
+"""Offsets per commit."""
+CATCH_UP = 100_000
+"""Offsets per commit of a job that nothing is done to: killed ones leave a backlog of hundreds of slices."""
+A_FEW_COMMITS = 1_000
+"""Offsets per commit of jobs that are started together: the one that stays is soon through that backlog."""
+PER_STEP = 600
+"""Records that are added before each fault: more commits than any fault waits for, so that none comes too late."""
+
+REJECTED = 10
+"""Of so many values one does not parse, where there are rejects."""
+NO_JSON = "is no JSON"
+"""What such a value is, behind its number."""
+
+PATIENCE_S = 300.0
+"""What has not happened by then has hung: a start of Spark takes ten seconds, on a machine that does nothing else."""
+ASK_EVERY_S = 0.1
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""These JVMs live for seconds: optimising their code would take longer than running it."""
+QUIET_ARCHIVE = "-Xlog:disable -Xlog:all=error:stderr"
+"""An archive of classes that does not fit is not used; nobody needs to read of it."""
+
+KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
+"""Exit codes of a part whose group was killed: the guard's own, or what it says of the job."""
+DONE, REFUSED, FENCED = 0, 2, 3
+"""Exit codes of the job; see kafka_ratchet.spark_sink.cli."""
+
+
+Position = tuple[int, int]
+"""A record's partition, and its number in it."""
+
+
+class SinkSite:
+    """One job over one store.
+
+    Args:
+        name: of the store, in messages and in the topic's name.
+        bootstrap: of the Kafka.
+        folder: for logs.
+        place: of the results.
+        chance: decides which transactions are aborted.
+        archive: of the JVM's classes; see `class_archive`.
+        rejects: a tenth of the values does not parse, and goes to a table of its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        folder: Path,
+        place: Place,
+        chance: random.Random,
+        archive: Path | None,
+        *,
+        rejects: bool = False,
+    ) -> None:
+        self.name, self.place, self.rejects = name, place, rejects
+        self._bootstrap, self._folder, self._chance, self._archive = bootstrap, folder, chance, archive
+        self._topic = f"faults-{name}-{uuid.uuid4().hex[:8]}"
+        self._written: Counter[int] = Counter()
+        self._parts = 0
+
+    def create_topic(self) -> None:
+        """Before anything else."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(30)
+
+    # -- the job
+
+    @contextmanager
+    def job(self, mode: str, crash_at: str = "", at_a_time: int = SLICE) -> Iterator[Part]:
+        """The job as a process group, which is gone at the end.
+
+        Args:
+            mode: batch or stream.
+            crash_at: a point of kafka_ratchet.spark_sink.stores.crash_points, POINT or POINT:N, where it kills itself.
+            at_a_time: offsets per commit.
+        """
+        self._parts += 1
+        environment = {"SPARK_SINK_CRASH_AT": crash_at, **self._secrets(), **quick_jvm(self._archive)}
+        arguments = self._arguments(mode, at_a_time)
+        job = Part(
+            self._folder,
+            f"job-{self._parts}-{mode}",
+            *arguments,
+            module="kafka_ratchet.spark_sink",
+            environment=environment,
+        )
+        try:
+            yield job
+        finally:
+            if job.is_running:
+                signal_job(job, signal.SIGKILL)
+                job.wait()
+
+    def _secrets(self) -> dict[str, str]:
+        return {"SPARK_SINK_URL": self.place.url, "SPARK_SINK_PASSWORD": self.place.password or ""}
+
+    def _arguments(self, mode: str, at_a_time: int) -> list[str]:
+        return [
+            f"--bootstrap={self._bootstrap}",
+            f"--topic={self._topic}",
+            f"--name={NAME}",
+            f"--store={self.place.kind}",
+            f"--path={self.place.path}",
+            f"--table={self.place.table}",
+            f"--mode={mode}",
+            "--interval=0.1",
+            "--columns=n long",
+            f"--max-records={at_a_time}",
+            "--master=local[1]",
+            f"--jars={','.join(map(str, spark_jars()))}",
+            *(["--rejects"] if self.rejects else []),
+        ]
+
+    def require(self, job: Part, codes: Set[int]) -> int:
+        """Wait for its end.
+
+        Raises:
+            FaultRunFailed: it hangs, or ends with another code.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while job.is_running:
+            if time.monotonic() > deadline:
+                raise FaultRunFailed(f"{self.name}: {job.name} hangs:\n{job.last_words()}")
+            time.sleep(ASK_EVERY_S)
+        code = job.wait()
+        if code not in codes:
+            raise FaultRunFailed(f"{self.name}: {job.name} ended with {code}, not {set(codes)}:\n{job.last_words()}")
+        return code
+
+    def wait_for_commits(self, job: Part, commits: int) -> None:
+        """Until it has made so many since its start."""
+        self.wait_for_words(job, f"commit {commits}: ")
+
+    def wait_for_words(self, job: Part, words: str, *, or_end: bool = False) -> None:
+        """Until it has said so; or_end: or has ended.
+
+        Raises:
+            FaultRunFailed: it ends or is silent.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while words not in job.output():
+            if or_end and not job.is_running:
+                return
+            if not job.is_running or time.monotonic() > deadline:
+                raise FaultRunFailed(f"{self.name}: {job.name} did not say {words!r}:\n{job.last_words()}")
+            time.sleep(ASK_EVERY_S)
+
+    def finish(self, job: Part, or_else: Set[int] = frozenset()) -> None:
+        """Let a stream commit what was written just now, then ask it to end; or_else: or find that it has ended so."""
+        self.wait_for_words(job, f"commit {job.output().count(': commit ') + 1}: ", or_end=bool(or_else))
+        if job.is_running:
+            job.stop()
+        self.require(job, {DONE, *or_else})
+
+    # -- events and the count
+
+    def write(self) -> None:
+        """More records, in transactions of which some are aborted."""
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "transactional.id": f"{self._topic}-writer"},
+            logger=logging.getLogger("faults.kafka"),
+        )
+        producer.init_transactions(PATIENCE_S)
+        for partition in range(PARTITIONS):
+            commits = self._chance.random() < 0.8 or partition == 0
+            producer.begin_transaction()
+            first = self._written[partition]
+            for n in range(PER_STEP // PARTITIONS):
+                producer.produce(self._topic, self._value(first + n if commits else -1), partition=partition)
+            producer.flush(PATIENCE_S)  # what is aborted before it was sent would leave nothing to step over
+            if commits:
+                producer.commit_transaction(PATIENCE_S)
+                self._written[partition] += PER_STEP // PARTITIONS
+            else:
+                producer.abort_transaction(PATIENCE_S)
+
+    def _value(self, n: int) -> str:
+        return f"{n} {NO_JSON}" if self.rejects and n % REJECTED == 0 else json.dumps({"n": n})
+
+    @property
+    def tables(self) -> list[Place]:
+        """Of the rows, and of the rejects."""
+        return [self.place, rejects_place(self.place)] if self.rejects else [self.place]
+
+    def _positions(self, stored: Mapping[int, int]) -> tuple[Counter[Position], set[Position]]:
+        """What rows and rejects there are, and which of the rejects are at the stored offsets or beyond.
+
+        Rejects of their own table are committed before the rows, and may be ahead of them.
+        """
+        found = Counter((int(partition), int(n)) for partition, n in read_rows(self.place, ["_partition", "n"]))
+        ahead = set()
+        for place in self.tables[1:]:
+            for partition, offset, value in read_rows(place, ["_partition", "_offset", "_value"]):
+                n, _, rest = bytes(value).partition(b" ")
+                if rest != NO_JSON.encode():
+                    raise FaultRunFailed(f"{self.name}: {value!r} is among the rejects, and is a row")
+                position = int(partition), int(n)
+                found[position] += 1
+                if offset >= stored.get(partition, 0):
+                    ahead.add(position)
+        return found, ahead
+
+    def compare_so_far(self) -> None:
+        """At any moment, the rows are what the stored offsets say, each once.
+
+        Raises:
+            FaultRunFailed: they are not.
+        """
+        store = make_store(self.place, NAME, self._topic, 0, Recipe("n long", rejects=self.rejects))
+        try:
+            stored = store.offsets()
+            found, ahead = self._positions(stored) if stored else (Counter(), set())
+        except SinkError as error:
+            raise FaultRunFailed(f"{self.name}: {error}") from None
+        twice = [position for position, count in found.items() if count > 1]
+        settled = set(found) - ahead
+        # Numbers are consecutive per partition, so that a hole shows without the offsets of markers.
+        counts = Counter(partition for partition, _ in settled)
+        holes = [p for p, count in counts.items() if {n for q, n in settled if q == p} != set(range(count))]
+        if twice or holes:
+            raise FaultRunFailed(f"{self.name}: doubled {twice[:5]}, holes in partitions {holes}; stored {stored}")
+
+    def count(self) -> tuple[int, int, int]:
+        """Rows of the table, records that are not there, and rows too many."""
+        found, _ = self._positions({})
+        true = {(partition, n) for partition, count in self._written.items() for n in range(count)}
+        doubled = sum(count - 1 for count in found.values()) + len(set(found) - true)
+        return sum(found.values()), len(true - set(found)), doubled
+
+    def class_archive(self, path: Path) -> bool:
+        """Have one batch write down the classes that its JVM has loaded: the next ones start in half the time.
+
+        Returns:
+            whether there is one; a JVM that cannot does without.
+        """
+        options = f"-XX:ArchiveClassesAtExit={path} {QUIET_ARCHIVE}"
+        environment = {
+            **self._secrets(),
+            "JAVA_TOOL_OPTIONS": QUICK_JVM,
+            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{options}' pyspark-shell",
+        }
+        # Not a part: its guard would end the JVM with the job, and the archive is written after that.
+        with subprocess.Popen(
+            [sys.executable, "-m", "kafka_ratchet.spark_sink", *self._arguments("batch", SLICE)],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as job:
+            job.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        with suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(job.pid, 0)
+                time.sleep(ASK_EVERY_S)
+        return path.is_file()
+
+
+def quick_jvm(archive: Path | None) -> dict[str, str]:
+    """Variables for a JVM that lives for seconds."""
+    variables = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
+    if archive is not None:
+        options = f"-XX:SharedArchiveFile={archive} {QUIET_ARCHIVE}"
+        variables["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{options}' pyspark-shell"
+    return variables
+
+
+def signal_job(job: Part, number: signal.Signals) -> None:
+    """To the whole job: the driver, and the JVM that it has started."""
+    os.killpg(os.getpgid(job.pid), number)

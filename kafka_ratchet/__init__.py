@@ -1,0 +1,61 @@
+"""Events that arrive more than once count exactly once: from the producer to the result table.
+
+The public names, each imported when it is first asked for: whoever needs the producer only does not load an engine.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kafka_ratchet.agents.extraction import Record
+    from kafka_ratchet.app import create_app
+    from kafka_ratchet.app.settings import Settings, load
+    from kafka_ratchet.errors import RatchetError
+    from kafka_ratchet.producers import (
+        AsyncProducer,
+        FileSource,
+        Producer,
+        Source,
+        StreamSource,
+        publish,
+    )
+
+_WHERE: Final = {
+    "AsyncProducer": "producers",
+    "FileSource": "producers",
+    "Producer": "producers",
+    "RatchetError": "errors",
+    "Record": "agents.extraction",
+    "Settings": "app.settings",
+    "Source": "producers",
+    "StreamSource": "producers",
+    "create_app": "app",
+    "load": "app.settings",
+    "publish": "producers",
+}
+
+__all__ = [
+    "AsyncProducer",
+    "FileSource",
+    "Producer",
+    "RatchetError",
+    "Record",
+    "Settings",
+    "Source",
+    "StreamSource",
+    "create_app",
+    "load",
+    "publish",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'kafka_ratchet' has no attribute {name!r}")
+    return getattr(import_module(f"kafka_ratchet.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

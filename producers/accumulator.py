@@ -1,0 +1,191 @@
+"""Records on their way: the idempotent client that sends them, in order per partition and without end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Producer as KafkaProducer
+
+from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
+from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, refusal
+
+Headers = dict[str, str | bytes | None]
+
+QUEUE_KBYTES = 64 * 1024
+"""Bytes of records that wait to be sent or acknowledged; `produce` refuses more. librdkafka's own bound
+is 1 GiB, which a file that is read faster than Kafka takes it would fill."""
+
+IDLE_S = 0.1
+"""How often delivery reports are fetched for a program that does not send at the moment, in seconds."""
+
+POLL_EVERY_RECORDS = 64
+"""A sender fetches delivery reports after this many records; each time costs a call into the client."""
+
+SILENCE_S = 3.0
+"""When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
+
+
+class Outbox:
+    """Sends to one topic. The first failure, of whatever kind, ends it: nothing may overtake what was not taken.
+
+    `produce` is for one thread at a time, the rest for any.
+    """
+
+    def __init__(
+        self, topic: str, name: str, options: Mapping[str, str | int | bool], say: Callable[[str], None]
+    ) -> None:
+        self.topic, self.name, self._say = topic, name, say
+        self._failure: RatchetError | None = None
+        self._closed = threading.Event()
+        self._client_error = ""
+        self._heard_at = self._polled_at = time.monotonic()
+        self._notes: dict[KafkaError | None, Message | None] = {None: None}
+        self.note = self._notes.setdefault
+        """The report of most records: keeps the first error of each kind, and does nothing with a success. It is called
+        from C and runs no Python, which for a million records a second counts."""
+        self._producer = self._client(options)
+        self.produce = self._producer.produce
+        """The client's own. Raises BufferError while the queue is full, and what `refused` takes."""
+        self._attendant = threading.Thread(target=self._attend, name=f"producer-{topic}", daemon=True)
+        self._attendant.start()
+
+    def __len__(self) -> int:
+        """Records that wait to be sent or acknowledged."""
+        return len(self._producer)
+
+    def is_empty(self) -> bool:
+        """Whether Kafka has everything; False once it has failed."""
+        return not len(self._producer) and not self.has_failed()
+
+    def has_failed(self) -> bool:
+        """Whether any record has been refused, or the client has stopped."""
+        return self._failure is not None or len(self._notes) > 1
+
+    def refused(self, failure: KafkaException, partition: int) -> RatchetError:
+        """What to raise for a record that `produce` has not taken.
+
+        A record that is too large for the client leaves the outbox usable.
+        """
+        error: KafkaError = failure.args[0]
+        if error.code() == CLIENT_STOPPED:
+            self._stopped(error)
+        return self._failure or self.refusal(error, f"partition {partition}")
+
+    def heard(self) -> None:
+        """Kafka has acknowledged something; or there is nothing to acknowledge."""
+        self._heard_at = time.monotonic()
+
+    def poll(self, timeout_s: float) -> None:
+        """Fetch delivery reports, and wait for them so long, in seconds."""
+        self._polled_at = time.monotonic()
+        try:
+            self._producer.poll(timeout_s)
+        except KafkaException as failure:
+            self._stopped(failure.args[0])
+        self._take_notes()
+        self._polled_at = time.monotonic()
+
+    def drain(self) -> None:
+        """Wait until everything is acknowledged, however long that takes.
+
+        Raises:
+            RatchetError: it has failed, or is closed.
+        """
+        while len(self._producer) and self._failure is None:
+            self.poll(IDLE_S)
+        self._take_notes()  # another thread may have fetched the last report
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has ended it, if anything has."""
+        if self._failure is not None:
+            raise self._failure
+        if self._closed.is_set():
+            raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
+
+    def fail(self, failure: RatchetError) -> None:
+        """End it: what waits is not sent any more. The first failure is the cause, others only follow from it."""
+        if self._failure is None:
+            self._failure = failure
+            self._producer.purge(in_flight=False, blocking=False)
+
+    def refusal(self, error: KafkaError, what: str) -> RatchetError:
+        """What to raise for a record that Kafka refuses."""
+        return refusal(error, f"topic {self.topic!r}, producer {self.name!r}, {what}")
+
+    def stop(self) -> None:
+        """Stop at once, without waiting for what is in flight."""
+        self._closed.set()
+        self._attendant.join()
+        self._producer.purge()
+        self.poll(0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `stop` has been called."""
+        return self._closed.is_set()
+
+    def _client(self, options: Mapping[str, str | int | bool]) -> KafkaProducer:
+        try:
+            return KafkaProducer(
+                {
+                    "log_level": 0,  # `say` speaks instead
+                    "queue.buffering.max.kbytes": QUEUE_KBYTES,
+                    "reconnect.backoff.max.ms": 2000,  # a Kafka that is back is noticed soon, not after 10 s
+                    **options,
+                    "acks": "all",
+                    "enable.idempotence": True,
+                    # A record refused for good fails all that follow it on its partition, instead of being skipped.
+                    "enable.gapless.guarantee": True,
+                    "max.in.flight.requests.per.connection": 5,  # the most that idempotence keeps in order
+                    "message.timeout.ms": 0,  # without end
+                    "error_cb": self._client_failed,
+                }
+            )
+        except (KafkaException, ValueError, TypeError) as error:
+            raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
+
+    def _take_notes(self) -> None:
+        if len(self._notes) == 1 or self._failure is not None:
+            return
+        error, message = list(self._notes.items())[1]
+        assert error is not None and message is not None  # noqa: S101, PT018 - as Kafka's client reports errors
+        self.fail(self.refusal(error, f"partition {message.partition()}"))
+
+    def _attend(self) -> None:
+        """Keep acknowledgements fresh while the program does something else.
+
+        Delivery reports run under Python's interpreter lock, which a busy thread gives up only every 5 ms: this thread
+        must not compete with a sender that fetches them itself.
+        """
+        while not self._closed.wait(IDLE_S):
+            if time.monotonic() - self._polled_at >= IDLE_S:
+                self.poll(0)
+            if not len(self._producer):
+                self.heard()  # silence is counted from when there is something to hear
+            silent_s = time.monotonic() - self._heard_at
+            if len(self._producer) and silent_s >= SILENCE_S:
+                self._heard_at += SILENCE_S  # once per SILENCE_S
+                self._say(
+                    f"Kafka acknowledges nothing; {len(self._producer)} records of producer {self.name!r} wait and "
+                    f"will be sent when it does{': ' + self._client_error if self._client_error else ''}"
+                )
+
+    def _stopped(self, error: KafkaError) -> None:
+        """The client has given up for good. The report of the record that made it so may follow, and says more."""
+        deadline = time.monotonic() + SILENCE_S
+        while self._failure is None and time.monotonic() < deadline:
+            try:
+                self._producer.poll(IDLE_S)
+            except KafkaException:
+                pass  # the same news again
+            self._take_notes()
+        self.fail(self.refusal(error, "the client has stopped"))
+
+    def _client_failed(self, error: KafkaError) -> None:
+        self._client_error = error.str()
+        if error.code() == AUTHENTICATION_FAILED:
+            self.fail(self.refusal(error, "authentication"))

@@ -1,0 +1,154 @@
+"""What was read of a file: a digest over every byte, and how that is written down with a producer's progress."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO
+
+from kafka_ratchet.errors import SourceError
+
+BLOCK_BYTES = 1 << 20
+CHECKPOINTS = 32
+"""How many digests of beginnings are kept at most, to say where a file has changed: to a 32nd to a 16th of it. Each
+takes some 20 bytes of the progress, which is written every second."""
+
+FIRST_CHECKPOINT_BYTES = 64 * 1024
+DIGEST_BYTES = 16
+CHECKPOINT_BYTES = 4
+"""Enough to find the place; whether anything has changed is said by the whole digest."""
+
+FORM = "file2:"
+"""How a mark begins. Marks of earlier versions begin with `sha256:` or `files:`, see `_old_marks`."""
+
+BEFORE = 256
+"""The newest finished files stand in a mark one by one, some 70 bytes each; those before them as one digest."""
+
+
+class ContentDigest:
+    """BLAKE2b of what a file contains, uncompressed, from its first byte on, with digests of beginnings on the way."""
+
+    __slots__ = ("_every", "_next", "checkpoints", "running", "size")
+
+    def __init__(self) -> None:
+        self.running = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        """`copy` it to keep the digest up to here."""
+        self.size = 0
+        self.checkpoints: tuple[tuple[int, str], ...] = ()
+        """Byte and digest; replaced as a whole, never changed, so that other threads may read it."""
+        self._every = self._next = FIRST_CHECKPOINT_BYTES
+
+    def update(self, data: bytes) -> None:
+        """Take the bytes that follow."""
+        self.running.update(data)
+        self.size += len(data)
+        if self.size >= self._next:
+            self.checkpoints += ((self.size, self.running.hexdigest()[: 2 * CHECKPOINT_BYTES]),)
+            if len(self.checkpoints) > CHECKPOINTS:
+                self.checkpoints = self.checkpoints[1::2]
+                self._every *= 2
+            self._next = self.size + self._every
+
+    @property
+    def text(self) -> str:
+        """The digest up to here."""
+        return self.running.hexdigest()
+
+    def copy(self) -> ContentDigest:
+        """One that goes on from here by itself."""
+        other = ContentDigest()
+        other.running, other.size, other.checkpoints = self.running.copy(), self.size, self.checkpoints
+        other._every, other._next = self._every, self._next
+        return other
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A file that was read to its end."""
+
+    name: str
+    """What it was called then; only for messages."""
+    size: int
+    """In bytes, uncompressed."""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """What the bytes are that were read up to the end of one record."""
+
+    sequence: int
+    """The record's first byte."""
+    end: int
+    """The byte behind it and its line's end."""
+    ended: bool
+    """Whether its line had an end."""
+    digest: str
+    """Of all bytes before `end`."""
+    at: tuple[tuple[int, str], ...]
+    """Checkpoints, see `ContentDigest`."""
+    name: str
+    device: int
+    inode: int
+    """Which file it was, where two begin with the same bytes."""
+    form: str
+    """How its lines became records."""
+    number: int = 0
+    """How many files were read to their ends before this one."""
+    before: tuple[Finished, ...] = ()
+    """The newest of these, `BEFORE` at most."""
+    chain: str = ""
+    """The digest of those before them."""
+
+    def encode(self) -> str:
+        """The mark as a text."""
+        fields = asdict(self) | {"before": [(each.name, each.size, each.digest) for each in self.before]}
+        return FORM + json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> FileMark | None:
+        """Read it back; None: it is not of this form."""
+        if not text.startswith(FORM):
+            return None
+        try:
+            fields: dict[str, Any] = json.loads(text.removeprefix(FORM))
+            fields["at"] = tuple((int(offset), str(digest)) for offset, digest in fields["at"])
+            fields["before"] = tuple(Finished(*each) for each in fields["before"])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+
+def chained(chain: str, finished: Finished) -> str:
+    """The digest of a row of finished files with one more."""
+    text = f"{chain} {finished.size} {finished.digest}"
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def read_digest(stream: BinaryIO, digest: ContentDigest, until: int | None) -> ContentDigest:
+    """Take the stream up to this byte, None: to its end. What there is of it, if it ends before."""
+    while (until is None or digest.size < until) and (
+        block := stream.read(BLOCK_BYTES if until is None else min(BLOCK_BYTES, until - digest.size))
+    ):
+        digest.update(block)
+    return digest
+
+
+def compare(stream: BinaryIO, mark: FileMark, refuse: Callable[[str], SourceError]) -> ContentDigest:
+    """Read up to the mark's end, and find the same bytes; returns their digest.
+
+    Raises:
+        SourceError: they are others; made by `refuse` from a sentence that says which.
+    """
+    digest, begins = ContentDigest(), 0
+    ends = [(offset, text) for offset, text in mark.at if offset < mark.end] + [(mark.end, mark.digest)]
+    for offset, text in ends:
+        read_digest(stream, digest, offset)
+        if digest.size < offset:
+            raise refuse(f"ends at byte {digest.size}, before byte {mark.end}: it is shorter than it was")
+        if not digest.running.hexdigest().startswith(text):
+            raise refuse(f"has changed between byte {begins} and byte {offset}")
+        begins = offset
+    return digest

@@ -1,0 +1,429 @@
+"""Several files as one source: a list of them, or a folder that grows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers.file_mark import BEFORE, FileMark, Finished, chained
+from kafka_ratchet.producers.files import FileSource
+from kafka_ratchet.producers.folder import Found, list_files, list_folder
+from kafka_ratchet.producers.formats import Format
+from kafka_ratchet.producers.headers import NOTHING_YET
+from kafka_ratchet.producers.old_marks import check_old_mark
+from kafka_ratchet.producers.source import Record
+from kafka_ratchet.producers.units import Place, Recognised, Unsettled
+
+BYTE_BITS = 40
+"""A sequence is the file's number, from 0 on, times 2^40, plus the byte in it: files of a terabyte, eight million of
+them. So where a file's records begin does not depend on how long the files before it are, and none of these has to be
+opened to go on."""
+
+LOOK_EVERY_S = 0.5
+"""How often a folder that is followed is looked at, in seconds."""
+
+SETTLED_AFTER_S = 10.0
+"""A rotation that is under way leaves the files for a moment as they cannot stay. Where nothing changes for this long,
+in seconds, it is none. Copying and compressing change something all the time."""
+
+QUIET_S = 2.0
+"""A program goes on writing to a log that was renamed until it opens the new one. The old one is finished when there is
+something in the new one and nothing was written to the old one for this long, in seconds. If it grows later after
+all, that is an error."""
+
+
+@dataclass(slots=True)
+class _Unit:
+    """One file, by its number; it keeps the number when it is renamed, copied or compressed."""
+
+    file: FileSource | None
+    """None: finished, and removed by rotation."""
+    found: Found | None
+    finished: Finished | None = None
+
+
+class FileSet:
+    """Files in an order, each as `FileSource` reads it.
+
+    What was published must stay, byte for byte: a file that is missing, in another place or not what it was when it was
+    read is refused, because the numbers of what follows would no longer fit. The last one may grow, and files may be
+    appended. A file may be renamed and compressed: it is known by its content.
+
+    In a folder, `kafka_ratchet.app.log.1`, `app.log-20260131` or `app-20260131.log.gz` are what was rotated out of
+    `kafka_ratchet.app.log`. They are read before it, the oldest first, and may be removed when they have been read.
+
+    Args:
+        paths: the files, in their order; or one folder: its files in the order of their names, those with a dot in
+            front left out.
+        follow: of a folder, or of one log with what is rotated out of it: wait for more, until `stop`. Of the last file
+            only whole lines are read. Another file whose name comes after it says that it is finished; it must not be
+            written to any more. Compressed files must be moved into the folder when they are whole.
+        format: of every file, see `FileSource`.
+        key: likewise.
+        sequence_field: likewise; it must rise through all the files.
+
+    Raises:
+        SourceError: there are no files, or one of them cannot be read.
+        SettingsError: `follow` with several files, or as `FileSource`.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        follow: bool = False,
+        format: Format | str | None = None,
+        key: str | None = None,
+        sequence_field: str | None = None,
+    ) -> None:
+        if follow and len(paths) != 1:
+            raise SettingsError(
+                f"{', '.join(map(str, paths))}: one folder or one log can be followed; name one, and nothing else"
+            )
+        self._paths = list(paths)
+        self._folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else paths[0].parent if follow else None
+        self._log = paths[0].name if follow and self._folder != paths[0] else None
+        self.label = str(paths[0] if len(paths) == 1 else f"{len(paths)} files")
+        """What a display calls it."""
+        self._follow, self._format, self._key, self._field = follow, format, key, sequence_field
+        self._stop = threading.Event()
+        self._units: list[_Unit] = []
+        """Replaced as a whole where files move, so that other threads may read it."""
+        self._recognised = Recognised(self.label)
+        self._is_tracked = False
+        self._at = 0
+        self._seen: list[tuple[str, int, int]] = []
+        self._unsettled: tuple[object, float] | None = None
+        self._still: tuple[object, float] = (None, 0.0)
+        self._units = [_Unit(self._source(file), file) for file in self._listed()]
+        if not self._units and (self._log or not follow):
+            raise SourceError(f"{self.label}: {'there is no such file' if self._log else 'has no files'}")
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files on disk, when last looked at."""
+        return sum(unit.file.size_bytes for unit in self._units if unit.file)
+
+    @property
+    def position_bytes(self) -> int:
+        """How far `read` has come, in bytes on disk."""
+        files = [unit.file for unit in self._units]
+        return sum(file.size_bytes for file in files[: self._at] if file) + sum(
+            file.position_bytes for file in files[self._at : self._at + 1] if file
+        )
+
+    def stop(self) -> None:
+        """End `read` after what is there."""
+        self._stop.set()
+
+    def here(self) -> tuple[Path, int]:
+        """File and line of the record that was given last, where they are read from the beginning."""
+        return self._there(self._units[self._at]).here()
+
+    def place(self, sequence: int) -> str:
+        """Where that is, for people."""
+        number, byte = divmod(sequence, 1 << BYTE_BITS)
+        if self._field is not None or number >= len(self._units):
+            return f"sequence {sequence}"
+        unit = self._units[number]
+        name = unit.file.path.name if unit.file else unit.finished.name if unit.finished else ""
+        return f"byte {byte} of {name}"
+
+    def read(self, from_sequence: int) -> Iterator[Record]:
+        """The records with this sequence or a higher one.
+
+        Raises:
+            SourceError: as FileSource; or files have changed, or are gone before they were read to their ends.
+        """
+        number, byte = (0, 0) if self._field else divmod(max(0, from_sequence), 1 << BYTE_BITS)
+        if self._follow:
+            self._track()
+        else:
+            for index, unit in enumerate(self._units[number:]):  # what grows is checked row by row
+                self._there(unit).check_rows(0 if index else byte)
+        while True:
+            stopped, self._at = self._stop.is_set(), number
+            if self._follow and not self._look(number, byte, stopped):
+                self._pause()
+                continue
+            if number < len(self._units):
+                file, is_over = self._there(self._units[number]), self._is_over(number, stopped)
+                try:
+                    for record in file.read_lines(byte, whole=self._follow and not is_over):
+                        if byte == 0:
+                            self._check_columns(number)
+                            byte = 1
+                        yield from self._numbered(record, number, from_sequence)
+                except SourceError:
+                    if not self._follow or file.still_ends_as_read():
+                        raise
+                    self._seen = []  # it moved while it was read: see where to
+                    byte = file.behind
+                    continue
+                byte = max(byte, file.behind)
+                if is_over and number < len(self._units) - 1:
+                    self._finish(number)
+                    number, byte = number + 1, 0
+                    continue
+            if not self._follow or stopped:
+                return
+            self._pause()
+
+    def mark(self, sequence: int) -> str:
+        """What the files are up to the end of this record: a digest of all bytes of each.
+
+        Raises:
+            SourceError: there are fewer files, or the one it is in is too short.
+        """
+        if self._field is not None:
+            return f"field:{self._field}"
+        self._track()
+        number, byte = divmod(sequence, 1 << BYTE_BITS) if sequence >= 0 else (0, NOTHING_YET)
+        units = self._units
+        if number >= len(units):
+            if sequence < 0:
+                return FileSource.NO_MARK
+            raise self._too_few(number)
+        mark = self._there(units[number]).file_mark(byte)
+        if mark is None:
+            return FileSource.NO_MARK
+        before = [self._finish(each) for each in range(number)]
+        chain = ""
+        for finished in before[:-BEFORE]:
+            chain = chained(chain, finished)
+        return replace(mark, number=number, before=tuple(before[-BEFORE:]), chain=chain).encode()
+
+    def check(self, sequence: int, mark: str) -> str | None:
+        """Find the files to be those that this mark was made of, under whatever names. See `FileSource.check`.
+
+        Raises:
+            SourceError: they are others; with the file, and the bytes between which it has changed.
+        """
+        self._track()
+        if self._field is not None or sequence < 0 or mark.startswith("field:"):
+            if sequence >= 0 and mark != f"field:{self._field}":
+                raise SourceError(f"{self.label}: was published with other sequences ({mark[:100]})")
+            return None
+        number, byte = divmod(sequence, 1 << BYTE_BITS)
+        made = FileMark.decode(mark)
+        if number >= len(self._units) and (made is None or self._folder is None):
+            raise self._too_few(number)
+        if made is None:
+            said = check_old_mark([self._there(unit) for unit in self._units], number, byte, mark)
+            self._there(self._units[number]).file_mark(byte)
+            return said
+        if (made.number, made.sequence) != (number, byte):
+            raise SourceError(
+                f"{self.label}: was left at sequence {made.number << BYTE_BITS | made.sequence}, and the name went "
+                "on to "
+                f"{sequence} without it. Publish it under another producer name"
+            )
+        place = Place(made.end, made.digest, made.name, made.device, made.inode, made)
+        while not self._settle(
+            number,
+            made.before,
+            made.number - len(made.before),
+            made.chain,
+            place,
+            not self._follow or self._stop.is_set(),
+        ):
+            self._pause()
+        unit = self._units[number]
+        digest = self._recognised.digest(unit.found, made.end) if unit.found else None
+        self._there(unit).compare(replace(made, number=0, before=(), chain=""), digest)
+        return None
+
+    def _pause(self) -> None:
+        self._stop.wait(LOOK_EVERY_S)
+
+    def _track(self) -> None:
+        self._is_tracked = True
+        for unit in self._units:
+            if unit.file:
+                unit.file.is_tracked = True
+
+    def _numbered(self, record: Record, number: int, from_sequence: int) -> Iterator[Record]:
+        if self._field is None:
+            if record.sequence >> BYTE_BITS:
+                raise SourceError(f"{self.label}: file {number} is longer than 2^{BYTE_BITS} bytes; split it")
+            yield Record(number << BYTE_BITS | record.sequence, record.key, record.value)
+        elif record.sequence >= from_sequence:
+            yield record
+
+    def _check_columns(self, number: int) -> None:
+        """A log of CSV that was begun anew may lack the columns' names, and its first row would be taken for them."""
+        this, before = self._units[number], self._units[number - 1] if number else None
+        if before is None or before.file is None or this.file is None or before.found is None or this.found is None:
+            return
+        if this.found.base == before.found.base and before.file.columns not in (None, this.file.columns):
+            raise SourceError(
+                f"{this.file.path}: line 1: does not name the columns of {before.file.path.name}, out of which it "
+                "was begun "
+                "anew. Have the log begin with them, or publish with --format lines"
+            )
+
+    def _finish(self, number: int) -> Finished:
+        unit = self._units[number]
+        if unit.finished is None:
+            unit.finished = self._there(unit).finished()
+        return unit.finished
+
+    def _there(self, unit: _Unit) -> FileSource:
+        if unit.file is None:
+            name = unit.finished.name if unit.finished else "a file"
+            raise SourceError(
+                f"{self.label}: {name} was published and is gone: it cannot be published again. Put it back"
+            )
+        return unit.file
+
+    def _is_over(self, number: int, stopped: bool) -> bool:
+        """Whether nothing comes to this file any more."""
+        if number >= len(self._units) - 1:
+            return not self._follow
+        this, following = self._units[number].found, self._units[number + 1].found
+        if not self._follow or this is None or following is None or this.base != following.base:
+            return True
+        if self._still[0] != (number, this.what):
+            self._still = (number, this.what), time.monotonic()
+        is_old = time.time() - this.changed_ns / 1e9 > 60
+        # One that nobody wrote to before it was rotated in its turn says nothing.
+        is_begun = any(unit.found and unit.found.size for unit in self._units[number + 1 :])
+        return is_begun and (stopped or is_old or time.monotonic() - self._still[1] >= QUIET_S)
+
+    def _listed(self) -> list[Found]:
+        if self._folder is None:
+            return list_files(self._paths)
+        known = {unit.found.base for unit in self._units if unit.found}
+        return list_folder(self._folder, known, self._log)
+
+    def _look(self, number: int, byte: int, stopped: bool) -> bool:
+        """See what has moved and what has come; False: it is not settled yet.
+
+        Raises:
+            SourceError: it will not settle.
+        """
+        found = self._listed()
+        if self._seems_unmoved(found, number):
+            return True
+        before = [self._finish(each) for each in range(min(number, len(self._units)))]
+        place = Place(0, "", "", 0, 0)
+        if byte and number < len(self._units):
+            file = self._there(self._units[number])
+            digest = file.digest
+            place = Place(digest.size, digest.text, file.path.name, file.device, file.inode)
+        return self._settle(number, before, 0, "", place, stopped)
+
+    def _seems_unmoved(self, found: list[Found], number: int) -> bool:
+        """Whether each file is where it was, and what was read of the growing one still ends as it did."""
+        seen = [(file.path.name, file.device, file.inode) for file in found]
+        now = {(file.path.name, file.device, file.inode): file for file in found}
+        units = self._units
+        if seen != self._seen or self._unsettled:
+            return False
+        for unit in units[:number]:
+            if unit.found and now[unit.found.path.name, unit.found.device, unit.found.inode].what != unit.found.what:
+                return False
+        for unit in units[number:]:
+            if unit.found:
+                unit.found = now[unit.found.path.name, unit.found.device, unit.found.inode]
+        return number >= len(units) or self._there(units[number]).still_ends_as_read()
+
+    def _settle(
+        self, number: int, before: Sequence[Finished], older: int, chain: str, place: Place, at_once: bool
+    ) -> bool:
+        found = self._listed()
+        try:
+            places, index = self._recognised.find(found, before, older, chain, place)
+            self._place(found, places, index, [*self._older(places[:older]), *before], number, place)
+        except Unsettled as error:
+            state = [(file.path.name, file.what) for file in found]
+            if self._unsettled is None or self._unsettled[0] != state:
+                self._unsettled = state, time.monotonic()
+            if at_once or time.monotonic() - self._unsettled[1] >= SETTLED_AFTER_S:
+                raise SourceError(str(error)) from None
+            return False
+        self._unsettled = None
+        self._recognised.forget(found)
+        self._seen = [(file.path.name, file.device, file.inode) for file in found]
+        return True
+
+    def _place(
+        self,
+        found: list[Found],
+        places: list[Found | None],
+        index: int,
+        finished: list[Finished],
+        number: int,
+        place: Place,
+    ) -> None:
+        """Let each unit know its file: those that are finished, the one that is being read, and those behind it."""
+        units = [self._unit(each, at, known) for at, (each, known) in enumerate(zip(places, finished, strict=True))]
+        if place.end and place.mark is None:
+            current = self._units[number]
+            self._there(current).moved_to(found[index].path)
+            current.found = found[index]
+            units.append(current)
+            index += 1
+        self._units = units + [_Unit(self._source(file), file) for file in found[index:]]
+
+    def _older(self, places: Sequence[Found | None]) -> Iterator[Finished]:
+        """Of files that stand in a mark only together."""
+        for found in places:
+            digest = self._recognised.digest(found) if found else None
+            yield Finished(found.path.name, digest.size, digest.text) if found and digest else Finished("", 0, "")
+
+    def _unit(self, found: Found | None, number: int, finished: Finished) -> _Unit:
+        if number < len(self._units):
+            unit = self._units[number]
+            if unit.file and found and unit.found and unit.found.path == found.path:
+                return _Unit(unit.file, found, finished)
+        return _Unit(self._source(found) if found else None, found, finished)
+
+    def _source(self, found: Found) -> FileSource:
+        if self._folder and not found.path.exists():
+            raise Unsettled(f"{found.path}: there is no such file")
+        file = FileSource(found.path, format=self._format, key=self._key, sequence_field=self._field)
+        file.is_tracked = self._is_tracked
+        return file
+
+    def _too_few(self, number: int) -> SourceError:
+        return SourceError(
+            f"{self.label}: under this producer name {number + 1} files have been published from, and there "
+            f"are {len(self._units)}. Put back what is missing, or publish under another producer name"
+        )
+
+
+def open_files(
+    paths: Sequence[Path],
+    *,
+    follow: bool = False,
+    format: Format | str | None = None,
+    key: str | None = None,
+    sequence_field: str | None = None,
+) -> FileSource | FileSet:
+    """What `ratchet publish PATHS...` reads: one file, several in their order, or a folder. Arguments as `FileSet`."""
+    if follow or len(paths) != 1 or paths[0].is_dir():
+        return FileSet(paths, follow=follow, format=format, key=key, sequence_field=sequence_field)
+    return FileSource(paths[0], format=format, key=key, sequence_field=sequence_field)
+
+
+def records_of(
+    paths: Sequence[Path],
+    *,
+    format: Format | str | None = None,
+    key: str | None = None,
+    sequence_field: str | None = None,
+) -> Iterator[Record]:
+    """Every record of these files as `ratchet publish` sends it, from the first on: sequence, key and value.
+
+    Which partition it is sent to follows from its key, see `partition_of`.
+
+    Raises:
+        SourceError: as `FileSet` and its `read`.
+        SettingsError: as `FileSet`.
+    """
+    yield from open_files(paths, format=format, key=key, sequence_field=sequence_field).read(0)

@@ -1,0 +1,142 @@
+"""The files of a folder in the order in which they were written, rotated logs included."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_ratchet.errors import SourceError
+from kafka_ratchet.producers.compression import SUFFIXES
+
+_INDEX = re.compile(r"[0-9]{1,4}")
+_DATE = re.compile(r"(19|20)[0-9]{2}[-_.]?[0-9]{2}.*")
+"""A date with the year first, perhaps with a time: as text it sorts by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that is there now."""
+
+    path: Path
+    base: str
+    """The name of the log that it is, or was before it was rotated."""
+    tag: str | None
+    """What rotation has added to the name; None: it is the log itself."""
+    device: int
+    inode: int
+    size: int
+    """On disk, in bytes."""
+    changed_ns: int
+
+    @property
+    def what(self) -> tuple[int, int, int, int]:
+        """Equal for a file that nobody has written to, whatever it is called."""
+        return self.device, self.inode, self.size, self.changed_ns
+
+
+def tag_of(name: str, base: str) -> str | None:
+    """What rotation has put into the name of `base` to make this one; None: it is not a rotated name of it.
+
+    As logrotate and loggers do: `kafka_ratchet.app.log.1`, `app.log-20260131`, `kafka_ratchet.app.log.1.gz`, with the
+    extension kept `app-20260131.log` or `app.1.log.gz`; and `kafka_ratchet.app.log.gz`.
+    """
+    plain = _without_compression(name)
+    if plain == base:
+        return "" if name != base else None
+    tag = None
+    stem, dot, extension = base.rpartition(".")
+    if plain.startswith(base) and plain[len(base)] in ".-_":
+        tag = plain[len(base) + 1 :]
+    elif dot and stem and plain.startswith(stem) and plain.endswith(dot + extension) and plain[len(stem)] in ".-":
+        tag = plain[len(stem) + 1 : -len(dot + extension)]
+    return tag if tag and tag[0].isdigit() else None
+
+
+def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None) -> list[Found]:
+    """The files of a folder: logs in the order of their names, before each what was rotated out of it, oldest first.
+
+    Files with a dot in front are left out, and a compressed file beside the one that it is made from.
+
+    Args:
+        folder: to look at.
+        known: names of logs that may be missing just now.
+        only: the log that matters, with what was rotated out of it.
+
+    Raises:
+        SourceError: the folder cannot be read, or the order of rotated names is not known.
+    """
+    try:
+        there = {path.name: path for path in folder.iterdir() if path.name[:1] != "."}
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot be read: {error.strerror}") from None
+    names = {name for name in there if _without_compression(name) == name or _without_compression(name) not in there}
+    logs = sorted({*names, *known} if only is None else {only}, key=lambda name: (len(name), name))
+    found = []
+    for name in names:
+        base, tag = next(
+            ((log, tag) for log in logs if log != name and (tag := tag_of(name, log)) is not None), (name, None)
+        )
+        if only is not None and only not in (base, name):
+            continue
+        try:
+            status = there[name].stat()
+        except OSError:
+            continue  # gone between two looks
+        if stat.S_ISREG(status.st_mode):
+            place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            found.append(Found(there[name], base, tag, *place))
+    _refuse_unknown_order(found)
+    return sorted(found, key=_age)
+
+
+def list_files(paths: Sequence[Path]) -> list[Found]:
+    """These files in this order, each a log of its own.
+
+    Raises:
+        SourceError: one of them is not there.
+    """
+    found = []
+    for number, path in enumerate(paths):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise SourceError(f"{path}: there is no such file") from None
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
+        place = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        found.append(Found(path, f"{number}/{path}", None, *place))
+    return found
+
+
+def _age(file: Found) -> tuple[str, bool, bool, int, str]:
+    tag = file.tag
+    is_index = tag is not None and _INDEX.fullmatch(tag) is not None
+    return file.base, tag is None, tag == "", -int(tag) if tag and is_index else 0, tag or ""
+
+
+def _refuse_unknown_order(found: list[Found]) -> None:
+    rotated: dict[str, list[Found]] = {}
+    for file in found:
+        if file.tag:
+            rotated.setdefault(file.base, []).append(file)
+    for files in rotated.values():
+        tags = [file.tag or "" for file in files]
+        if len(tags) > 1 and not (all(map(_INDEX.fullmatch, tags)) or all(map(_DATE.fullmatch, tags))):
+            raise SourceError(
+                f"{files[0].path.parent}: nobody can tell which of {_names(files)} is older: rotated logs are numbered "
+                "(.1 is the newest), or dated with the year first (logrotate: dateformat -%Y%m%d). Rename them, or "
+                "move "
+                "what has been published out of the folder"
+            )
+
+
+def _names(files: list[Found]) -> str:
+    names = sorted(file.path.name for file in files)
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+
+
+def _without_compression(name: str) -> str:
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)

@@ -1,0 +1,259 @@
+"""How the lines of a source become records: what is a record, its value, its key, and perhaps its sequence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeVar, get_args
+
+import msgspec
+
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers.compression import SUFFIXES
+
+Format = Literal["ndjson", "lines", "csv"]
+T = TypeVar("T")
+
+OF_SUFFIX: dict[str, Format] = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""A longer line is refused before it fills the memory; Kafka's own default limit is 1 MiB."""
+
+_WHOLE_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+
+_FIELD = re.compile(r'"([^"]*(?:""[^"]*)*)"(,|\Z)|([^",\r\n]*)(,|\Z)')
+"""One field of CSV (RFC 4180) and what ends it. A quote anywhere else is no part of any field: nobody can tell whether
+it is a text's own, or the beginning of a field that was cut off and would swallow the rows behind it."""
+
+_OPEN_ROW = re.compile(rb'(?:(?:"[^"]*(?:""[^"]*)*"|[^",\r\n]*),)*+"[^"]*(?:""[^"]*)*')
+"""A row whose last field is quoted and has not ended: it goes on in the next line."""
+
+_ESCAPES = re.compile(rb"""\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..)|\\.""")
+"""JSON's grammar allows an escaped half of a surrogate pair, and programs that cut texts write it; msgspec refuses it.
+To check such a line, the half character is taken for U+FFFD; the record's value stays as it is."""
+
+
+_STRAY = (
+    'not CSV: a quote that is neither around a whole field nor doubled inside one. Write the field as "5"" pipe" does, '
+    "or publish with --format lines"
+)
+
+
+class Unusable(SourceError):
+    """A line cannot become a record. The text says why and what to do; the source that reads the line adds where."""
+
+
+class Parsed:
+    """What one line, or one row of a table, gives."""
+
+    __slots__ = ("key", "sequence", "value")
+
+    def __init__(self, value: bytes, key: bytes | None = None, sequence: int | None = None) -> None:
+        self.value, self.key, self.sequence = value, key, sequence
+
+
+class LineFormat:
+    """Reads lines of one format.
+
+    "ndjson": each line is one JSON text; lines of white space are passed over. "lines": every line is a record, empty
+    ones as well. "csv": the first line names the columns, every other row is a record, whose value is a JSON object of
+    the columns' texts: so a record means the same without the file's first line, and is what the worker's `field:`
+    and the Spark job's columns read. A quoted field may contain line ends. Quotes stand around a whole field, doubled
+    inside it, or nowhere: a record is exactly one row.
+
+    Args:
+        format: one of these.
+        key: JSON member or column whose text is the record's key: a string as it is, a number or a boolean as its JSON
+            text.
+        sequence_field: JSON member or column with the record's sequence.
+
+    Raises:
+        SettingsError: there is no such format, or a field is asked for of lines that have none.
+    """
+
+    def __init__(self, format: str, key: str | None = None, sequence_field: str | None = None) -> None:
+        if format not in get_args(Format):
+            raise SettingsError(
+                f"--format {format}: write {', '.join(get_args(Format)[:-1])} or {get_args(Format)[-1]}"
+            )
+        if format == "lines" and (key is not None or sequence_field is not None):
+            asked = f"--key {key}" if key is not None else f"--sequence-field {sequence_field}"
+            raise SettingsError(f"{asked} needs fields, but the format is 'lines': add --format ndjson or --format csv")
+        self.name, self.key, self.sequence_field = format, key, sequence_field
+        self.columns: list[str] | None = None
+        """As `header` has taken them."""
+        self._parsed = {"lines": Parsed, "ndjson": self._json, "csv": self._row}[format]
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line is no record, but has to be given to `header` before all others."""
+        return self.name == "csv"
+
+    def header(self, line: bytes) -> None:
+        """Take the names of the columns.
+
+        Raises:
+            Unusable: they cannot be names.
+        """
+        text = _text(_without_end(line.removeprefix(b"\xef\xbb\xbf")))
+        columns = _cells(text)
+        twice = next((name for name in columns if columns.count(name) > 1), None)
+        if not text or twice is not None:
+            what = "names no columns" if not text else f"names the column {twice!r} twice"
+            raise Unusable(f"{what}; the first line of CSV is the columns' names")
+        self.columns = columns
+
+    def next_line(self, stream: BinaryIO, *, whole: bool = False) -> bytes:
+        """The next line, or row, with its end; empty at the stream's end.
+
+        Args:
+            stream: to read from.
+            whole: a last line without an end is still being written: leave it out.
+
+        Raises:
+            Unusable: it is too long, or does not end.
+        """
+        line = stream.readline(MAX_LINE_BYTES)
+        if self.name == "csv" and line.count(b'"') % 2:
+            line = self._row_of_lines(line, stream, whole)
+        if len(line) >= MAX_LINE_BYTES and not line.endswith(b"\n"):
+            raise Unusable(f"the line is longer than {MAX_LINE_BYTES} bytes; is the format right?")
+        return b"" if whole and not line.endswith(b"\n") else line
+
+    def _row_of_lines(self, line: bytes, stream: BinaryIO, whole: bool) -> bytes:
+        """The row that begins with this line, whose number of quotes is odd; empty while it is still being written."""
+        if whole and not line.endswith(b"\n"):
+            return b""
+        if not _OPEN_ROW.fullmatch(line):
+            raise Unusable(_STRAY)
+        lines, length, is_open = [line], len(line), True
+        while is_open and length < MAX_LINE_BYTES:
+            if not (more := stream.readline(MAX_LINE_BYTES - length)):
+                if whole:
+                    return b""
+                raise Unusable("a quoted field that begins here does not end. Fix it, or publish with --format lines")
+            lines.append(more)
+            length += len(more)
+            is_open ^= more.count(b'"') % 2 == 1
+        return b"".join(lines)
+
+    def parse(self, line: bytes) -> Parsed | None:
+        """What a line with its end gives; None where it is no record.
+
+        Raises:
+            Unusable: it should be one.
+        """
+        value = _without_end(line)
+        _text(value)
+        return self._parsed(value)
+
+    def _json(self, value: bytes) -> Parsed | None:
+        if not value.strip():
+            return None
+        try:
+            if self.key is None and self.sequence_field is None:
+                _decoded(value, msgspec.Raw)
+                return Parsed(value)
+            fields = _decoded(value, dict[str, msgspec.Raw])
+        except msgspec.ValidationError:
+            raise Unusable(f"has no field {self.key or self.sequence_field!r}, since it is no JSON object") from None
+        except (ValueError, RecursionError) as error:
+            raise Unusable(f"not JSON: {error}. Mend the line, or publish with --format lines") from None
+        texts = {name: _member(fields, name, what) for name, what in self._wanted()}
+        return self._with_fields(value, texts)
+
+    def _row(self, value: bytes) -> Parsed | None:
+        assert self.columns is not None  # noqa: S101 - the header comes first
+        if not value:
+            return None
+        cells = _cells(value.decode())
+        if len(cells) != len(self.columns):
+            raise Unusable(f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Mend it")
+        fields = dict(zip(self.columns, cells, strict=True))
+        for name, what in self._wanted():
+            if name not in fields:
+                raise Unusable(f"has no column {name!r}, which is to be {what}. It has: {_some(fields)}")
+        return self._with_fields(msgspec.json.encode(fields), {name: text.encode() for name, text in fields.items()})
+
+    def _wanted(self) -> list[tuple[str, str]]:
+        wanted = ((self.key, "the record's key"), (self.sequence_field, "the record's sequence"))
+        return [(name, what) for name, what in wanted if name is not None]
+
+    def _with_fields(self, value: bytes, texts: dict[str, bytes]) -> Parsed:
+        sequence = None
+        if self.sequence_field is not None:
+            text = texts[self.sequence_field]
+            if not _WHOLE_NUMBER.fullmatch(text):
+                raise Unusable(f"field {self.sequence_field!r} is {text[:40]!r}: a sequence is a whole number")
+            sequence = int(text)
+        return Parsed(value, texts[self.key] if self.key is not None else None, sequence)
+
+
+def _without_end(line: bytes) -> bytes:
+    line = line[:-1] if line.endswith(b"\n") else line
+    return line[:-1] if line.endswith(b"\r") else line
+
+
+def format_of(path: Path) -> Format:
+    """The format that a file's name stands for."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in SUFFIXES:
+        suffixes.pop()
+    return OF_SUFFIX.get(suffixes[-1], "lines") if suffixes else "lines"
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise Unusable(f"not UTF-8: {error.reason} at its byte {error.start}. Convert the file") from None
+
+
+def _cells(text: str) -> list[str]:
+    """The fields of one row."""
+    if '"' not in text and "\r" not in text:
+        return text.split(",")
+    cells, at, goes_on = [], 0, True
+    while goes_on:
+        field = _FIELD.match(text, at)
+        if field is None:
+            raise Unusable(
+                _STRAY if '"' in text else "not CSV: a carriage return that is not part of the line's end. Fix it"
+            )
+        quoted, comma, plain, other_comma = field.groups()
+        cells.append(quoted.replace('""', '"') if quoted is not None else plain)
+        at, goes_on = field.end(), bool(comma or other_comma)
+    return cells
+
+
+def _member(fields: dict[str, msgspec.Raw], name: str, what: str) -> bytes:
+    if name not in fields:
+        raise Unusable(f"has no field {name!r}, which is to be {what}. It has: {_some(fields)}")
+    text = bytes(fields[name])
+    if text[:1] == b'"':
+        return _decoded(text, str).encode()
+    if text == b"null" or text[:1] in (b"{", b"["):
+        kind = {b"{": "an object", b"[": "an array"}.get(text[:1], "null")
+        raise Unusable(f"field {name!r} is {kind}: {what} is a string, a number or a boolean")
+    return text
+
+
+def _decoded(text: bytes, form: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=form)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        whole = _ESCAPES.sub(_without_half_character, text)
+        if whole == text:
+            raise
+        return msgspec.json.decode(whole, type=form)
+
+
+def _without_half_character(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape["half"] else escape[0]
+
+
+def _some(fields: dict[str, msgspec.Raw] | dict[str, str]) -> str:
+    names = sorted(fields)
+    return (", ".join(names[:8]) + (", ..." if len(names) > 8 else ""))[:200] or "none"

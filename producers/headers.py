@@ -1,0 +1,73 @@
+"""The two headers of a published record, and what may stand in them.
+
+The names equal those of tables/, which this room does not import: it would bring in numba. A test compares them.
+"""
+
+from __future__ import annotations
+
+import struct
+import unicodedata
+import zlib
+
+from kafka_ratchet.errors import SettingsError, SourceError
+
+PRODUCER_HEADER = "ratchet-producer"
+"""The producer's name, UTF-8."""
+
+SEQUENCE_HEADER = "ratchet-sequence"
+"""The record's sequence, 8-byte big-endian signed integer."""
+
+SEQUENCE_MAX = 2**63 - 1
+NOTHING_YET = -1
+"""Stands for "no sequence so far", as in PIP-6's getLastSequenceId."""
+
+MAX_NAME_BYTES = 256
+"""A quarter of what the worker accepts as an identity (1,024 bytes): names are read by people."""
+
+_pack = struct.Struct(">q").pack
+
+
+def name_bytes(name: str) -> bytes:
+    """The name as it goes into the header.
+
+    Raises:
+        SettingsError: it is empty, over 256 bytes of UTF-8, or has control characters or half characters in it.
+    """
+    if not name:
+        raise SettingsError("the producer name is empty: give one that is this source's alone, such as its file name")
+    odd = next((character for character in name if unicodedata.category(character) in ("Cc", "Cs")), None)
+    if odd is not None:
+        raise SettingsError(
+            f"the producer name {name!r} has a control character in it (U+{ord(odd):04X}): leave it out"
+        )
+    encoded = name.encode()
+    if len(encoded) > MAX_NAME_BYTES:
+        raise SettingsError(
+            f"the producer name {name[:40]!r}... has {len(encoded)} bytes of UTF-8; at most {MAX_NAME_BYTES} are "
+            "allowed: shorten it"
+        )
+    return encoded
+
+
+def sequence_bytes(sequence: int) -> bytes:
+    """The sequence as it goes into the header.
+
+    Raises:
+        SourceError: it is negative or above 2^63-1.
+    """
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise SourceError(
+            f"sequence {sequence} is not within 0 and 2^63-1: number the records of this source from 0 on"
+        )
+    return _pack(sequence)
+
+
+def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
+    """Where a producer of this name sends the record: librdkafka's rule for keys; without one the name takes its place.
+
+    Args:
+        key: of the record.
+        name: the producer's, as `name_bytes` has it.
+        partitions: the count that the name began with, see `Producer`.
+    """
+    return zlib.crc32(name if key is None else key) % partitions

@@ -1,0 +1,69 @@
+"""A source into a topic: from where the name had come to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kafka_ratchet.errors import SourceError
+from kafka_ratchet.producers.headers import NOTHING_YET
+from kafka_ratchet.producers.producer import Producer
+from kafka_ratchet.producers.source import Source
+
+MIN_PAUSE_S = 0.005
+"""A throttled publisher sleeps when it is ahead by this much: shorter sleeps cost more than they wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What one run has published."""
+
+    published: int
+    """Records of this run."""
+    resumed_after: int
+    """What the name had reached before; -1: nothing."""
+    last_sequence: int
+    """What it has reached now, everything below it included."""
+
+
+def publish(
+    source: Source,
+    producer: Producer,
+    *,
+    from_start: bool = False,
+    records_per_s: float | None = None,
+    on_record: Callable[[int], None] | None = None,
+) -> Published:
+    """Publish what the source has after `producer.resume_from()`, and wait until Kafka has acknowledged all of it.
+
+    Args:
+        source: where the records come from; best the one the producer was made with.
+        producer: to send with.
+        from_start: publish from the beginning; the producer must have been made with it as well.
+        records_per_s: at most so many records per second.
+        on_record: called with each record's sequence when it is on its way.
+
+    Raises:
+        SourceError: a record cannot be read. Everything before it is published and acknowledged: mend the source and
+            publish again to go on with that record.
+        TransportError: Kafka has refused a record for good.
+    """
+    resumed_after = producer.resumed_after
+    published = 0
+    began = time.monotonic()
+    try:
+        for record in source.read(0 if from_start else resumed_after + 1):
+            producer.send(record.value, record.key, sequence=record.sequence)
+            published += 1
+            if on_record:
+                on_record(record.sequence)
+            if records_per_s:
+                ahead_s = published / records_per_s - (time.monotonic() - began)
+                if ahead_s >= MIN_PAUSE_S:
+                    time.sleep(ahead_s)
+    except SourceError:
+        producer.flush()
+        raise
+    producer.flush()
+    return Published(published, NOTHING_YET if from_start else resumed_after, producer.resume_from())

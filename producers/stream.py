@@ -1,0 +1,82 @@
+"""Standard input and other pipes as sources: they cannot be read again, so the data have to say what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from kafka_ratchet.errors import SettingsError, SourceError
+from kafka_ratchet.producers.formats import Format, LineFormat, Unusable
+from kafka_ratchet.producers.source import Record
+
+
+class StreamSource:
+    """The records of a stream, each with its sequence in it.
+
+    A stream has no place to go back to. Whoever feeds it begins, after a crash, wherever it likes at or before
+    `Producer.resume_from()`: what was published is passed over by its sequence.
+
+    Args:
+        stream: to read, once.
+        sequence_field: the JSON member, or column, that is the record's sequence. It must rise.
+        format: "ndjson" or "csv", see `LineFormat`.
+        key: the member or column whose text is the record's key.
+
+    Raises:
+        SettingsError: there is no sequence field.
+    """
+
+    label = "standard input"
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        *,
+        sequence_field: str | None,
+        format: Format | str | None = None,
+        key: str | None = None,
+    ) -> None:
+        if sequence_field is None:
+            raise SettingsError(
+                "standard input cannot be read again after a crash, so nobody would know what is missing: save it as a "
+                "file and publish that, or name the field in which every record has a rising number of its own "
+                "(--sequence-field)"
+            )
+        self._stream = stream
+        self._lines = LineFormat(format or "ndjson", key, sequence_field)
+        self._line_number = 0
+        self.position_bytes = 0
+        self.size_bytes: int | None = None
+        """Nobody knows."""
+
+    def place(self, sequence: int) -> str:
+        """Where that is, for people."""
+        return f"sequence {sequence}"
+
+    def read(self, from_sequence: int) -> Iterator[Record]:
+        """The records with this sequence or a higher one.
+
+        Raises:
+            SourceError: with the line: it is not UTF-8, not of the format, or without a usable field.
+        """
+        try:
+            if self._lines.has_header and (line := self._next()):
+                self._lines.header(line)
+            while line := self._next():
+                parsed = self._lines.parse(line)
+                if parsed is not None and parsed.sequence is not None and parsed.sequence >= from_sequence:
+                    yield Record(parsed.sequence, parsed.key, parsed.value)
+        except Unusable as error:
+            raise SourceError(f"{self.label}: line {self._line_number}: {error}") from None
+        except OSError as error:
+            raise SourceError(f"{self.label}: cannot be read: {error.strerror}") from None
+
+    def mark(self, sequence: int) -> str:
+        """The field's name: what the data are, they say themselves."""
+        return f"field:{self._lines.sequence_field}"
+
+    def _next(self) -> bytes:
+        self._line_number += 1
+        line = self._lines.next_line(self._stream)
+        self.position_bytes += len(line)
+        return line

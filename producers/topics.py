@@ -1,0 +1,138 @@
+"""Asking Kafka about a topic, and creating one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from kafka_ratchet.errors import BrokerUnavailable, TopicError, TopicMissing
+from kafka_ratchet.producers.client import ATTEMPT_S, PASSING, explained, no_broker_is_let_in, options_refused
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShape:
+    """A topic that exists. A topic deleted and created again under its name has another id."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+def admin_client(options: Mapping[str, str | int | bool]) -> AdminClient:
+    """An administration client that leaves the messages to us.
+
+    Raises:
+        SettingsError: librdkafka does not accept the options.
+    """
+    try:
+        return AdminClient({"log_level": 0, **options})
+    except (KafkaException, ValueError, TypeError) as error:
+        raise options_refused(error, options) from None
+
+
+def describe_topic(
+    admin: AdminClient, topic: str, *, timeout_s: float, say: Callable[[str], None]
+) -> TopicShape | None:
+    """What the topic looks like; None where it does not exist. It is never created by asking.
+
+    Args:
+        admin: the client to ask with.
+        topic: its name.
+        timeout_s: how long to keep asking a Kafka that does not answer, in seconds.
+        say: told, every few seconds, that Kafka does not answer.
+
+    Raises:
+        BrokerUnavailable: no answer within the limit.
+        TopicError: Kafka refuses the question.
+    """
+    deadline = time.monotonic() + timeout_s
+    asked_twice = False
+    while True:
+        wait_s = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
+        try:
+            answer = admin.describe_topics(TopicCollection([topic]), request_timeout=wait_s)[topic].result()
+            return TopicShape(topic, str(answer.topic_id), len(answer.partitions))
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if asked_twice:
+                    return None
+                asked_twice = True  # a broker may learn a moment late of a topic that was just created
+                time.sleep(0.3)
+                continue
+            if error.code() not in PASSING:
+                raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
+            left_s = max(0.0, deadline - time.monotonic())
+            say(f"Kafka does not answer yet ({error.str()}); trying again for {left_s:.0f} s")
+            if not left_s:
+                raise BrokerUnavailable(
+                    f"Kafka did not answer within {timeout_s:g} s ({error.str()}). Check that it runs, and `bootstrap` "
+                    "and `kafka` in the settings; kafka_timeout_s sets the limit"
+                ) from failure
+            # An attempt may also fail at once (nobody listens): do not ask in a tight loop.
+            time.sleep(0.2)
+
+
+def made_topic(admin: AdminClient, wanted: NewTopic, patience_s: float, **limits: float) -> bool:
+    """Ask for a topic; False: there is one of that name already.
+
+    Args:
+        admin: connected.
+        wanted: what is to be made.
+        patience_s: how long it is asked for again while no broker is let in.
+        limits: of one question, as `AdminClient.create_topics` takes them.
+
+    Raises:
+        KafkaException: Kafka refuses, or has not answered.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            admin.create_topics([wanted], **limits)[wanted.topic].result()
+            return True
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            if not no_broker_is_let_in(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def create_topic(
+    admin: AdminClient,
+    topic: str,
+    *,
+    partitions: int,
+    replication: int = 1,
+    config: Mapping[str, str] | None = None,
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> TopicShape:
+    """Create the topic, or take it as it is where somebody else was quicker.
+
+    Raises:
+        TopicError: Kafka refuses, with its reason.
+        TopicMissing: it was created, and is gone again.
+        BrokerUnavailable: no answer within the limit.
+    """
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
+    try:
+        made_topic(admin, wanted, timeout_s, request_timeout=timeout_s)
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        if error.code() in PASSING or no_broker_is_let_in(error):
+            raise BrokerUnavailable(f"topic {topic!r} could not be created: {error.str()}") from failure
+        raise TopicError(f"topic {topic!r} cannot be created: {explained(error)}") from failure
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        # Creation is acknowledged by the controller; the broker that is asked may learn of it a moment later.
+        if shape := describe_topic(admin, topic, timeout_s=timeout_s, say=say):
+            return shape
+        time.sleep(0.05)
+    raise TopicMissing(f"topic {topic!r} was created but cannot be found: has somebody deleted it?")

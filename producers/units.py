@@ -1,0 +1,201 @@
+"""Which of the files that are there now are those that were read before: by what they contain, not by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_ratchet.errors import SourceError
+from kafka_ratchet.producers.compression import compression_of
+from kafka_ratchet.producers.file_mark import ContentDigest, FileMark, Finished, chained, compare
+from kafka_ratchet.producers.files import FileSource
+from kafka_ratchet.producers.folder import Found, tag_of
+
+
+class Unsettled(SourceError):
+    """The files are not where they were, as they are for a moment while a log is rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far the file that is being read was read."""
+
+    end: int
+    """Bytes, uncompressed; 0: nothing."""
+    digest: str
+    name: str
+    device: int
+    inode: int
+    mark: FileMark | None = None
+    """Where it is known from."""
+
+
+class Recognised:
+    """Where each file is now.
+
+    Files keep their order, whatever they are called: rotation gives all of them other names, and does not make an
+    older one younger. Digests are kept for as long as a file has the same device, inode, size and time of change; so
+    a log that was renamed is not read again.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._digests: dict[tuple[tuple[int, int, int, int], int | None], ContentDigest] = {}
+
+    def find(
+        self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str, place: Place
+    ) -> tuple[list[Found | None], int]:
+        """Where the finished files are, None: rotated and removed; and the index in `found` of the one being read.
+
+        Args:
+            found: what is there, in its order.
+            before: the finished files.
+            older: how many finished ones there are before these.
+            chain: their digest.
+            place: what was read of the one behind them.
+
+        Raises:
+            Unsettled: the one being read is not there, or more than once, or something is there that has no place yet.
+            SourceError: what is there can never be what was read.
+        """
+        places, index = self._finished(found, before, older, chain)
+        if not place.end:
+            if places and places[-1] is None:
+                raise Unsettled(self._changed(None, before[-1], found))
+            return places, index
+        logs = {
+            file.base
+            for at, file in enumerate(found)
+            if at == index or file.path.name == place.name or (file.device, file.inode) == (place.device, place.inode)
+        }
+        same = [at for at in range(index, len(found)) if found[at].base in logs and self._begins(found[at], place)]
+        if not same:
+            raise Unsettled(self._not_there(found[index : index + 1], place))
+        first = found[same[0]]
+        if len(same) > 1 and (first.device, first.inode) != (place.device, place.inode):
+            names = " and ".join(found[at].path.name for at in same[:2])
+            raise Unsettled(
+                f"{self._where}: {names} both begin with the {place.end} bytes that were read of {place.name}: one "
+                "is a "
+                "copy, and nobody can tell whether the other was begun anew since. If it was not, move the copy out of "
+                "the folder; if it was, remove nothing and publish under another producer name"
+            )
+        if same[0] > index:
+            odd = found[index].path.name
+            gone = next(
+                (each for each, at in zip(before, places[older:], strict=True) if at is None and each.name == odd), None
+            )
+            raise Unsettled(
+                self._changed(found[index], gone, found)
+                if gone
+                else f"{self._where}: {odd} has come, and its name stands before one that is known "
+                f"({first.path.name}): what "
+                "has not been read yet has to come behind what has. Give it a later name, or move it out of the "
+                "folder and "
+                "publish it under another producer name"
+            )
+        return places, same[0]
+
+    def digest(self, found: Found, until: int | None = None) -> ContentDigest | None:
+        """What it contains, up to this byte, read again only if somebody has written to it; None: it cannot be read."""
+        key = found.what, until
+        if key not in self._digests:
+            try:
+                self._digests[key] = FileSource(found.path, format="lines").read_whole(until)
+            except SourceError:  # such as a compressed file that is still being written
+                return None
+        return self._digests[key]
+
+    def forget(self, found: Sequence[Found]) -> None:
+        """Leave out what is not there any more."""
+        there = {file.what for file in found}
+        self._digests = {key: digest for key, digest in self._digests.items() if key[0] in there}
+
+    def _finished(
+        self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str
+    ) -> tuple[list[Found | None], int]:
+        index = 0
+        places: list[Found | None] = []
+        if older and not (before and found and self._may_be_gone(before[0], found)):
+            text = ""
+            for each in found[:older]:
+                now = self.digest(each)
+                text = chained(text, Finished("", now.size, now.text)) if now else "cannot be read"
+            if len(found) < older or text != chain:
+                raise SourceError(
+                    f"{self._where}: one of the first {older} files has changed or is gone. Put back what was "
+                    "published, or "
+                    "publish under another producer name"
+                )
+            index, places = older, list(found[:older])
+        elif older:
+            places = [None] * older
+        for finished in before:
+            file = found[index] if index < len(found) else None
+            if file is not None and self._is(file, finished):
+                places.append(file)
+                index += 1
+            elif self._may_be_gone(finished, found):
+                places.append(None)
+            else:
+                raise Unsettled(self._changed(file, finished, found))
+        return places, index
+
+    def _is(self, file: Found, finished: Finished) -> bool:
+        if file.size != finished.size and not _compressed(file):
+            return False
+        now = self.digest(file)
+        return now is not None and (now.size, now.text) == (finished.size, finished.digest)
+
+    def _begins(self, file: Found, place: Place) -> bool:
+        """Whether the file begins with what was read."""
+        if file.size < place.end and not _compressed(file):
+            return False
+        now = self.digest(file, place.end)
+        return now is not None and (now.size, now.text) == (place.end, place.digest)
+
+    def _may_be_gone(self, finished: Finished, found: Sequence[Found]) -> bool:
+        """Whether rotation may have removed it: there are others of its log."""
+        return any(tag_of(finished.name, base) is not None for base in {file.base for file in found})
+
+    def _changed(self, file: Found | None, finished: Finished, found: Sequence[Found]) -> str:
+        what = f"{finished.name} is gone"
+        if file is not None and file.path.name == finished.name:
+            what = (
+                f"{file.path.name} has changed since it was read to its end: its bytes 0 to {finished.size} are not "
+                "what "
+                f"they were, or it is longer ({file.size} bytes on disk)"
+            )
+        elif file is not None and finished.name in {other.path.name for other in found}:
+            what = f"{file.path.name} has come, and its name stands before one that is known ({finished.name})"
+        return (
+            f"{self._where}: {what}: files are read in the order of their names, and each to its end before the "
+            "next. Put back "
+            "what is missing, give what is new a later name, or publish under another producer name. Logs that all "
+            "grow are "
+            "followed one by one: ratchet publish --follow FILE, each under a producer name of its own"
+        )
+
+    def _not_there(self, expected: Sequence[Found], place: Place) -> str:
+        if expected and place.mark and expected[0].path.name == place.name and not _compressed(expected[0]):
+            try:
+                file = FileSource(expected[0].path, format="lines")
+                with file.path.open("rb") as raw:
+                    compare(raw, place.mark, file.changed)
+            except (SourceError, OSError) as error:
+                return str(error)
+        return (
+            f"{self._where}: the {place.end} bytes that were read of {place.name} are not the beginning of "
+            f"{'any file there' if not expected else expected[0].path.name + ' or of what follows it'}: it was "
+            "changed, cut "
+            "off or moved away before it was read to its end, and lines may be missing. Put it back (under the name "
+            "that "
+            "rotation gives it), or publish what is there under another producer name"
+        )
+
+
+def _compressed(file: Found) -> bool:
+    try:
+        return compression_of(file.path) != ""
+    except OSError:
+        return False

@@ -1,0 +1,195 @@
+"""The part that runs in the executors: each task writes its rows to one Parquet file and says which."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+WRITTEN = "file string, rows long, bytes long"
+"""What a task returns about its file; a task without rows writes and returns nothing."""
+
+NO_FOLDER = -1
+"""In place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
+
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Uncompressed bytes gathered before they go to the file: large row groups compress and scan better, and this much per
+task is small beside what Spark itself takes."""
+
+REMEDY = (
+    "Driver and executors must share the folder: mount it on all machines, run Spark on one machine "
+    "(--master local[*]), or choose store postgres"
+)
+
+
+FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
+"""Files say whose they are: what a holder left that another has followed can never be committed (see `_vacuum`)."""
+
+
+def stem(job: str, generation: int) -> str:
+    """How the names of a holder's files begin; see `FILE_NAME`."""
+    return f"part-{job}.{generation}"
+
+
+def write_files(
+    dataframe: DataFrame, folder: str, schema: Any, stem: str, filesystem: Any = None
+) -> list[tuple[str, int, int]]:
+    """Write the rows into new files of `folder`, which every executor sees.
+
+    Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
+    their own, which nobody learns.
+
+    Args:
+        dataframe: the rows.
+        folder: absolute path of an existing folder, or a folder of `filesystem`.
+        schema: `pyarrow.Schema` of the files; the rows are brought to its types.
+        stem: of the holder, see `stem`.
+        filesystem: pyarrow's, where that is not the local one.
+
+    Returns:
+        File name, rows and bytes of each file.
+
+    Raises:
+        StoreError: the folder is another one for the executors than for the driver.
+    """
+    # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
+    plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
+    plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
+    done = map_batches(plain, _task(folder, schema, stem, filesystem), WRITTEN).collect()
+    written = [(row.file, row.rows, row.bytes) for row in done]
+    for name, rows, size in written:
+        if rows == NO_FOLDER:
+            raise StoreError(f"{folder}: the executor on {name} has no such folder. {REMEDY}")
+        # A folder of the same name on each machine: the table would name files that its readers do not find.
+        if filesystem is None and not _is_here(Path(folder) / name, size):
+            raise StoreError(f"{folder}: an executor wrote {name} there, but the driver does not find it. {REMEDY}")
+    return written
+
+
+def write_file(table: pa.Table, folder: str, stem: str, filesystem: Any = None) -> str:
+    """Write a table that the driver has into one new file; the arguments are those of `write_files`.
+
+    Returns:
+        Its name.
+    """
+    import pyarrow.parquet as pq
+
+    name = f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+    path = f"{folder}/{name}"
+    with open(path, "xb") if filesystem is None else filesystem.open_output_stream(path) as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        if filesystem is None:
+            os.fsync(file.fileno())
+    return name
+
+
+def require_files(folder: Any, written: Sequence[tuple[str, int, int]], named: str = "") -> None:
+    """Refuse to commit files that somebody has removed since the tasks wrote them: the table could not be read.
+
+    Args:
+        folder: of the table, or of its data; see `LocalFolder.sizes`.
+        written: what `write_files` has returned.
+        named: the commit is done, and this is what names the files; empty: it is not done yet.
+
+    Raises:
+        StoreError: a file is gone or has another size.
+    """
+    try:
+        sizes = folder.sizes([name for name, _, _ in written])
+    except OSError as error:
+        raise StoreError(f"{folder}: the files of a commit cannot be looked at ({error.strerror})") from None
+    for (name, _, size), found in zip(written, sizes, strict=True):
+        if found != size:
+            what = "is gone" if found is None else f"has {found} bytes in place of {size}"
+            ways = (
+                f"{named}, so that the table cannot be read: restore the version before, then `ratchet sink resume "
+                "--from table`"
+                if named
+                else "Nothing was committed; run the job again"
+            )
+            raise StoreError(
+                f"{folder}: {name} {what}, which a task of this commit had written. A clean-up that removes files so "
+                f"young (VACUUM with a short retention?) takes what is on its way into the table. {ways}"
+            )
+
+
+def _is_here(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _task(folder: str, schema: Any, stem: str, filesystem: Any) -> Task:
+    # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
+    row_group_bytes, no_folder = ROW_GROUP_BYTES, NO_FOLDER
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import os
+        import socket
+        import uuid
+        from contextlib import suppress
+
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        told = pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64")])
+        if filesystem is None and not os.path.isdir(folder):
+            # Said and not raised: Spark would try it again, and hand out a stack trace at the end.
+            said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0]}
+            yield pa.RecordBatch.from_pydict(said, schema=told)
+            return
+        name = f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+        path = f"{folder}/{name}"
+        file: Any = None
+        writer = None
+        size = 0
+        rows = gathered_bytes = 0
+        gathered: list[Any] = []
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                if writer is None:
+                    file = open(path, "xb") if filesystem is None else filesystem.open_output_stream(path)
+                    writer = pq.ParquetWriter(file, schema, compression="zstd")
+                table = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
+                gathered.append(table)
+                rows += table.num_rows
+                gathered_bytes += table.nbytes
+                if gathered_bytes >= row_group_bytes:
+                    writer.write_table(pa.concat_tables(gathered))
+                    gathered, gathered_bytes = [], 0
+            if writer is None:
+                return
+            if gathered:
+                writer.write_table(pa.concat_tables(gathered))
+            writer.close()
+            file.flush()
+            size = file.tell()
+            if filesystem is None:
+                os.fsync(file.fileno())  # the commit that names this file must not outlive it in a power failure
+            file.close()
+        except BaseException:
+            with suppress(OSError):  # what happened first is the better sentence
+                if filesystem is None:
+                    os.unlink(path)
+                elif file is not None:
+                    file.close()  # an upload ends by it
+                    filesystem.delete_file(path)
+            raise
+        written = {"file": [name], "rows": [rows], "bytes": [size]}
+        yield pa.RecordBatch.from_pydict(written, schema=told)
+
+    return write

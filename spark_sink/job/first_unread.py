@@ -1,0 +1,90 @@
+"""How long records have been waiting: the first that can be read from an offset on, in each partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable
+
+FETCH_BYTES = 64 * 1024
+"""One record is wanted of each partition; Kafka sends a whole batch even if it is larger."""
+
+END_OF_PARTITION = -191
+NO_SUCH_OFFSET = -140
+"""librdkafka's own codes (RD_KAFKA_RESP_ERR__PARTITION_EOF, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)."""
+
+
+def oldest(
+    bootstrap: str,
+    options: Mapping[str, str],
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    timeout_s: float,
+) -> dict[int, int]:
+    """Timestamps of the first committed records, in milliseconds since 1970, as the records themselves have them.
+
+    Transaction markers and aborted records are stepped over; a partition in which nothing else is left has no entry,
+    and neither has one whose record has no timestamp.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        options: client options in librdkafka's names.
+        topic: the topic.
+        start: where to look, for each partition that is asked about.
+        end: the last stable offsets; what came later does not count.
+        timeout_s: how long all of it may take, in seconds.
+
+    Raises:
+        KafkaUnavailable: Kafka did not answer, or refused.
+    """
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
+
+    waiting = {partition for partition, offset in start.items() if offset < end[partition]}
+    found: dict[int, int] = {}
+    if not waiting:
+        return found
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,  # what fails is raised below
+            **options,
+            "group.id": "ratchet-sink-status",  # never joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "queued.min.messages": 1,
+        }
+    )
+    deadline = time.monotonic() + timeout_s
+    try:
+        consumer.assign([TopicPartition(topic, partition, start[partition]) for partition in sorted(waiting)])
+        while waiting:
+            message = consumer.poll(max(0.0, min(1.0, deadline - time.monotonic())))
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"{topic}/{min(waiting)}: Kafka at {bootstrap} did not send the record at offset "
+                    f"{start[min(waiting)]} within {timeout_s:g} s. Check that it runs, then ask again"
+                )
+            if message is None:
+                continue
+            error, partition = message.error(), message.partition()
+            if error is not None and error.code() != END_OF_PARTITION:
+                if partition in waiting and error.code() == NO_SUCH_OFFSET:
+                    waiting.discard(partition)  # retention has passed the offset since; the next look begins later
+                continue  # librdkafka tries again; what lasts runs into the deadline
+            if partition not in waiting:
+                continue
+            waiting.discard(partition)
+            consumer.incremental_unassign([TopicPartition(topic, partition)])
+            if error is None and (message.offset() or 0) < end[partition]:
+                kind, timestamp = message.timestamp()
+                if kind != TIMESTAMP_NOT_AVAILABLE:
+                    found[partition] = timestamp
+    finally:
+        consumer.close()
+    return found

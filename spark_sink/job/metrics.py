@@ -1,0 +1,144 @@
+"""A run's figures for Prometheus: over HTTP while it runs, or as a file for node_exporter's textfile collector.
+
+prometheus-client is needed only where one of the two is asked for. Names and labels follow the worker's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.job.run_state import BUCKETS_S, Figures
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+log = logging.getLogger("spark_sink")
+
+COUNTERS = {
+    "commits": "Commits of this run.",
+    "rows": "Rows that this run has committed, without rejects.",
+    "rejects": "Values that did not parse and went to the table of rejects, in this run.",
+}
+PER_PARTITION = {
+    "position": ("offsets", "Next offset to read, as the table has it."),
+    "end": ("end", "Last stable offset of the topic, when the job looked last."),
+    "lag": ("lag", "Offsets left to read; markers and aborted records count."),
+    "lag_seconds": ("lag_s", "Age of the oldest record that is not in the table yet; asked twice a minute."),
+}
+MOMENTS = {
+    "last_commit_timestamp_seconds": ("committed_at", "When this run has committed last, in seconds since 1970."),
+    "finished_timestamp_seconds": ("finished_at", "When this run has ended without an error, in seconds since 1970."),
+}
+
+
+class FiguresCollector:
+    """The figures as metric families, read when they are asked for."""
+
+    def __init__(self, figures: Figures, sink: str, topic: str) -> None:
+        self._figures, self._where = figures, [sink, topic]
+
+    def collect(self) -> Iterator[Metric]:
+        """Labels: sink (the job's name), topic, and partition where there is one per partition."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        found, labels = self._figures.snapshot(), ["sink", "topic"]
+        for name, about in COUNTERS.items():
+            counter = CounterMetricFamily(f"ratchet_sink_{name}", about, labels=labels)
+            counter.add_metric(self._where, found[name])
+            yield counter
+        commits = HistogramMetricFamily(
+            "ratchet_sink_commit_seconds", "From reading a commit's records to the store's answer.", labels=labels
+        )
+        commits.add_metric(self._where, _cumulated(found["in_buckets"]), found["commit_s"])
+        yield commits
+        generation = GaugeMetricFamily(
+            "ratchet_sink_generation", "How often a job of the name took over.", labels=labels
+        )
+        generation.add_metric(self._where, found["generation"])
+        yield generation
+        undeclared = GaugeMetricFamily(
+            "ratchet_sink_undeclared_fields",
+            "Fields of the first values of this run that the columns do not name, so that they are not kept.",
+            labels=labels,
+        )
+        undeclared.add_metric(self._where, len(found["undeclared"]))
+        yield undeclared
+        for name, (figure, about) in PER_PARTITION.items():
+            gauge = GaugeMetricFamily(f"ratchet_sink_{name}", about, labels=[*labels, "partition"])
+            for partition, value in found[figure].items():
+                gauge.add_metric([*self._where, str(partition)], value)
+            yield gauge
+        for name, (figure, about) in MOMENTS.items():
+            if found[figure] is not None:
+                moment = GaugeMetricFamily(f"ratchet_sink_{name}", about, labels=labels)
+                moment.add_metric(self._where, found[figure])
+                yield moment
+
+
+@contextmanager
+def served(figures: Figures, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
+    """Serve them at http://host:port/metrics meanwhile. port: 0 takes a free one; None: nothing is served.
+
+    Raises:
+        OptionRefused: the address cannot be bound, or prometheus-client is missing.
+    """
+    if port is None:
+        yield
+        return
+    registry = _registry(figures, sink, topic)
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise OptionRefused(
+            f"metrics cannot be served on {host} port {port}: {error.strerror or error}. Choose others, or port 0 for "
+            "a free one"
+        ) from None
+    log.info("metrics at http://%s:%d/metrics", host, server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def write_file(figures: Figures, sink: str, topic: str, path: str) -> None:
+    """Put them into a file, which is replaced as a whole: a collector never sees half of it.
+
+    Raises:
+        OptionRefused: it cannot be written, or prometheus-client is missing.
+    """
+    registry = _registry(figures, sink, topic)
+    from prometheus_client import write_to_textfile
+
+    try:
+        write_to_textfile(path, registry)
+    except OSError as error:
+        raise OptionRefused(f"metrics cannot be written to {path}: {error.strerror or error}. Choose another") from None
+
+
+def _registry(figures: Figures, sink: str, topic: str) -> CollectorRegistry:
+    try:
+        from prometheus_client import CollectorRegistry
+    except ImportError:  # no dependency of a Spark cluster
+        raise OptionRefused("metrics need prometheus-client in the driver: pip install prometheus-client") from None
+    registry = CollectorRegistry()
+    collector: Any = FiguresCollector(figures, sink, topic)
+    registry.register(collector)
+    return registry
+
+
+def _cumulated(in_buckets: list[int]) -> list[tuple[str, float]]:
+    """Prometheus wants how many are at or below each bound."""
+    total, buckets = 0, []
+    for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], in_buckets, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets

@@ -1,0 +1,226 @@
+"""Where a topic begins and ends for readers of committed data, and which ranges to read from it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
+from kafka_ratchet.spark_sink.job.first_unread import oldest
+from kafka_ratchet.spark_sink.stores.topic_id import HALF
+
+log = logging.getLogger("spark_sink")
+
+REQUEST_TIMEOUT_S = 30.0
+"""How long one question to Kafka may take, in seconds: several of librdkafka's own reconnects."""
+
+LEADER_PAUSE_S = 0.2
+"""Between two questions about a partition without a leader, in seconds; an election takes about as long."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a topic holds: offsets per partition number."""
+
+    topic: str
+    earliest: dict[int, int]
+    end: dict[int, int]
+    """The last stable offset: no open or later transaction lies before it."""
+    identity: int = 0
+    """See `TopicPlanner.identity`."""
+
+
+class TopicPlanner:
+    """Asks Kafka about one topic. All offsets are those of a read_committed reader.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        topic: the topic.
+        options: client options in librdkafka's names (security.protocol, sasl.*, ssl.*).
+        timeout_s: how long one question may take, in seconds.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, options: Mapping[str, str], timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._options = dict(options)
+        try:
+            self._admin = AdminClient(
+                {"bootstrap.servers": bootstrap, **options}, logger=logging.getLogger("spark_sink.kafka")
+            )
+        except KafkaException as error:
+            text = error.args[0].str()
+            if not text.startswith("No such configuration property"):  # other texts quote the value
+                text = "the value of " + next((name for name in options if f'"{name}"' in text), "one of them")
+            raise KafkaUnavailable(f"the Kafka client refuses its options: {text}") from None
+
+    def identity(self) -> int:
+        """The topic's id (KIP-516) in 128 bits, which differs after the topic was deleted and created again.
+
+        0 where the broker gives no id. Raises as `extent` does.
+        """
+        return _identity(self._describe())
+
+    def extent(self) -> Extent:
+        """Earliest and last stable offset of each partition, as of now.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka did not answer, or a partition has no leader.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        topic = self._describe()
+        partitions = [partition.id for partition in topic.partitions]
+        # Earliest first: retention may move it on in between, and a range that begins too early is noticed later.
+        earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
+        end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
+        return Extent(self._topic, earliest, end, _identity(topic))
+
+    def oldest(self, extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
+        """Timestamp of the first record of each partition that is not stored yet; see `_oldest.oldest`.
+
+        Raises:
+            KafkaUnavailable: Kafka did not answer.
+        """
+        start = {
+            partition: max(stored.get(partition, earliest), earliest) for partition, earliest in extent.earliest.items()
+        }
+        return oldest(self._bootstrap, self._options, self._topic, start, extent.end, self._timeout_s)
+
+    def _describe(self) -> Any:
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        request = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
+        try:
+            return request[self._topic].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise TopicMissing(
+                    f"topic {self._topic} does not exist on {self._bootstrap}. Start the worker first, which creates it"
+                ) from None
+            raise self._unavailable(f"topic {self._topic}", error) from None
+
+    def _offsets(self, partitions: list[int], spec: Any) -> dict[int, int]:
+        """One offset of each partition; waits for partitions that are just getting a leader."""
+        from confluent_kafka import KafkaError
+
+        passing = {
+            KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+            KafkaError.OFFSET_NOT_AVAILABLE,
+            KafkaError.FENCED_LEADER_EPOCH,
+            KafkaError.UNKNOWN_LEADER_EPOCH,
+        }
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            offsets, failures = self._ask(partitions, spec)
+            if not failures:
+                return offsets
+            partition, error = next(iter(failures.items()))
+            lasting = {failure.args[0].code() for failure in failures.values()} - passing
+            if lasting or time.monotonic() > deadline:
+                raise self._unavailable(f"{self._topic}/{partition}", error)
+            time.sleep(LEADER_PAUSE_S)
+
+    def _ask(self, partitions: list[int], spec: Any) -> tuple[dict[int, int], dict[int, Exception]]:
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+
+        requests = self._admin.list_offsets(
+            {TopicPartition(self._topic, partition): spec for partition in partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._timeout_s,
+        )
+        offsets, failures = {}, {}
+        for partition, answer in requests.items():
+            try:
+                offsets[partition.partition] = answer.result().offset
+            except KafkaException as error:
+                failures[partition.partition] = error
+        return offsets, failures
+
+    def _unavailable(self, what: str, error: Exception) -> KafkaUnavailable:
+        return KafkaUnavailable(
+            f"{what}: Kafka at {self._bootstrap} does not say its offsets ({error.args[0].str()}). "
+            "Check the address, the brokers and the client options, then run the job again"
+        )
+
+
+def _identity(topic: Any) -> int:
+    found = topic.topic_id
+    high, low = (int(half) & HALF for half in (found.get_most_significant_bits(), found.get_least_significant_bits()))
+    return high << 64 | low
+
+
+def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
+    """Where to read on, for every partition the topic has now; a partition that is new begins at its earliest offset.
+
+    Raises:
+        OffsetsLost: retention has passed a stored offset.
+        TopicRecreated: a stored offset lies beyond the end, or its partition is gone.
+    """
+    afresh = (
+        "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows of any partition that "
+        "are still in the topic and in the table are then there twice"
+    )
+    for partition, offset in sorted(stored.items()):
+        where = f"{extent.topic}/{partition}"
+        if partition not in extent.end:
+            raise TopicRecreated(
+                f"{where}: the table has read up to offset {offset}, but the topic has no such partition; "
+                f"it was deleted and created again. {afresh}"
+            )
+        if offset > extent.end[partition]:
+            raise TopicRecreated(
+                f"{where}: the table has read up to offset {offset}, but the topic ends at {extent.end[partition]}; "
+                f"it was deleted and created again, or the broker lost data. {afresh}"
+            )
+        if offset < extent.earliest[partition]:
+            raise OffsetsLost(
+                f"{where}: the table needs offset {offset} next, but the topic begins at {extent.earliest[partition]}: "
+                f"retention has removed {extent.earliest[partition] - offset} offsets unread. Lengthen the topic's "
+                f"retention.ms, and get them from elsewhere or accept the loss. {afresh}"
+            )
+    return {partition: stored.get(partition, extent.earliest[partition]) for partition in extent.end}
+
+
+def say_what_is_gone(extent: Extent, stored: Mapping[int, int]) -> None:
+    """Say where a partition that is read for the first time has lost its beginning: nobody else would notice."""
+    gone = {p: offset for p, offset in extent.earliest.items() if p not in stored and offset > 0}
+    if gone:
+        log.warning(
+            "topic %s does not begin at offset 0 any more (%s): what was before is gone, and will NOT be in the table",
+            extent.topic,
+            ", ".join(f"partition {partition} at {offset}" for partition, offset in sorted(gone.items())),
+        )
+
+
+def slices(
+    start: Mapping[int, int], end: Mapping[int, int], max_records: int
+) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
+    """Cut the range into consecutive pieces of at most `max_records` offsets over all partitions.
+
+    Partitions advance in proportion to what they have left, so that they finish together. Offsets are counted, and
+    transaction markers and aborted records have offsets too, so a piece may have fewer rows.
+    """
+    at = dict(start)
+    while left := sum(end[partition] - at[partition] for partition in at):
+        budget = min(max_records, left)
+        step = {partition: (end[partition] - at[partition]) * budget // left for partition in at}
+        spare = budget - sum(step.values())
+        for partition in at:
+            more = min(spare, end[partition] - at[partition] - step[partition])
+            step[partition] += more
+            spare -= more
+        until = {partition: at[partition] + step[partition] for partition in at}
+        yield at, until
+        at = until

@@ -1,0 +1,71 @@
+"""What a result with a key must be, from the topic alone: all its records at once, instead of commit by commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.job.reading import Job, records
+from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.write_mode import quoted, reduced
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Recount:
+    """The topic's records up to some offsets, by key."""
+
+    keys: pa.Table
+    """Totals: key, count and sums of each key. Upsert: key, `_partition` and `_offset` of the last record that each
+    Kafka partition has of it, where that is not a deletion; whose key lies in several partitions has several."""
+    deleted: pa.Table
+    """Upsert: the same where it is one. Totals: empty."""
+    rejects: pa.Table
+    """`_partition` and `_offset` of each value that does not parse."""
+
+
+def recount(
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, narrow: bool
+) -> Recount:
+    """Read the topic and reduce it in one go.
+
+    Values are read by the job's own recipe, because only Spark knows what Spark makes of a value; the commits and the
+    merges of the store, which are what can go wrong, have no part in it.
+
+    Args:
+        spark: a running Spark.
+        job: whose recipe has a key, and no step of the user's own.
+        start: where each partition begins.
+        end: up to where, not including it.
+        narrow: see `ResultStore.narrow`.
+
+    Raises:
+        ValueError: the recipe has no key, or a step of the user's own.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyspark.sql import functions as F
+
+    recipe, shape = job.recipe, job.recipe.shape
+    if not shape.key or recipe.transform is not None:
+        raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
+    with recipe.read(records(spark, job, start, end), narrow=narrow) as (rows, rejects):
+        if shape.kind == "totals":
+            keys = reduced(rows, shape)
+        else:
+            deleted = F.col(DELETED) if recipe.deletes else F.lit(False)
+            key = [F.col(quoted(name)) for name in shape.key]
+            keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_partition")
+            keys = keyed.agg(F.max("_offset").alias("_offset"), F.max_by(DELETED, "_offset").alias(DELETED))
+        rejected = [] if rejects is None else rejects.select("_partition", "_offset").toArrow().to_batches()
+        counted = keys.toArrow()
+        gone = counted[DELETED] if shape.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
+        return Recount(
+            counted.filter(pc.invert(gone)),
+            counted.filter(gone),
+            pa.Table.from_batches(rejected, pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])),
+        )

@@ -1,0 +1,233 @@
+"""The same commits from a query of Structured Streaming, for pipelines that need its operators.
+
+The query starts at the store's offsets with a checkpoint folder that is made anew and removed at the end. Spark needs
+the folder while the query runs; nobody ever resumes from it, so that it cannot disagree with the store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Literal
+
+from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, SparkFailed
+from kafka_ratchet.spark_sink.job.first_columns import wait_for_columns
+from kafka_ratchet.spark_sink.job.job import Outcome, after, commit_records, require_identity, require_startable
+from kafka_ratchet.spark_sink.job.lag import LagLog
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, say_what_is_gone
+from kafka_ratchet.spark_sink.job.reading import Job, reading
+from kafka_ratchet.spark_sink.job.run_state import Figures
+from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
+from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
+from kafka_ratchet.spark_sink.spark.progress import Committed, log_commit
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_reach
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("spark_sink")
+
+LOOK_EVERY_S = 0.2
+"""Between two looks at whether the query still runs, in seconds; a stop is noticed at once."""
+
+WITHOUT_RECORDS = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Spark's setting for micro-batches without new records. They move no offset, so that nothing could be committed with
+what they say; what an operator has to say then, it says with the next records."""
+
+OFFSET_LOG_VERSION = "v1"
+"""First line of an entry of Spark's offset log; then one of settings, then one for each source."""
+
+OutputMode = Literal["append", "update"]
+
+
+def run_structured(
+    job: Job,
+    planner: TopicPlanner,
+    store: ResultStore,
+    session: Callable[[], AbstractContextManager[SparkSession]],
+    interval_s: float,
+    stop: Event,
+    figures: Figures | None = None,
+    *,
+    state_is_lost: bool = False,
+    scratch: Path | None = None,
+    output_mode: OutputMode = "append",
+) -> Outcome:
+    """Take over, then commit each micro-batch of a streaming query, until `stop` is set.
+
+    The recipe's transform is applied to the stream itself, so that it may use the operators of streams; without one,
+    each micro-batch is treated as a slice of `run_stream`.
+
+    Args:
+        job: what to read.
+        planner: of the job's topic.
+        store: where the rows go.
+        session: starts Spark, and stops it at the end.
+        interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
+        stop: set by whoever wants an end; the commit that is under way is finished first.
+        figures: what is counted; None: nobody asks.
+        state_is_lost: take operators that keep state from one micro-batch to the next. Every start begins without it.
+        scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
+            state, the executors write it there, so that they have to share the folder with the driver.
+        output_mode: which rows of an aggregation each micro-batch has, as Spark calls it.
+
+    Raises:
+        OptionRefused: the pipeline keeps state, or reads another stream beside the topic; or Spark is a remote one.
+        SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if job.recipe.rejects and job.recipe.transform is not None:
+        raise OptionRefused(
+            "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
+            "out, or use --mode stream"
+        )
+    require_startable(job, store)
+    root = Path(tempfile.gettempdir()) if scratch is None else scratch.absolute()
+    if not root.is_dir():
+        raise OptionRefused(
+            f"{root} is no folder, so that the checkpoint cannot be made there. Make it, or name another"
+        )
+    with (
+        session() as spark,
+        tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=root, ignore_cleanup_errors=True) as folder,
+    ):
+        if is_remote():
+            raise OptionRefused(
+                "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
+            )
+        require_reach(store, spark.conf.get("spark.master", None))
+        settled = wait_for_columns(job, planner, store, spark, interval_s, stop)
+        if settled is None:
+            return Outcome(0, 0, store.offsets())
+        job = settled
+        stored = store.open(job.recipe.schema(spark))
+        try:
+            query = _Query(job, planner, store, Path(folder), stop, stored, figures or Figures(), state_is_lost)
+            return query.run(spark, interval_s, output_mode)
+        finally:
+            store.close()
+
+
+class _Query:
+    """A query from its start to its end, and what its micro-batches have committed."""
+
+    def __init__(
+        self,
+        job: Job,
+        planner: TopicPlanner,
+        store: ResultStore,
+        folder: Path,
+        stop: Event,
+        stored: dict[int, int],
+        figures: Figures,
+        state_is_lost: bool,
+    ) -> None:
+        self._job, self._planner, self._store, self._folder, self._stop = job, planner, store, folder, stop
+        self._state_is_lost, self._figures = state_is_lost, figures
+        figures.generation = store.generation()
+        self._lag = LagLog(planner, figures)
+        extent = planner.extent()
+        self._identity = extent.identity
+        say_what_is_gone(extent, stored)
+        self._outcome = Outcome(0, 0, resume(extent, stored))
+        self._committing = Lock()
+        self._failure: BaseException | None = None
+
+    def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> Outcome:
+        """Start it, and wait for its end."""
+        reader = reading(spark.readStream, self._job).option("subscribe", self._job.topic)
+        reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._outcome.offsets}))
+        records = reader.option("maxOffsetsPerTrigger", self._job.max_records).load()
+        recipe = self._job.recipe
+        rows = records if recipe.transform is None else recipe.streamed(records, narrow=self._store.narrow)
+        before = spark.conf.get(WITHOUT_RECORDS)
+        spark.conf.set(WITHOUT_RECORDS, "false")  # a query has the settings of its start
+        query = (
+            rows.writeStream.foreachBatch(self._commit)
+            .outputMode(output_mode)
+            .option("checkpointLocation", f"file://{self._folder}")  # Hadoop takes a path as it is, and no %20
+            .trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
+            .start()
+        )
+        spark.conf.set(WITHOUT_RECORDS, str(before))
+        try:
+            while query.isActive and not self._stop.wait(LOOK_EVERY_S):
+                continue
+            with self._committing:
+                pass  # none is under way now; after a stop, none begins
+        finally:
+            query.stop()
+        self._require_no_failure(query)
+        return self._outcome
+
+    def _commit(self, batch: DataFrame, number: int) -> None:
+        """One micro-batch. Spark calls this in a thread of its own, and makes a text of what is raised."""
+        try:
+            with self._committing:
+                if not self._stop.is_set():
+                    self._commit_batch(batch, number)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _commit_batch(self, batch: DataFrame, number: int) -> None:
+        if not self._state_is_lost and (self._folder / "state").exists():
+            raise OptionRefused(
+                "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join of "
+                "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "
+                "result that the store keeps (upsert, totals), or say --state-is-lost"
+            )
+        end, before, extent = self._end(number), self._outcome, self._planner.extent()
+        require_identity(extent, self._identity, before.offsets)
+        # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
+        start = {partition: before.offsets.get(partition, 0) for partition in end}
+        recipe, commit = self._job.recipe, before.commits + 1
+        if recipe.transform is None:
+            if commit == 1:
+                self._figures.undeclared = report_undeclared(recipe, self._job.topic, batch)
+            committed = commit_records(commit, self._job, self._store, batch, start, end)
+        else:
+            began = time.monotonic()
+            count = self._store.commit(recipe.reduced(batch), start, end)
+            committed = Committed(commit, count, start, end, time.monotonic() - began)
+        self._outcome = after(before, committed)
+        self._figures.add(committed)
+        log_commit(committed)
+        self._lag.look(extent, end)
+
+    def _end(self, number: int) -> dict[int, int]:
+        """Where the micro-batch ends: Spark writes it down before it runs one.
+
+        The rows would not do: after the last of them may be transaction markers and aborted records.
+        """
+        lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
+        if lines[0] != OFFSET_LOG_VERSION or len(lines) != 3:
+            raise OptionRefused(
+                f"the pipeline reads {len(lines) - 2} streams (offset log {lines[0]}), and the store knows the offsets "
+                f"of topic {self._job.topic} only. Read the others as tables, or use a job for each"
+            )
+        return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
+
+    def _require_no_failure(self, query: StreamingQuery) -> None:
+        """Raise what ended the query; as one of our errors where topic or Kafka are the reason."""
+        failed = self._failure or query.exception()
+        if failed is None:
+            return
+        if not isinstance(failed, SinkError):
+            extent = self._planner.extent()
+            require_identity(extent, self._identity, self._outcome.offsets)
+            resume(extent, self._outcome.offsets)
+        if isinstance(failed, spark_errors()):
+            raise SparkFailed(
+                f"topic {self._job.topic}: the streaming query ended after offsets {self._outcome.offsets} "
+                f"({reason_of(failed)}). Set right what is wrong; the next start goes on from there"
+            ) from failed
+        raise failed

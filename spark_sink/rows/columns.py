@@ -1,0 +1,254 @@
+"""The columns of the result table, and how a Kafka record becomes a row of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows.ddl import read_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+RECORD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_value")
+"""Columns that every row has: where it comes from, its key, and the value as it stood in Kafka.
+
+With JSON columns `_value` is kept only where those columns do not hold the whole value: the text is not one JSON object
+with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column; `WHERE _value IS NOT NULL`
+finds them. With `keep_value` it is kept always.
+"""
+
+STATE = "_ratchet_state"
+"""Column of the rows as they are read, and never of a table: one of the following."""
+PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
+"""What a record's value is: in its columns; kept whole, as it is not what the columns say; or null, a tombstone."""
+
+DELETED = "_ratchet_deleted"
+"""Column of rows on their way into a table with a key, and never of a table: true where the row of the key is to go."""
+
+ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+"""Characters that Parquet columns of a Delta table may not have (Delta protocol, column mapping off)."""
+
+LEAVES = frozenset(
+    "string long integer short byte float double boolean binary date timestamp timestamp_ntz".split(),
+)
+"""Types, beside decimal, array, map and struct, that both from_json and Delta know; as Spark spells them in JSON."""
+
+
+NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
+"""How a JSON text says NUL: an odd number of backslashes before u0000."""
+
+MAX_DIGITS = 38
+"""Digits of the widest decimal that Spark and every store have."""
+
+FIRST_YEAR, LAST_YEAR = 1, 9999
+"""Years that every store and every reader of it can say."""
+
+
+def record_schema() -> StructType:
+    """`RECORD_COLUMNS` with their types. Needs no running Spark."""
+    from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
+
+    types = (IntegerType(), LongType(), TimestampType(), BinaryType(), BinaryType())
+    return StructType([StructField(name, kind) for name, kind in zip(RECORD_COLUMNS, types, strict=True)])
+
+
+def result_schema(columns: str | StructType | None) -> StructType:
+    """Schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`.
+
+    Args:
+        columns: the values' fields, as such or as Spark DDL ("user string, amount double"); None keeps values as bytes
+            only.
+
+    Raises:
+        OptionRefused: the DDL cannot be read, or there is a name or a type that the table cannot hold.
+    """
+    from pyspark.sql.types import StructType
+
+    record = record_schema()
+    return record if columns is None else StructType(json_schema(columns).fields + record.fields)
+
+
+def json_schema(columns: str | StructType) -> StructType:
+    """The JSON fields, as such or as DDL. Needs no running Spark; raises as `result_schema` does."""
+    return checked(read_ddl(columns) if isinstance(columns, str) else columns)
+
+
+def checked(schema: StructType) -> StructType:
+    """The values' columns as the table has them: `nullable`, and none of them one of Ratchet's or there twice.
+
+    Raises:
+        OptionRefused: one cannot be a column.
+    """
+    taken = dict.fromkeys((*RECORD_COLUMNS, STATE, DELETED), "the name is one of Ratchet's own")
+    for field in schema.fields:
+        # Delta compares names without case; so must this.
+        if reason := taken.get(field.name.lower(), ""):
+            raise OptionRefused(f"column {field.name!r}: {reason}. Rename it in the events, or leave it out of columns")
+        taken[field.name.lower()] = "there are two of that name (the table does not tell cases apart)"
+    return nullable(schema)
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns with null allowed everywhere: an event may miss any field, whatever the DDL says.
+
+    Raises:
+        OptionRefused: one has a name or a type that a table cannot hold.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    for field in schema.fields:
+        if not field.name or ILLEGAL_IN_NAMES.search(field.name):
+            raise OptionRefused(
+                f"column {field.name!r}: a name may not be empty or have any of ' ,;{{}}()=', tab, newline"
+            )
+    return StructType([StructField(field.name, _nullable(field.dataType, field.name)) for field in schema.fields])
+
+
+def _nullable(data_type: DataType, where: str) -> DataType:
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    if isinstance(data_type, StructType):
+        return nullable(data_type)
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_nullable(data_type.elementType, where))
+    if isinstance(data_type, MapType):
+        return MapType(_nullable(data_type.keyType, where), _nullable(data_type.valueType, where))
+    if isinstance(data_type, DecimalType) or data_type.jsonValue() in LEAVES:
+        return data_type
+    raise OptionRefused(f"column {where!r}: the result table cannot hold type {data_type.simpleString()}. Use string")
+
+
+def rows(
+    records: DataFrame, columns: str | StructType | None, *, narrow: bool = False, keep_value: bool = False
+) -> DataFrame:
+    """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
+
+    Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event
+    does not have is null, and so is every JSON column of a record without a value.
+
+    Args:
+        records: what Spark's Kafka source read.
+        columns: see `result_schema`.
+        narrow: see `ResultStore.narrow`; values with what such a store cannot hold count as not parsed.
+        keep_value: `_value` is kept also where the columns hold what they name of it.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType
+
+    record = [
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+        F.col("key").alias("_key"),
+    ]
+    value = F.col("value")
+    if columns is None:
+        state = F.when(value.isNull(), NO_VALUE).otherwise(PARSED)
+        return records.select(*record, value.alias("_value"), state.alias(STATE))
+    schema = json_schema(columns)
+    text = value.cast("string")
+    # from_json reads the first JSON document of a text and ignores what follows. As the only element of an array
+    # the value has to be whole: '{"a":1} x' and '{"a":1}{"a":2}' break the array, '{"a":1},{"a":2}' makes it longer.
+    # The session reads all or nothing (spark.sql.json.enablePartialResults is off): a field of the wrong type makes
+    # the result null instead of dropping the field.
+    wanted = ArrayType(_read_as(schema))
+    parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
+    # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
+    whole = F.is_valid_utf8(text) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
+    whole = whole & ~text.rlike(NUL_IN_JSON) if narrow else whole
+    if names := sorted(set(_decimal_names(schema))):
+        # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
+        whole = whole & ~text.rlike(rf'"({"|".join(map(re.escape, names))})"\s*:\s*"[^"]*,')
+    fits = _fits(F.col("parsed")[0], schema, narrow)
+    whole = whole if fits is None else whole & fits
+    judged = records.withColumn("parsed", parsed)
+    judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].try_cast(schema)))
+    event = F.col("event")
+    return judged.select(
+        *[event.getField(field.name).alias(field.name) for field in schema.fields],
+        *record,
+        (value if keep_value else F.when(event.isNull(), value)).alias("_value"),
+        F.when(value.isNull(), NO_VALUE).when(event.isNull(), NOT_PARSED).otherwise(PARSED).alias(STATE),
+    )
+
+
+def _read_as(data_type: DataType) -> DataType:
+    """The type that from_json is asked for: one that changes no value.
+
+    Of a decimal it would round off the places that there are too many of; a byte it takes from -128 to 255, and makes
+    -56 of 200.
+    """
+    from pyspark.sql.types import ArrayType, ByteType, DecimalType, MapType, ShortType, StructField, StructType
+
+    if isinstance(data_type, StructType):
+        return StructType([StructField(field.name, _read_as(field.dataType)) for field in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_read_as(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(data_type.keyType, _read_as(data_type.valueType))  # JSON's keys are text
+    if isinstance(data_type, DecimalType):
+        # As many places as there can be beside the digits before the point.
+        return DecimalType(MAX_DIGITS, MAX_DIGITS - (data_type.precision - data_type.scale))
+    return ShortType() if isinstance(data_type, ByteType) else data_type
+
+
+def _decimal_names(schema: StructType) -> Iterator[str]:
+    """Names of decimal fields, also within objects and lists of them."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    for field in schema.fields:
+        inner = field.dataType
+        while isinstance(inner, ArrayType | MapType):
+            inner = inner.elementType if isinstance(inner, ArrayType) else inner.valueType
+        if isinstance(inner, StructType):
+            yield from _decimal_names(inner)
+        elif isinstance(inner, DecimalType):
+            yield field.name
+
+
+def _fits(value: Column, data_type: DataType, narrow: bool) -> Column | None:
+    """Whether a value as it was read is one of its column, unchanged; None: any is.
+
+    Args:
+        value: of the type `_read_as(data_type)`.
+        data_type: of the column.
+        narrow: dates and times have to lie in the years that every store can say.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import (
+        ArrayType,
+        ByteType,
+        DateType,
+        DecimalType,
+        MapType,
+        StructType,
+        TimestampNTZType,
+        TimestampType,
+    )
+
+    found: list[Column | None] = []
+    if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
+        found = [F.year(value).between(FIRST_YEAR, LAST_YEAR) if narrow else None]
+    elif isinstance(data_type, ByteType):
+        found = [value.between(-128, 127)]
+    elif isinstance(data_type, DecimalType):
+        found = [F.coalesce(value == value.try_cast(data_type), value.isNull())]
+    elif isinstance(data_type, StructType):
+        found = [_fits(value.getField(field.name), field.dataType, narrow) for field in data_type.fields]
+    elif isinstance(data_type, MapType):
+        found = [_fits(F.map_values(value), ArrayType(data_type.valueType), narrow)]
+    elif isinstance(data_type, ArrayType) and _fits(F.lit(None), data_type.elementType, narrow) is not None:
+        element = data_type.elementType
+
+        def all_fit(each: Column) -> Column:
+            fits = _fits(each, element, narrow)
+            return F.lit(True) if fits is None else fits
+
+        found = [F.forall(value, all_fit)]
+    judged = [F.coalesce(fits, F.lit(True)) for fits in found if fits is not None]
+    return reduce(lambda one, other: one & other, judged) if judged else None

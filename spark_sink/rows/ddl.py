@@ -1,0 +1,214 @@
+"""Columns as Spark's DDL writes them, read without Spark: a mistake is said before a JVM is started.
+
+Spark itself never sees the text. What is read here goes to it as a schema, so that the two cannot read it differently.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField, StructType
+
+TOKEN = re.compile(
+    r"""\s*(?: (?P<quoted>`(?:[^`]|``)*`)
+             | (?P<word>\w+)
+             | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+             | (?P<sign>[<>(),:]) )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+MAX_DEPTH = 32
+"""Types in one another; each level is a level of Python's stack."""
+
+DIGITS, PLACES = 10, 0
+"""Of a decimal that does not say, as in Spark."""
+
+MAX_DIGITS = 38
+
+EXAMPLE = "Write: user string, amount double"
+
+TYPES = {
+    "boolean": "boolean",
+    "tinyint": "byte",
+    "byte": "byte",
+    "smallint": "short",
+    "short": "short",
+    "int": "integer",
+    "integer": "integer",
+    "bigint": "long",
+    "long": "long",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+}
+"""Names of types, and what Spark calls them in JSON."""
+
+KNOWN = ", ".join([*TYPES, "decimal(digits,places)", "array<...>", "map<...,...>", "struct<name: ...>"])
+
+
+def read_ddl(text: str) -> StructType:
+    """Read columns such as "user string, amount decimal(12,2) NOT NULL COMMENT 'net', `in` struct<at: timestamp>".
+
+    Raises:
+        OptionRefused: it is not DDL, or has a type that is not one of `KNOWN`; the sentence says where.
+    """
+    return _Reading(text).columns()
+
+
+class _Reading:
+    """One pass over the text, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, str, int]] = []
+        """Kind, text and position of each."""
+        at = 0
+        while text[at:].strip():
+            found = TOKEN.match(text, at)
+            if found is None:
+                at += len(text[at:]) - len(text[at:].lstrip())
+                self._refuse(f"{text[at]!r} at character {at + 1} has no meaning here")
+            kind = str(found.lastgroup)
+            self._tokens.append((kind, found[kind], found.start(kind)))
+            at = found.end()
+        self._next = 0
+
+    def columns(self) -> StructType:
+        """All of it."""
+        from pyspark.sql.types import StructType
+
+        if not self._tokens:
+            raise OptionRefused(f"columns {self._text!r} names no column. {EXAMPLE}")
+        fields = self._fields(0)
+        if self._next < len(self._tokens):
+            self._expected("',' or the end")
+        return StructType(fields)
+
+    def _fields(self, depth: int) -> list[StructField]:
+        fields = [self._field(depth)]
+        while self._take(","):
+            fields.append(self._field(depth))
+        return fields
+
+    def _field(self, depth: int) -> StructField:
+        from pyspark.sql.types import StructField
+
+        name = self._name()
+        self._take(":")
+        data_type = self._type(depth)
+        if self._take("not") and not self._take("null"):
+            self._expected("NULL after NOT")
+        if self._take("comment"):
+            kind, _, _ = self._token()
+            if kind != "text":
+                self._next -= 1
+                self._expected("a text in quotes after COMMENT")
+        return StructField(name, data_type)
+
+    def _type(self, depth: int) -> DataType:
+        from pyspark.sql.types import ArrayType, MapType, StructType
+
+        if depth > MAX_DEPTH:
+            self._refuse(f"more than {MAX_DEPTH} types in one another")
+        kind, word, _ = self._token()
+        name = word.lower() if kind == "word" else ""
+        if name == "array":
+            self._require("<")
+            element = self._type(depth + 1)
+            self._require(">")
+            return ArrayType(element)
+        if name == "map":
+            self._require("<")
+            key = self._type(depth + 1)
+            self._require(",")
+            value = self._type(depth + 1)
+            self._require(">")
+            return MapType(key, value)
+        if name == "struct":
+            self._require("<")
+            fields = self._fields(depth + 1)
+            self._require(">")
+            return StructType(fields)
+        if name in {"decimal", "dec", "numeric"}:
+            return self._decimal()
+        return self._leaf(name)
+
+    def _leaf(self, name: str) -> DataType:
+        from pyspark.sql.types import StructField
+
+        if name not in TYPES:
+            self._next -= 1
+            self._expected(f"a type ({KNOWN})")
+        return StructField.fromJson({"name": "", "type": TYPES[name], "nullable": True, "metadata": {}}).dataType
+
+    def _decimal(self) -> DataType:
+        from pyspark.sql.types import DecimalType
+
+        digits, places = DIGITS, PLACES
+        if self._take("("):
+            digits = self._number()
+            if self._take(","):
+                places = self._number()
+            self._require(")")
+        if not 0 < digits <= MAX_DIGITS or places > digits:
+            self._refuse(
+                f"decimal({digits},{places}): a decimal has 1 to {MAX_DIGITS} digits, and no more places than that"
+            )
+        return DecimalType(digits, places)
+
+    def _number(self) -> int:
+        kind, word, _ = self._token()
+        if kind != "word" or not word.isascii() or not word.isdecimal() or len(word) > 3:
+            self._next -= 1
+            self._expected("a number of digits")
+        return int(word)
+
+    def _name(self) -> str:
+        kind, word, _ = self._token()
+        if kind == "quoted":
+            return word[1:-1].replace("``", "`")
+        if kind != "word":
+            self._next -= 1
+            self._expected("a name (others than letters, digits and '_' in `backquotes`)")
+        return word
+
+    # -- tokens
+
+    def _peek(self) -> str:
+        """The next word or sign in lower case; empty at the end, and for what is quoted."""
+        if self._next == len(self._tokens):
+            return ""
+        kind, word, _ = self._tokens[self._next]
+        return word.lower() if kind in {"word", "sign"} else ""
+
+    def _take(self, what: str) -> bool:
+        found = self._peek() == what
+        self._next += found
+        return found
+
+    def _require(self, sign: str) -> None:
+        if not self._take(sign):
+            self._expected(f"'{sign}'")
+
+    def _token(self) -> tuple[str, str, int]:
+        self._next += 1
+        return self._tokens[self._next - 1] if self._next <= len(self._tokens) else ("end", "", len(self._text))
+
+    def _expected(self, what: str) -> NoReturn:
+        if self._next < len(self._tokens):
+            _, word, at = self._tokens[self._next]
+            self._refuse(f"{word!r} at character {at + 1} where {what} is expected")
+        self._refuse(f"it ends where {what} is expected")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise OptionRefused(f"columns {self._text!r} is not Spark DDL ({reason}). {EXAMPLE}")

@@ -1,0 +1,248 @@
+"""What becomes of the records of a range: rows of the result table, and rows of the rejects table."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows import columns as column_types
+from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
+from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
+from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape, reduced, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("spark_sink")
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+OF_TOMBSTONES = frozenset({"_key", "_partition"})
+"""Columns that a key may have if records without a value are to name a row by it."""
+
+VIEW = "records"
+"""The name under which SQL text finds the rows."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How records become rows.
+
+    Raises:
+        OptionRefused: the parts contradict each other.
+    """
+
+    columns: str | StructType | None = None
+    """Fields of JSON values, as Spark DDL or as such, or `INFER`; None: values are Avro or kept as bytes."""
+    shape: Shape = APPEND
+    rejects: bool = False
+    """True: values that do not parse go to a table of their own, and the rows have no column `_value`."""
+    transform: Transform | None = None
+    """The user's own step, from the rows as read to the rows of the result."""
+    avro: AvroValues | None = None
+    """How Avro values are written; None: they are none."""
+    keep_value: bool = False
+    """True: `_value` is kept of every record, also where the columns hold what they name of it."""
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and self.avro is not None:
+            raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
+        if self.rejects and not self.parses:
+            raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
+        if self.infers and (self.transform is not None or self.shape.kind == "totals"):
+            raise OptionRefused(
+                "columns that are inferred are those of the result table from then on, so that they do not go with "
+                "sql, transform or totals. Write the columns down"
+            )
+        if self.keep_value and self.shape.kind == "totals":
+            raise OptionRefused(
+                "totals have no rows of single records, so that no value can be kept. Leave keep_value out"
+            )
+        if self.keep_value and self.parses and self.transform is not None and not self.rejects:
+            raise OptionRefused(
+                "keep_value leaves sql and transform no way to tell values that do not parse: _value would never be "
+                "null. Switch rejects on, or leave keep_value out"
+            )
+        if self.parses and not self.rejects and self.transform is None and self.shape.kind != "append":
+            raise OptionRefused(
+                f"a result of kind {self.shape.kind} has no place for values that do not parse. Switch rejects on, or "
+                "say in sql what becomes of them (WHERE _value IS NULL leaves them out)"
+            )
+
+    @property
+    def parses(self) -> bool:
+        """Whether a value can be one that does not parse."""
+        return self.columns is not None or self.avro is not None
+
+    @property
+    def infers(self) -> bool:
+        """Whether the columns are still to be read off the values."""
+        return self.columns == INFER
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the rows are the records one by one, in the tasks that read them."""
+        return self.shape.kind == "append" and not self.rejects and self.transform is None
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a record without a value (a tombstone) deletes the row of its key.
+
+        All that such a record says is its Kafka key and partition. Where the key of the result is other columns, nobody
+        knows which row it means.
+        """
+        return self.shape.kind == "upsert" and self._knows_tombstones
+
+    @property
+    def _knows_tombstones(self) -> bool:
+        return self.transform is None and bool(self.shape.key) and set(self.shape.key) <= OF_TOMBSTONES
+
+    def known_schema(self) -> StructType | None:
+        """Columns of the result table, without Spark. None: only Spark, or the values, can say.
+
+        Raises:
+            OptionRefused: columns and shape do not fit together, or the columns cannot be a table's.
+        """
+        if self.infers:
+            return None
+        read = self._read_schema()
+        return table_schema(self.shape, read) if self.transform is None else None
+
+    def schema(self, spark: SparkSession) -> StructType:
+        """Columns of the result table.
+
+        Raises:
+            OptionRefused: columns, shape and transform do not fit together.
+        """
+        read = self._read_schema()
+        if self.transform is not None:
+            read = column_types.nullable(self.transform(spark.createDataFrame([], read)).schema)
+        return table_schema(self.shape, read)
+
+    @contextmanager
+    def frames(self, records: DataFrame, *, narrow: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+        """The rows of the result and, where they go to a table of their own, the rejects.
+
+        Args:
+            records: what Spark's Kafka source read.
+            narrow: see `ResultStore.narrow`.
+        """
+        with self.read(records, narrow=narrow) as (rows, rejects):
+            yield self.reduced(rows if self.transform is None else self.transform(rows)), rejects
+
+    @contextmanager
+    def read(self, records: DataFrame, *, narrow: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+        """The same before the user's own step, and with a row for each record; where `deletes`, `DELETED` behind it."""
+        from pyspark import StorageLevel
+        from pyspark.sql import functions as F
+
+        read = self._read(records, narrow=narrow)
+        state = F.col(column_types.STATE)
+        if self.deletes:
+            read = read.withColumn(column_types.DELETED, state == column_types.NO_VALUE)
+        if not self.rejects:
+            yield read.drop(column_types.STATE), None
+            return
+        # A tombstone that names no row of a keyed table would else be the row of the key null.
+        is_row = state == column_types.PARSED
+        if not self.shape.key or self._knows_tombstones:
+            is_row = is_row | (state == column_types.NO_VALUE)
+        read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
+        try:
+            internal = [column_types.STATE] if self.keep_value else [column_types.STATE, "_value"]
+            rejects = read.where(~is_row).select(*column_types.record_schema().names)
+            yield read.where(is_row).drop(*internal), rejects
+        finally:
+            read.unpersist()
+
+    def streamed(self, records: DataFrame, *, narrow: bool) -> DataFrame:
+        """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
+        read = self._read(records, narrow=narrow).drop(column_types.STATE)
+        return read if self.transform is None else self.transform(read)
+
+    def reduced(self, rows: DataFrame) -> DataFrame:
+        """At most one row per key, where the result has one."""
+        return reduced(rows, self.shape)
+
+    def _read(self, records: DataFrame, *, narrow: bool) -> DataFrame:
+        if self.avro is not None:
+            return avro_module.rows(records, self.avro, narrow=narrow, keep_value=self.keep_value)
+        return column_types.rows(records, self.columns, narrow=narrow, keep_value=self.keep_value)
+
+    def _read_schema(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        schema = column_types.result_schema(self.columns if self.avro is None else self.avro.columns)
+        has_value = self.keep_value or not self.rejects
+        return StructType([field for field in schema.fields if has_value or field.name != "_value"])
+
+
+def sql_transform(text: str) -> Transform:
+    """A transform that is a query of the view `records`."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    def query(rows: DataFrame) -> DataFrame:
+        rows.createOrReplaceTempView(VIEW)
+        try:
+            return rows.sparkSession.sql(text)
+        except (AnalysisException, ParseException) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise OptionRefused(f"sql: {reason} Write a query of the view {VIEW}") from None
+
+    return query
+
+
+def said(error: BaseException) -> str:
+    """An error's class and the first of what it says."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's that an error came from: the last one outside Spark."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if not {"pyspark", "py4j"} & set(Path(frame.filename).parts)]
+    where = (own or frames)[-1] if frames else None
+    return "its call" if where is None else f"{Path(where.filename).name} line {where.lineno}"
+
+
+def function_transform(name: str) -> Transform:
+    """A transform that is a function of the user's: module:function.
+
+    Raises:
+        OptionRefused: there is no such function.
+    """
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise OptionRefused(f"transform {name!r}: write module:function")
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
+    except Exception as error:  # whatever the module does while it is imported
+        raise OptionRefused(f"transform {name!r}: importing {module} failed ({said(error)}). Mend it") from error
+    if not callable(found):
+        raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
+
+    def apply(rows: DataFrame) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        try:
+            made = found(rows)
+        except Exception as error:
+            log.debug("transform %r raised", name, exc_info=error)
+            raise OptionRefused(f"transform {name!r} raised {said(error)}, in {_place(error)}. Mend it") from error
+        if not isinstance(made, DataFrame):
+            raise OptionRefused(f"transform {name!r} returned {type(made).__name__}, not a DataFrame")
+        return made
+
+    return apply

@@ -1,0 +1,124 @@
+"""Fields of JSON values that the columns do not name: the table has no place for them, and somebody should know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.rows.columns import json_schema
+from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+    from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+
+log = logging.getLogger("spark_sink")
+
+SAMPLE_OFFSETS = 10_000
+"""Offsets that are looked at, the first of a run: enough to see what events have, and a fraction of a second's work."""
+
+MAX_NAMES = 100
+"""Names that are remembered: a stranger's objects may have a new one each."""
+
+SHOWN = 10
+"""Names in the log line."""
+
+NAME_LENGTH = 63
+"""Characters of a name that are shown; a name may be a megabyte long."""
+
+Plan = Mapping[str, Any] | None
+"""Fields by name, each with what is known within it; under "" what an array or a map has in it. None: a plain value."""
+
+
+def report_undeclared(recipe: Recipe, topic: str, records: DataFrame) -> tuple[str, ...]:
+    """Say which fields these records have and the table will not.
+
+    Args:
+        recipe: of the job.
+        topic: for the log line.
+        records: what Spark's Kafka source read.
+
+    Returns:
+        Their names, those of most objects first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
+        array. None where the recipe keeps every value whole.
+    """
+    if recipe.columns is None or recipe.keep_value:
+        return ()
+    plan = _plan(json_schema(recipe.columns))
+    seen: dict[str, int] = {}
+    for row in map_batches(
+        records.select("value"), _looking(plan, MAX_NAMES, NAME_LENGTH), "name string, seen long"
+    ).collect():
+        seen[row.name] = seen.get(row.name, 0) + row.seen
+    names = sorted(seen, key=lambda name: (-seen[name], name))[:MAX_NAMES]
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        log.warning(
+            "topic %s: the columns do not name these fields of its values, so that they are NOT in the table: %s%s. "
+            "Add them to columns (of a new table), or keep whole values with keep_value",
+            topic,
+            ", ".join(names[:SHOWN]),
+            more,
+        )
+    return tuple(names)
+
+
+def _plan(data_type: DataType) -> Plan:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, StructType):
+        return {field.name: _plan(field.dataType) for field in data_type.fields}
+    if isinstance(data_type, ArrayType | MapType):
+        within = _plan(data_type.elementType if isinstance(data_type, ArrayType) else data_type.valueType)
+        return None if within is None else {"": within}
+    return None
+
+
+def _looking(plan: Plan, max_names: int, name_length: int) -> Task:
+    # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
+
+    def look(batches: Iterable[Any]) -> Iterator[Any]:
+        import json
+
+        import pyarrow as pa
+
+        seen: dict[str, int] = {}
+
+        def text(number: str) -> str:
+            return number  # of any length: what it is does not matter here
+
+        def note(value: Any, known: Any, path: str) -> None:
+            if known is None:
+                return
+            if "" in known:
+                within = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+                for each in within:
+                    note(each, known[""], f"{path}[]")
+                return
+            if not isinstance(value, dict):
+                return
+            for name, each in value.items():
+                if name in known:
+                    note(each, known[name], f"{path}.{name}" if path else name)
+                    continue
+                shown = ascii(name[:name_length])[1:-1]
+                where = f"{path}.{shown}" if path else shown
+                if where in seen or len(seen) < max_names:
+                    seen[where] = seen.get(where, 0) + 1
+
+        for batch in batches:
+            for value in batch.column(0).to_pylist():
+                try:
+                    found = json.loads(value.decode("utf-8"), parse_int=text, parse_float=text) if value else None
+                except (ValueError, RecursionError):
+                    continue
+                note(found, plan, "")
+        yield pa.RecordBatch.from_pydict(
+            {"name": list(seen), "seen": list(seen.values())},
+            schema=pa.schema([("name", "string"), ("seen", "int64")]),
+        )
+
+    return look

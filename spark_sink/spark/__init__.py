@@ -1,0 +1,1 @@
+"""Spark itself: the session, its Kafka options, its errors, the package for a cluster."""

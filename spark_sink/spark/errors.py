@@ -1,0 +1,44 @@
+"""What went wrong inside Spark, as one sentence instead of a page of two languages' stack traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import takewhile
+
+from kafka_ratchet.spark_sink.errors import SparkFailed
+from kafka_ratchet.spark_sink.spark.progress import ranges
+
+MAX_REASON = 500
+"""Characters; a JVM's message may carry a whole plan."""
+
+
+@contextmanager
+def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
+    """Turn Spark's errors into `SparkFailed`; Spark has logged the whole of them by then."""
+    try:
+        yield
+    except spark_errors() as error:
+        raise SparkFailed(
+            f"topic {topic}: Spark could not make the rows of offsets {ranges(start, end)} ({reason_of(error)}). What "
+            "was committed before stays; set it right, then run again"
+        ) from error
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises, on either side of the border between its two languages."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def reason_of(error: BaseException) -> str:
+    """The line that says what happened: of a Python traceback the last, of anything else the first."""
+    from py4j.protocol import Py4JJavaError
+
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    lines = takewhile(lambda line: line.strip() and not line.startswith("\tat "), text.strip().splitlines())
+    said = list(lines) or [type(error).__name__]
+    is_traceback = any("Traceback" in line for line in said[:2])
+    return said[-1 if is_traceback else 0].strip()[:MAX_REASON]

@@ -1,0 +1,94 @@
+"""One set of client options for two clients: librdkafka plans in the driver, the Java client reads in the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+SAME_IN_JAVA = frozenset({"client.id", "client.rack", "sasl.kerberos.service.name", "ssl.key.password"})
+
+LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+PEM_TEXTS = {
+    "ssl.ca": "ssl.truststore.certificates",
+    "ssl.certificate": "ssl.keystore.certificate.chain",
+    "ssl.key": "ssl.keystore.key",
+}
+"""librdkafka's prefix (`.location` for a file, `.pem` for the text itself) and Java's option for the text (KIP-651)."""
+
+
+def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """Say the security options of `client` in Java's names.
+
+    PEM files are sent as text, so that executors on other machines need no files. Options of `client` that tune
+    librdkafka and say nothing about security are left out.
+
+    Args:
+        client: options in librdkafka's names.
+        extra: options in Java's names; they win, and an option that has no translation may be given here.
+
+    Raises:
+        OptionRefused: a security option has no translation, or names a file that cannot be read.
+    """
+    java: dict[str, str] = {}
+    untranslated = []
+    for name, value in client.items():
+        if name in SAME_IN_JAVA:
+            java[name] = value
+        elif name == "security.protocol":
+            java[name] = value.upper()
+        elif name in {"sasl.mechanism", "sasl.mechanisms"}:
+            java["sasl.mechanism"] = value.upper()
+        elif name == "ssl.endpoint.identification.algorithm":
+            java[name] = "" if value == "none" else value
+        elif name == "ssl.keystore.location":
+            java |= {name: value, "ssl.keystore.type": "PKCS12"}
+        elif name == "ssl.keystore.password":
+            java[name] = value
+        elif name.rpartition(".")[0] in PEM_TEXTS and name.endswith((".location", ".pem")):
+            java |= _pem(name, value)
+        elif name in {"sasl.username", "sasl.password"}:
+            continue
+        elif name.startswith(("sasl.", "ssl.", "security.", "enable.ssl.")):
+            untranslated.append(name)
+    if "sasl.username" in client and "sasl.jaas.config" not in extra:
+        java["sasl.jaas.config"] = _login(java.get("sasl.mechanism", ""), client)
+    if untranslated and not any(name.startswith(("sasl.", "ssl.", "security.")) for name in extra):
+        raise OptionRefused(
+            f"Kafka option {untranslated[0]}: Spark's reader has no option of that name. Give its Java equivalent "
+            "with --spark-kafka-option"
+        )
+    return java | dict(extra)
+
+
+def _pem(name: str, value: str) -> dict[str, str]:
+    prefix, _, kind = name.rpartition(".")
+    if kind == "location":
+        try:
+            value = Path(value).read_text("ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionRefused(f"Kafka option {name}: {value} is no readable PEM file ({error})") from None
+    store = "ssl.truststore.type" if prefix == "ssl.ca" else "ssl.keystore.type"
+    return {PEM_TEXTS[prefix]: value, store: "PEM"}
+
+
+def _login(mechanism: str, client: Mapping[str, str]) -> str:
+    module = LOGIN_MODULES.get(mechanism)
+    if module is None:
+        raise OptionRefused(
+            f"sasl.username with sasl.mechanism {mechanism or '(none)'}: use one of {', '.join(LOGIN_MODULES)}, or "
+            "give sasl.jaas.config with --spark-kafka-option"
+        )
+    username, password = (_quoted(client.get(f"sasl.{part}", "")) for part in ("username", "password"))
+    return f"{module} required username={username} password={password};"
+
+
+def _quoted(value: str) -> str:
+    """A JAAS string: a quote or a backslash in a password must not end it."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

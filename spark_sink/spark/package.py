@@ -1,0 +1,55 @@
+"""The job as it goes to a cluster: one zip for --py-files, and the script that spark-submit starts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+SCRIPT = "sink_job.py"
+"""spark-submit starts a file and no zip. Not spark_sink.py: that name would hide the package from the script."""
+
+BEGINNING = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can say; all files have it, so that the same source gives the same bytes."""
+
+READABLE = 0o100644 << 16
+"""A plain file that everybody may read, where zip keeps Unix's modes."""
+
+
+def write_package(path: Path) -> str:
+    """Write the package into a zip, and `sink_job.py` beside it.
+
+    Args:
+        path: the zip, which is replaced where it is there; spark-submit takes names that end with .zip only.
+
+    Returns:
+        SHA-256 of the zip, in hexadecimal digits; the same wherever it was written from the same source.
+
+    Raises:
+        OptionRefused: the name does not end with .zip, or the folder cannot be written.
+    """
+    if path.suffix != ".zip":
+        raise OptionRefused(f"{path}: spark-submit takes Python packages from files that end with .zip. Name one")
+    package = Path(__file__).parents[1]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:  # releases of zlib differ in what they write
+        for module in [package.parent / "__init__.py", *sorted(package.rglob("*.py"))]:
+            entry = zipfile.ZipInfo(module.relative_to(package.parents[1]).as_posix(), BEGINNING)
+            entry.create_system, entry.external_attr = 3, READABLE
+            packed.writestr(entry, module.read_bytes())
+    try:
+        for target, content in ((path, archive.getvalue()), (path.with_name(SCRIPT), _script(package))):
+            # Whole or not at all: a job may be starting from the one that is there.
+            partial = target.with_name(f".{target.name}.partial")
+            partial.write_bytes(content)
+            partial.replace(target)
+    except OSError as error:
+        raise OptionRefused(f"{path}: cannot be written ({error.strerror}). Choose another folder") from None
+    return hashlib.sha256(archive.getvalue()).hexdigest()
+
+
+def _script(package: Path) -> bytes:
+    return (package / "__main__.py").read_bytes()

@@ -1,0 +1,1 @@
+"""Delta Lake: offsets in the commit's `txn` actions."""

@@ -1,0 +1,185 @@
+"""What has been done to a Delta table since a job's last entry in its log.
+
+RESTORE, REPLACE and overwriting take rows away and leave the `txn` actions that say how far they reach. So each entry
+of a job notes its own version, and whoever goes on from it follows the log back from the newest entry: it has to lead
+to that version. An entry that restores version N leads on to N.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from kafka_ratchet.spark_sink.files.bucket import BucketFolder
+from kafka_ratchet.spark_sink.files.local import LocalFolder
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Folder = LocalFolder | BucketFolder
+
+LOG = "_delta_log"
+
+FIRST_KEY = b'{"commitInfo"'
+"""How the line begins that says who did what; the protocol has one key in each line."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version in the log."""
+
+    operation: str
+    """As its writer calls it; empty: it does not say."""
+    parameters: dict[str, Any]
+    about: dict[str, Any]
+    """What a job of ours has noted; empty: it is not from one."""
+
+    @property
+    def replaces_all(self) -> bool:
+        """Whether no row from before need be left, by what Delta's writers and delta-rs call it."""
+        everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
+        if self.operation == "WRITE":
+            return self.parameters.get("mode") == "Overwrite" and everything
+        if self.operation == "STREAMING UPDATE":
+            return self.parameters.get("outputMode") == "Complete"
+        if self.operation == "DELETE":
+            return everything
+        return "REPLACE TABLE" in self.operation or self.operation in {"TRUNCATE", "CLONE"}
+
+
+@dataclass(frozen=True)
+class Break:
+    """Why the newest version does not stand on an older one."""
+
+    kind: Literal["restored", "replaced", "unknown"]
+    version: int
+    """Of the entry that did it; unknown: of the newest one that is missing."""
+    operation: str = ""
+    target: int | None = None
+    """The version that was restored, as far as it is known."""
+
+    @property
+    def sentence(self) -> str:
+        """For people, without its end."""
+        if self.kind == "restored":
+            to = "an older version" if self.target is None else f"version {self.target}"
+            return f"the table was restored to {to} (version {self.version} of its log, RESTORE)"
+        if self.kind == "replaced":
+            return (
+                f"all rows of the table were replaced or removed (version {self.version} of its log, {self.operation})"
+            )
+        return (
+            f"its log has been cleaned up to version {self.version} since this job's last commit, the table has "
+            "another number of rows than then, and nothing says any more whether it was restored meanwhile"
+        )
+
+
+def read_entry(folder: Folder, version: int) -> Entry | None:
+    """An entry of the log; None: it is not there (any more).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    text = folder.read(f"{version:020d}.json", LOG)
+    if text is None:
+        return None
+    for line in text.splitlines():
+        if line.startswith(FIRST_KEY):
+            try:
+                info = json.loads(line)["commitInfo"]
+            except ValueError:
+                raise OSError(errno.EIO, f"version {version} of the log is damaged") from None
+            return Entry(str(info.get("operation", "")), info.get("operationParameters") or {}, _about(info))
+    return Entry("", {}, {})
+
+
+def _about(info: dict[str, Any]) -> dict[str, Any]:
+    try:
+        about = json.loads(info.get("userMetadata") or "{}")
+    except (ValueError, TypeError):
+        return {}
+    return about if isinstance(about, dict) and {"job", "topic", "generation", "offsets"} <= about.keys() else {}
+
+
+class Log:
+    """The log of a table, as of its newest version.
+
+    Args:
+        folder: of the table.
+        table: refreshed.
+        job: whose entries count.
+    """
+
+    def __init__(self, folder: Folder, table: DeltaTable, job: str) -> None:
+        self._folder, self._table, self._job = folder, table, job
+
+    def last_of_job(self) -> int | None:
+        """The newest entry of the job, for tables in which it has noted no version yet; None: none is left."""
+        for version in range(self._table.version(), -1, -1):
+            entry = read_entry(self._folder, version)
+            if entry is None or entry.about.get("job") == self._job:
+                return None if entry is None else version
+        return None
+
+    def break_since(self, version: int) -> Break | None:
+        """Why the rows of that version are not in the newest one any more; None: they are, or somebody deleted some."""
+        at = self._table.version()
+        while at > version:
+            entry = read_entry(self._folder, at)
+            if entry is None:
+                return Break("unknown", at)
+            if entry.operation == "RESTORE":
+                target = self._restored(at, entry)
+                if target is None or target < version:
+                    return Break("restored", at, target=target)
+                at = target
+            elif entry.replaces_all:
+                return Break("replaced", at, entry.operation)
+            else:
+                at -= 1
+        return None
+
+    def version_of_rows(self) -> int | None:
+        """The job's entry that the rows there are now go back to; -1: to none of its; None: nothing says which."""
+        at = self._table.version()
+        while at >= 0:
+            entry = read_entry(self._folder, at)
+            if entry is None:
+                return None
+            if entry.about.get("job") == self._job:
+                return at
+            if entry.replaces_all:
+                return -1
+            target = self._restored(at, entry) if entry.operation == "RESTORE" else at - 1
+            if target is None:
+                return None
+            at = target
+        return -1
+
+    def as_of(self, version: int) -> DeltaTable | None:
+        """The table as it was; None: it cannot be read any more."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable(self._folder.uri, version=version, storage_options=self._folder.options)
+        except (DeltaError, OSError):
+            return None
+
+    def _restored(self, version: int, entry: Entry) -> int | None:
+        """Which version an entry has restored. One by a moment says it in its writer's time zone: files say it too."""
+        named = entry.parameters.get("version")
+        if named is not None and str(named).isdecimal():
+            return int(named)
+        after = self._files(version)
+        for earlier in range(version - 1, -1, -1):
+            before = self._files(earlier)
+            if before is None or before == after:
+                return None if before is None else earlier
+        return None
+
+    def _files(self, version: int) -> set[str] | None:
+        table = self.as_of(version)
+        return None if table is None else set(table.file_uris())

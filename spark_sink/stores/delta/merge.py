@@ -1,0 +1,71 @@
+"""Rows with a key go into a Delta table by one merge, whose log entry carries the offsets as an append's does."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, Shape
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names that mean the same in every SQL dialect; delta-rs takes conditions as SQL text and has no placeholders."""
+
+
+def require_plain(shape: Shape) -> None:
+    """Refuse names that could be read as SQL.
+
+    Raises:
+        OptionRefused: key or sums have one.
+    """
+    for name in [*shape.key, *shape.sums]:
+        if not PLAIN_NAME.fullmatch(name):
+            raise OptionRefused(
+                f"column {name!r}: keys and sums of a Delta table have names of letters, digits and '_'. Rename it, "
+                "or use another store"
+            )
+
+
+def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, properties: CommitProperties) -> bool:
+    """Bring the rows of `files` into the table in one commit.
+
+    Args:
+        table: as of the version that the caller has compared itself with.
+        files: Parquet files; over all of them there is at most one row per key. Where they have a column `DELETED`,
+            a row with true in it takes the table's row of its key away.
+        filesystem: pyarrow's, where the files are; None: on this machine.
+        shape: with a key.
+        properties: of the commit.
+
+    Returns:
+        Whether there was a commit. delta-rs makes none where the merge changes nothing: deletions of keys that are not
+        there. The table is still as of its version then.
+
+    Raises:
+        CommitFailedError: another commit was first.
+        DeltaError: the table cannot be read or written.
+    """
+    import pyarrow.dataset as ds
+
+    rows = ds.dataset(files, format="parquet", filesystem=filesystem)
+    same = " AND ".join(f'held."{name}" IS NOT DISTINCT FROM brought."{name}"' for name in shape.key)
+    merger = table.merge(
+        rows.scanner().to_reader(), same, source_alias="brought", target_alias="held", commit_properties=properties
+    )
+    if shape.kind == "totals":
+        added = [COUNT_COLUMN, *shape.sums]
+        merger = merger.when_matched_update({f'"{name}"': f'held."{name}" + brought."{name}"' for name in added})
+        merger.when_not_matched_insert_all().execute()
+        return True
+    if DELETED not in rows.schema.names:
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+        return True
+    gone = f'brought."{DELETED}"'
+    merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[DELETED])
+    before = table.version()
+    merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED]).execute()
+    return table.version() > before

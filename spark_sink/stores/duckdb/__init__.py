@@ -1,0 +1,1 @@
+"""DuckDB: offsets in a table of the same file and transaction."""

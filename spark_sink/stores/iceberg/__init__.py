@@ -1,0 +1,1 @@
+"""Apache Iceberg: offsets are properties of the table, set in the commit."""

@@ -1,0 +1,107 @@
+"""Where Iceberg tables are: a catalog that says which metadata is the newest, and a warehouse for the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.files.bucket import Bucket, BucketFolder
+from kafka_ratchet.spark_sink.files.local import LocalFolder
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+
+
+class Lake:
+    """A catalog and its warehouse.
+
+    Args:
+        path: the warehouse, a folder or s3://bucket/folder; without `catalog`, a folder on a disk of this machine.
+        storage_options: how a bucket is reached, see `_bucket.OPTIONS`.
+        catalog: properties in pyiceberg's names. A warehouse among them wins over `path`. Empty: the catalog is a
+            SQLite file in `path`.
+
+    Raises:
+        OptionRefused: path, options or properties cannot be used.
+    """
+
+    def __init__(self, path: str, storage_options: Mapping[str, str], catalog: Mapping[str, str]) -> None:
+        self._bucket, self._catalog, self._path = Bucket.of(storage_options), dict(catalog), path
+        self._file: Path | None = None
+        for name in catalog:
+            if name.startswith("s3."):
+                raise OptionRefused(f"catalog property {name!r}: give storage options instead; tasks need them too")
+        if "://" in path:
+            if not catalog:
+                raise OptionRefused(f"path {path!r}: a bucket has no place for a SQLite file. Name a catalog")
+            self._path = BucketFolder(path, storage_options).uri
+            return
+        # The path becomes part of URLs, which its readers decode or do not; these characters are the same in both.
+        folder = Path(path).absolute()
+        if any(character in str(folder) for character in "%?#;\0"):
+            raise OptionRefused(f"path {path!r}: name a folder on this machine, without any of % ? # ;")
+        self._path = str(folder)
+        if not catalog:
+            self._file = folder / "catalog.db"
+
+    def __str__(self) -> str:
+        return self._path if self._file else self._catalog.get("warehouse", self._path)
+
+    def is_there(self) -> bool:
+        """Whether a catalog can be asked at all; one that is a server can."""
+        return self._file is None or self._file.is_file()
+
+    def make(self) -> None:
+        """Make the folder of a catalog that is a file.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+
+    def connect(self) -> Catalog:
+        """The catalog."""
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        if self._file is not None:
+            return _unpooled(SqlCatalog("ratchet", uri=f"sqlite:///{self._file}", warehouse=f"file://{self._path}"))
+        properties = {**self._bucket.for_iceberg(), **self._catalog}
+        if "://" in self._path:
+            properties.setdefault("warehouse", self._path)
+        elif properties.get("type") == "sql":  # other catalogs have a warehouse, which a folder here is not
+            properties.setdefault("warehouse", f"file://{self._path}")
+        catalog = load_catalog("ratchet", **properties)
+        return _unpooled(catalog) if isinstance(catalog, SqlCatalog) else catalog
+
+    def data_folder(self, location: str) -> LocalFolder | BucketFolder:
+        """Where the files of a table are.
+
+        Args:
+            location: of the table.
+
+        Raises:
+            OptionRefused: neither on a disk nor in a bucket of S3.
+        """
+        if location.startswith("s3://"):
+            return BucketFolder(f"{location}/data", self._bucket.options)
+        parts = urlsplit(location)
+        if parts.scheme not in {"", "file"}:
+            raise OptionRefused(f"{location}: the job writes to folders and to s3:// only. Choose another warehouse")
+        return LocalFolder(Path(unquote(parts.path)) / "data")
+
+
+def _unpooled(catalog: SqlCatalog) -> SqlCatalog:
+    """The same, without connections that outlive a call: nobody would close them."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    address = catalog.engine.url
+    catalog.close()
+    catalog.engine = create_engine(address, poolclass=NullPool)
+    return catalog

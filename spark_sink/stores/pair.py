@@ -1,0 +1,160 @@
+"""A result table and its rejects table where a commit is one table's: each record once in both, in two commits.
+
+The rejects table keeps generation and offsets of its own, and is committed first. A job that ends between the two
+commits leaves it ahead; the next one reads the range again, for the rows, and leaves out the rejects that are there.
+Kafka's committed records do not change, so that they parse as they did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Protocol
+
+from kafka_ratchet.spark_sink.errors import Fenced, StoreError
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, Held
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+TAKE_OVER_ATTEMPTS = 100
+"""How often a take-over is tried again after another job's was first; each of those is a start of a whole job."""
+
+
+class Numbered(ResultStore, Protocol):
+    """A store that can take over with a generation that somebody else has counted."""
+
+    def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
+        """See `ResultStore.open`.
+
+        Args:
+            schema: the table's columns.
+            generation: the number to take over with; None: one more than the newest.
+
+        Raises:
+            Fenced: the newest holder's number is not below `generation`; nobody was fenced.
+        """
+        ...
+
+    def make(self, schema: StructType) -> None:
+        """Make the table where there is none, without taking over; see `ResultStore.open`."""
+        ...
+
+    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `ResultStore.put` and `open`."""
+        ...
+
+
+class PairedStore:
+    """A `ResultStore` of two: rows go to one, rejects to the other.
+
+    Args:
+        rows: keeps the rows. Its offsets are the pair's.
+        rejects: keeps the rejects, appended; of the same job and topic.
+        rejects_schema: its columns.
+    """
+
+    def __init__(self, rows: Numbered, rejects: Numbered, rejects_schema: StructType) -> None:
+        self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
+        self.narrow, self.one_machine = rows.narrow, rows.one_machine
+        self._reached: dict[int, int] = {}
+        """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
+
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        return self._rows.generation()
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        self._rejects.offsets()  # a rejects table that was put back is noticed as well
+        return self._rows.offsets()
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        rows, rejects = self._rows.held(), self._rejects_held()
+        if rejects.trouble and rows.of_rows is not None:
+            # Rejects come back with the rows of their range only: those have to begin where the rejects end, or before.
+            reached = rejects.of_rows
+            if reached is None or any(reached.get(p, 0) < offset for p, offset in rows.of_rows.items()):
+                return replace(rows, of_rows=None, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
+        return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.put`. The rejects table keeps its own offsets, unless they belong to something else."""
+        rows, rejects = self._rows.held(), self._rejects_held()
+        reached = rejects.stored
+        if rows.is_other_topic or rejects.is_other_topic:
+            reached = offsets
+        elif rejects.trouble and decision.source != STORED:
+            reached = rejects.of_rows or {}
+        generation = max(self._rows.generation(), self._rejects.generation()) + 1
+        # Rows first: whoever ends in between leaves rejects that are still refused.
+        taken = self._rows.put(offsets, decision, generation)
+        self._rejects.make(self._rejects_schema)
+        self._rejects.put(reached, replace(decision, seen=None), generation)
+        return taken
+
+    def _rejects_held(self) -> Held:
+        return Held({}, {}, "") if self._rejects.columns() is None else self._rejects.held()
+
+    def columns(self) -> StructType | None:
+        """See `ResultStore.columns`."""
+        return self._rows.columns()
+
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        self._rows.require_fits(schema)
+        self._rejects.require_fits(self._rejects_schema)
+
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`; rejects are always appended."""
+        self._rows.require_rule()
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
+        self._rejects.offsets()  # offsets of another topic are refused before anybody is fenced
+        for _ in range(TAKE_OVER_ATTEMPTS):
+            generation = max(self._rows.generation(), self._rejects.generation()) + 1
+            try:
+                stored = self._rows.open(schema, generation)
+            except Fenced:
+                continue  # another take-over came in between; the next number is above it
+            self._reached = self._rejects.open(self._rejects_schema, generation)
+            return stored
+        raise StoreError(f"another job has taken over {TAKE_OVER_ATTEMPTS} times in a row. Run only one of the name")
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`; two actions, each with the offsets it reaches to.
+
+        Raises:
+            Fenced: another job has taken over; no row of this call is visible. Rejects may be, and are there once.
+            StoreError: a table cannot be written; likewise.
+        """
+        if rejects is None:
+            raise ValueError("a store that was made with rejects wants them in every commit")
+        new = rejects.where(_from(self._reached))
+        if new.count():  # a commit without rejects is not worth a log entry: read again, there are none either
+            reached = {p: max(end.get(p, 0), self._reached.get(p, 0)) for p in {**end, **self._reached}}
+            self._rejects.commit(new, {**start, **self._reached}, reached)
+            self._reached = reached
+        crash_points.passing("between-commits")
+        return self._rows.commit(dataframe, start, end)
+
+    def close(self) -> None:
+        """See `ResultStore.close`."""
+        self._rows.close()
+        self._rejects.close()
+
+
+def _from(offsets: Mapping[int, int]) -> Column:
+    """Records at these offsets or later; of partitions that are not named, all."""
+    from pyspark.sql import functions as F
+
+    below = [(F.col("_partition") == p) & (F.col("_offset") < offset) for p, offset in offsets.items()]
+    return ~reduce(lambda one, other: one | other, below, F.lit(False))

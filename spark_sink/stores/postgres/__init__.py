@@ -1,0 +1,1 @@
+"""PostgreSQL: offsets in a table of the same transaction."""

@@ -1,0 +1,179 @@
+"""The part of the PostgreSQL store that runs in the executors: rows go to the database by COPY.
+
+Nested functions with their own imports: cloudpickle sends them by value, so executors need psycopg and pyarrow, and
+nothing of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STAGED = "token string, rows long"
+"""What a task returns about the rows it has staged; only rows with a returned token count."""
+
+WRITTEN = "partition int, rows long"
+"""What a task returns about the Kafka partition that it has committed."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a task reaches the database."""
+
+    conninfo: str = field(repr=False)
+    application: str
+    lock_timeout_ms: int
+
+
+def textual(dataframe: DataFrame) -> DataFrame:
+    """The same rows with columns named c0, c1, ... and of types that COPY's CSV form says exactly."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    nested = T.ArrayType | T.MapType | T.StructType
+    as_they_are = T.BooleanType | T.NumericType | T.StringType
+    columns = []
+    for each, name in zip(dataframe.schema.fields, (f"c{n}" for n in range(len(dataframe.columns))), strict=True):
+        column = F.col(name)
+        if isinstance(each.dataType, T.BinaryType):
+            column = F.concat(F.lit("\\x"), F.hex(column))
+        elif isinstance(each.dataType, nested):
+            column = F.to_json(column, {"ignoreNullFields": "false"})
+        elif isinstance(each.dataType, T.DecimalType) or not isinstance(each.dataType, as_they_are):
+            column = column.cast("string")
+        columns.append(column.alias(name))
+    return dataframe.toDF(*[f"c{n}" for n in range(len(columns))]).select(*columns)
+
+
+def stage(dataframe: DataFrame, connection: Connection, copy: str) -> dict[str, int]:
+    """Put the rows into a staging table, each beside its task's token.
+
+    Args:
+        dataframe: what `textual` made of the rows.
+        connection: the database.
+        copy: the COPY statement; its first column is the token.
+
+    Returns:
+        Rows per token. Rows of other tokens stem from attempts that failed or were not needed.
+    """
+    return {row.token: row.rows for row in map_batches(dataframe, _staging(connection, copy), STAGED).collect()}
+
+
+def commit_partitions(
+    dataframe: DataFrame,
+    connection: Connection,
+    statements: Mapping[str, str],
+    generation: int,
+    position: int,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+) -> dict[int, int]:
+    """Commit each Kafka partition's rows with its offset, in one transaction of the task that reads it.
+
+    Args:
+        dataframe: what `textual` made of the rows; each of its tasks has rows of one Kafka partition only.
+        connection: the database.
+        statements: see `PostgresStore._task_statements`.
+        generation: the holder's.
+        position: index of the column that has the Kafka partition.
+        start: the offsets that must be stored.
+        end: the offsets to store.
+
+    Returns:
+        Rows of each partition that had any.
+    """
+    task = _committing(connection, dict(statements), generation, position, dict(start), dict(end))
+    return {row.partition: row.rows for row in map_batches(dataframe, task, WRITTEN).collect()}
+
+
+def _staging(connection: Connection, copy_statement: str) -> Task:
+    conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import io
+        import uuid
+
+        import psycopg
+        import pyarrow as pa
+        import pyarrow.csv
+
+        form = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
+        token, rows = uuid.uuid4().hex, 0
+        with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
+            database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
+            with database.cursor() as cursor, cursor.copy(copy_statement) as copy:
+                for batch in batches:
+                    if batch.num_rows:
+                        columns = [pa.repeat(token, batch.num_rows), *batch.columns]
+                        text = io.BytesIO()
+                        named = pa.table(columns, names=[str(n) for n in range(len(columns))])
+                        pyarrow.csv.write_csv(named, text, form)
+                        copy.write(text.getbuffer())
+                        rows += batch.num_rows
+        if rows:
+            schema = pa.schema([("token", "string"), ("rows", "int64")])
+            yield pa.RecordBatch.from_pydict({"token": [token], "rows": [rows]}, schema=schema)
+
+    return write
+
+
+def _committing(
+    connection: Connection,
+    statements: dict[str, str],
+    generation: int,
+    position: int,
+    start: dict[int, int],
+    end: dict[int, int],
+) -> Task:
+    conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import io
+        import itertools
+
+        import psycopg
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.csv
+
+        form = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return
+        partition, rows = first.column(position)[0].as_py(), 0
+        with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
+            database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
+            # Held until this transaction ends, so that whoever takes over waits for it, or ends it.
+            holder = database.execute(statements["holder"]).fetchone()
+            if holder is None or holder[0] != generation:
+                raise RuntimeError(f"fenced: generation {generation} no longer holds the job ({holder})")
+            database.execute(statements["first"], (partition, start[partition]))
+            stored = database.execute(statements["stored"], (partition,)).fetchone()
+            # A task that is run again finds what its first attempt has committed, if that came so far.
+            done = stored is not None and stored[0] == end[partition]
+            if not done and (stored is None or stored[0] != start[partition]):
+                raise RuntimeError(f"fenced: partition {partition} is stored up to {stored}, not {start[partition]}")
+            with database.cursor() as cursor:
+                if not done:
+                    with cursor.copy(statements["copy"]) as copy:
+                        for batch in itertools.chain([first], filled):
+                            if pyarrow.compute.any(pyarrow.compute.not_equal(batch[position], partition)).as_py():
+                                raise RuntimeError("a task has rows of more than one Kafka partition")
+                            text = io.BytesIO()
+                            pyarrow.csv.write_csv(pa.Table.from_batches([batch]), text, form)
+                            copy.write(text.getbuffer())
+                            rows += batch.num_rows
+                else:
+                    rows = first.num_rows + sum(batch.num_rows for batch in filled)
+                cursor.execute(statements["move"], (end[partition], partition))
+        schema = pa.schema([("partition", "int32"), ("rows", "int64")])
+        yield pa.RecordBatch.from_pydict({"partition": [partition], "rows": [rows]}, schema=schema)
+
+    return write

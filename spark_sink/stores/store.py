@@ -1,0 +1,289 @@
+"""What the job asks of a place that keeps results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated
+from kafka_ratchet.spark_sink.stores.topic_id import StoredId, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+
+JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""Job names become part of keys in every store; this alphabet is plain in all of them."""
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
+
+
+class ResultStore(Protocol):
+    """Rows and the Kafka offsets they reach to, changed together or not at all.
+
+    The store alone knows how far the job has read; no checkpoint lies beside it that could disagree. Offsets are
+    "next to read", per partition number; partition numbers may have gaps.
+    """
+
+    narrow: bool
+    """True: text may have no NUL, and times lie in the years 1 to 9999; `_columns.rows` keeps other values whole."""
+
+    one_machine: str
+    """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
+
+    def generation(self) -> int:
+        """Look at the number that the newest holder took over with, without taking over. 0: there was none yet.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def offsets(self) -> dict[int, int]:
+        """Look at the stored offsets without taking over. Empty where nothing was ever committed.
+
+        Raises:
+            TopicRecreated: they belong to another topic of the same name.
+            RowsLost: the table was put back, emptied or replaced, and they were not.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def held(self) -> Held:
+        """Look at what there is, and at what is wrong with it; for `ratchet sink resume`.
+
+        Raises:
+            StoreError: the store cannot be read, or there is none.
+        """
+        ...
+
+    def columns(self) -> StructType | None:
+        """Look at the columns of the table, in Spark's types. None: there is no table, or it is not one of a job's.
+
+        Raises:
+            OptionRefused: Spark's types do not follow from the table's.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def require_fits(self, schema: StructType) -> None:
+        """Compare a table that is there with these columns, as `open` does, without making or taking over anything.
+
+        Raises:
+            SchemaDiffers: it has others.
+            OptionRefused: the store cannot have such columns.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def require_rule(self) -> None:
+        """Compare kind, key and sums with those that the job has committed by, without taking over.
+
+        Raises:
+            RuleDiffers: they are others.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """Take over with a new generation, which fences every older holder; make the table where there is none.
+
+        Raises:
+            SchemaDiffers: the table has other columns.
+            RuleDiffers: see `require_rule`.
+            TopicRecreated: the stored offsets belong to another topic of the same name.
+            RowsLost: see `offsets`.
+            StoreError: the store cannot be read or written.
+        """
+        ...
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """Make the rows of `dataframe` and the offsets `end` visible in one atomic action.
+
+        A store may say that its action is one per Kafka partition: then a call that fails may have committed some
+        partitions, each with its rows and its offset, and the next `open` returns what they are.
+
+        Args:
+            dataframe: the rows of the records from `start` up to, not including, `end`. Where they have a column
+                `_columns.DELETED`, a row with true in it takes the table's row of its key away, if there is one.
+            start: must be the stored offsets.
+            end: differs from `start` in at least one partition.
+            rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one
+                before it; only for a store that was made with `rejects`.
+
+        Returns:
+            How many rows were committed, without rejects.
+
+        Raises:
+            Fenced: another job has taken over; nothing of this call is visible.
+            RowsLost: see `offsets`; nothing of this call is visible.
+            SchemaDiffers: somebody has changed the table's columns; nothing of this call is visible.
+            StoreError: the store cannot be written; nothing of this call is visible.
+        """
+        ...
+
+    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+        """Store these offsets, and the rule of this store, in place of what there is, because somebody has decided so.
+
+        Fences every holder.
+
+        Args:
+            offsets: next offset of each partition; partitions that are not named have none.
+            decision: kept with them.
+
+        Returns:
+            The generation that it was done with.
+
+        Raises:
+            StoreError: the store cannot be read or written, or there is none.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what the store holds open. The next `open` does not depend on this having been called."""
+        ...
+
+
+def require_names(name: str, topic: str) -> None:
+    """Refuse names that could mean something else inside a store's keys.
+
+    Raises:
+        OptionRefused: the job's name or the topic's name has a character that is not allowed.
+    """
+    if not JOB_NAME.fullmatch(name):
+        raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
+    if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+        raise OptionRefused(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+
+
+def require_reach(store: ResultStore, master: str | None) -> None:
+    """Refuse executors that the store cannot have: what lies on the driver's disk is another file on the next machine.
+
+    Raises:
+        OptionRefused: the store is for one machine, and Spark's master is not local.
+    """
+    if store.one_machine and not (master or "").startswith("local"):
+        raise OptionRefused(
+            f"{store.one_machine}, and Spark runs on {master or 'other machines'}. Choose store postgres, or delta in "
+            "a folder that all machines share; or run Spark on one machine (--master local[*])"
+        )
+
+
+def require_start(generation: int | None, start: dict[int, int], end: dict[int, int]) -> int:
+    """The holder's generation. A commit before `open`, or one that moves no offset, is a mistake in the code."""
+    if generation is None:
+        raise RuntimeError("commit() before open()")
+    if start == end:
+        raise ValueError("a commit needs at least one offset that moves")
+    return generation
+
+
+def next_generation(newest: int, wanted: int | None, who: str) -> int:
+    """The number to take over with: `wanted`, or one more than the newest.
+
+    Raises:
+        Fenced: `wanted` is not above the newest.
+    """
+    if wanted is not None and newest >= wanted:
+        raise Fenced(
+            f"{who}: generation {newest} has taken over from {wanted}. Let the other job go on, or give this one a "
+            "name of its own"
+        )
+    return newest + 1 if wanted is None else wanted
+
+
+def require_holder(
+    job: str,
+    topic: str,
+    where: object,
+    held: int | None,
+    newest: int,
+    stored: Mapping[int, int],
+    start: Mapping[int, int] | None,
+) -> None:
+    """Compare what a holder knows with what the store has.
+
+    Stored partitions only are compared: one that was added to the topic since is not in the store yet.
+
+    Args:
+        job: the job's name.
+        topic: the topic's name.
+        where: the store, for people.
+        held: the holder's generation.
+        newest: the store's.
+        stored: the store's offsets.
+        start: what the holder takes for them; None: they are not compared.
+
+    Raises:
+        Fenced: another job has taken over.
+    """
+    moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
+    if newest != held or moved:
+        raise Fenced(
+            f"job {job} on {where}: generation {newest} has taken over from {held} (topic {topic} is read up to "
+            f"{dict(stored)}). This commit was not added; let the other job go on, or give this one a name of its own"
+        )
+
+
+NEW_TOPIC = (
+    "The stored offsets mean nothing in the new one. `ratchet sink resume --from earliest` reads it from its beginning "
+    "into the same table, where rows that both have are then there twice; a mirrored topic goes on at the offsets that "
+    "you name (--from 0:OFFSET,1:OFFSET)"
+)
+
+
+def other_topic(topic: str, where: object, stored: Mapping[int, int], known: StoredId, identity: int) -> TopicRecreated:
+    """The error for a store whose offsets belong to another topic of the name."""
+    return TopicRecreated(
+        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): its id is {text(identity)}, and "
+        f"that one's was {known}. It was deleted and created again, or this is another cluster. {NEW_TOPIC}"
+    )
+
+
+def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
+    """The error for a table whose rows and offsets have parted.
+
+    Args:
+        where: the store, for people.
+        what: what happened to the table, as a sentence without its end.
+        known: whether it is known which offsets fit the rows.
+    """
+    ways = [
+        "--from table sets the offsets to what the table has, so that the rest is read again, each once"
+        if known
+        else "--from earliest or --from 0:OFFSET,1:OFFSET reads again from there",
+        "--from stored goes on without the rows",
+    ]
+    return RowsLost(
+        f"{where}: {what}, and the offsets stored in it are those of before. Going on would leave rows out without a "
+        f"word. Undo it, or decide with `ratchet sink resume`: {'; '.join(ways)}"
+    )
+
+
+def require_columns(
+    where: object, present: Mapping[str, str], expected: Mapping[str, str], table: str | None = None
+) -> None:
+    """Compare names and types of columns.
+
+    Args:
+        where: the store, for people.
+        present: the table's.
+        expected: the job's.
+        table: its name, where a store has several; None: the path is the table.
+
+    Raises:
+        SchemaDiffers: they are not the same.
+    """
+    of_table, another = ("", "path") if table is None else (f" of {table}", "table")
+    for column in [*expected, *present]:
+        if present.get(column) != expected.get(column):
+            raise SchemaDiffers(
+                f"{where}: column {column}{of_table} is {present.get(column, 'absent')} in the table and "
+                f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another {another}"
+            )

@@ -1,0 +1,71 @@
+"""`... spark_sink vacuum`: removes what killed and fenced jobs have left, without Spark and without Kafka."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.stores.open_store import STORE_KINDS, Place
+from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, Orphan, vacuum
+
+
+def run_vacuum(arguments: Sequence[str], place_of: Callable[[argparse.Namespace], Place]) -> None:
+    """Remove, or list, and say so.
+
+    Args:
+        arguments: the command line behind the word `vacuum`.
+        place_of: makes the place of options and environment.
+
+    Raises:
+        SinkError: see `vacuum`.
+    """
+    parser = argparse.ArgumentParser(
+        prog="spark_sink vacuum",
+        description="Remove files and staging tables of killed and fenced jobs, which no commit names.",
+    )
+    parser.add_argument("--store", choices=STORE_KINDS, default="delta", help="kind of the result table")
+    parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
+    parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
+    parser.add_argument(
+        "--older-than", type=_hours, default=OLDER_THAN_S / 3600, metavar="HOURS", help="keep what is younger (1)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list, and remove nothing")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
+    options = parser.parse_args(arguments)
+    if options.store != "postgres" and not options.path:
+        raise OptionRefused(f"store {options.store} needs a path")
+    place = place_of(options)
+    found = vacuum(place, options.older_than * 3600, dry_run=options.dry_run)
+    print(told(place, found, dry_run=options.dry_run), file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print(json.dumps(as_dict(place, found, dry_run=options.dry_run)))
+
+
+def told(place: Place, found: Sequence[Orphan], *, dry_run: bool) -> str:
+    """For people: what there is on a dry run, one line each, and how much it is."""
+    lines = [f"{orphan.bytes:>15,}  {orphan.name!a}" for orphan in found] if dry_run else []
+    size = sum(orphan.bytes for orphan in found)
+    return "\n".join([*lines, f"{place}: {len(found):,} {'would be ' if dry_run else ''}removed, {size:,} bytes"])
+
+
+def as_dict(place: Place, found: Sequence[Orphan], *, dry_run: bool) -> dict[str, object]:
+    """For one line of JSON."""
+    return {
+        "store": place.kind,
+        "table": str(place),
+        "dry_run": dry_run,
+        "count": len(found),
+        "bytes": sum(orphan.bytes for orphan in found),
+        "names": [orphan.name for orphan in found],
+    }
+
+
+def _hours(text: str) -> float:
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is no number of hours")
+    return number

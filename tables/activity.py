@@ -1,0 +1,161 @@
+"""Who is active: what a partition's owner has seen of each producer since it took the partition. For people only."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.map.kernels import INVALID, hash_of
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+SAMPLE: Final = 256
+"""Records of a fetched batch that are looked at; of a larger one so many are drawn. To look at all 20,000 of 2 MiB cost
+30 to 150 ns for each, where judging costs 80 to 120."""
+MOST_IN_A_BATCH: Final = 128
+"""A batch of more producers is not tallied: a batch of Kafka has one, and a fetch a few of them."""
+MOST_MOVED: Final = 1_000
+"""Producers of one transaction that are noted as seen though they were in no sample, some 1 ms."""
+TABLE: Final = 1 << 10
+"""Slots; at most an eighth is used."""
+MOST_NAMES: Final = 10_000
+"""Producers remembered in a partition, some 200 bytes each; those that were quiet for longest are forgotten."""
+
+
+class Activity(NamedTuple):
+    """What was seen of a producer, since the partition was taken over or it was forgotten last.
+
+    last_seen: seconds since the epoch, the owner's clock, of the last commit that had a record of it: a fresh one, or a
+        duplicate that was looked at
+    fresh, duplicate: records judged so; estimates, from up to `SAMPLE` records of each batch
+    """
+
+    last_seen: float
+    fresh: float
+    duplicate: float
+
+
+class Tally:
+    """The activity in one partition: counted with each batch, remembered with the commit."""
+
+    def __init__(self, row: int, now: Callable[[], float] = time.time) -> None:
+        """row: where a batch has the start of the identity; its length is in the next."""
+        self.since: float | None = None
+        """Seconds since the epoch, the owner's clock, of the first batch judged; None: there was none."""
+        self.not_tallied = 0
+        """Records judged and in no tally: of batches with too many producers."""
+        self.forgotten = 0
+        """Producers forgotten for others."""
+        self._row, self._now = row, now
+        self._seed = np.uint64(secrets.randbits(64))
+        self._firsts, self._counts = np.empty(MOST_IN_A_BATCH, np.int64), np.empty((MOST_IN_A_BATCH, 2), np.int64)
+        self._draw = np.random.default_rng()
+        self._pending: dict[bytes, list[float]] = {}
+        self._pending_not_tallied = 0
+        self._seen: dict[bytes, Activity] = {}
+
+    def add(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> None:
+        """Count a batch that was judged."""
+        if not batch.count:
+            return
+        # Drawn and not every so-manieth: records sent twice in a row would all fall between.
+        sample = self._draw.integers(0, batch.count, SAMPLE) if batch.count > SAMPLE else np.arange(batch.count)
+        if self.since is None:
+            self.since = self._now()
+        table = np.full(TABLE, -1, np.int32)
+        found = tally(
+            batch.data, batch.columns, self._row, verdicts, sample, self._seed, table, self._firsts, self._counts
+        )
+        if found < 0:
+            self._pending_not_tallied += batch.count
+            return
+        data, weight = batch.data.data, batch.count / len(sample)
+        for (fresh, duplicate), first in zip(self._counts[:found].tolist(), self._firsts[:found].tolist(), strict=True):
+            start, length = int(batch.columns[self._row, first]), int(batch.columns[self._row + 1, first])
+            counts = self._pending.setdefault(bytes(data[start : start + length]), [0.0, 0.0])
+            counts[0] += fresh * weight
+            counts[1] += duplicate * weight
+
+    def settle(self, moved: Iterable[bytes] = ()) -> None:
+        """The open transaction is committed. moved: those it had fresh records of, looked at or not."""
+        now = self._now()
+        for name in moved:
+            self._pending.setdefault(name, [0.0, 0.0])
+        for name, (fresh, duplicate) in self._pending.items():
+            before = self._seen.pop(name, Activity(now, 0, 0))
+            self._seen[name] = Activity(now, before.fresh + fresh, before.duplicate + duplicate)
+        while len(self._seen) > MOST_NAMES:
+            del self._seen[next(iter(self._seen))]
+            self.forgotten += 1
+        self.not_tallied += self._pending_not_tallied
+        self.roll_back()
+
+    def roll_back(self) -> None:
+        """The open transaction is lost; its records come again."""
+        self._pending.clear()
+        self._pending_not_tallied = 0
+
+    def of(self, name: bytes) -> Activity | None:
+        """What was seen of a producer; None: nothing that is remembered."""
+        return self._seen.get(name)
+
+
+@njit(**records.OPTIONS)
+def tally(
+    data: Any, columns: Any, row: int, verdicts: Any, sample: Any, seed: np.uint64, table: Any, firsts: Any, counts: Any
+) -> int:
+    """Count fresh and duplicate records by identity.
+
+    Args:
+        data: uint8[bytes] of a record batch
+        columns: its int64[COLUMNS, count]
+        row: of the identity's start
+        verdicts: uint8[count] of FRESH, DUPLICATE, INVALID; invalid records are left out
+        sample: int64[], indices of the records to count
+        seed: of the hash
+        table: int32[slots], a power of two and more than identities, all -1
+        firsts: int64[identities], filled with the index of each one's first record
+        counts: int64[identities, 2], filled with fresh and duplicate records of each
+
+    Returns:
+        identities found; -1: more than there is room for
+    """
+    found, last = 0, -1
+    mask = len(table) - 1
+    for i in sample:
+        if verdicts[i] == INVALID:
+            continue
+        start, length = columns[row, i], columns[row + 1, i]
+        # Records of one producer stand together: most often it is the one before.
+        if last < 0 or not _same(data, columns, row, firsts[last], start, length):
+            slot = np.int64(hash_of(data, start, length, seed) & np.uint64(mask))
+            while table[slot] >= 0 and not _same(data, columns, row, firsts[table[slot]], start, length):
+                slot = (slot + 1) & mask
+            if table[slot] < 0:
+                if found == len(firsts):
+                    return -1
+                table[slot] = found
+                firsts[found] = i
+                counts[found, 0] = 0
+                counts[found, 1] = 0
+                found += 1
+            last = table[slot]
+        counts[last, verdicts[i]] += 1
+    return found
+
+
+@njit(**records.OPTIONS)
+def _same(data: Any, columns: Any, row: int, other: int, start: int, length: int) -> bool:
+    if columns[row + 1, other] != length:
+        return False
+    at = columns[row, other]
+    for q in range(length):
+        if data[at + q] != data[start + q]:
+            return False
+    return True

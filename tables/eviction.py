@@ -1,0 +1,174 @@
+"""Which identities are forgotten: those that were quiet for too long, and the quietest where there are too many.
+
+An eviction is part of the transaction that decides it: a null in the changelog for each identity, beside the output and
+the offset. Whoever replays applies what was decided and decides nothing. Time is Kafka's: the moment at which it
+appended a transaction's entries to the changelog, as written there (docs/decisions/0009-bounds.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.map.map import TIMED, LastSequences
+from kafka_ratchet.tables.rocksdb import Evicted, Store
+from kafka_ratchet.transport.batch.encoding import pack_entries
+
+log = structlog.get_logger(__name__)
+
+Take = Callable[[list[tuple[bytes, bytes]]], None]
+"""Takes entries of the store into the map."""
+
+SWEEP_SLOTS: Final = 1 << 16
+"""Slots of the map looked at per transaction for who was quiet for too long; 0.4 ms. Two million slots, which hold
+a million identities, take 32 transactions."""
+SWEEP_ENTRIES: Final = 1_000
+"""Entries of the store looked at per transaction, where not all are in the map: some ms."""
+EVICT_MOST: Final = 10_000
+"""Identities evicted in one transaction, besides one for each that it adds; 1 ms."""
+SAMPLE: Final = 8
+SAMPLE_LEAST: Final = 4_096
+"""Where there are too many, the quietest of so many times as many as have to go are evicted, and of no fewer than the
+least. So whoever goes was quieter than seven of eight; a map of up to four thousand is looked through."""
+SAMPLE_STORE: Final = 2
+"""The same where some are not in the map. Those are the quieter ones already, and reading one costs 3 µs."""
+REFRESH_MOST_S: Final = 600
+REFRESH_PART: Final = 8
+"""A duplicate is activity too. It is written down where what is known is older than an eighth of `inactive_s`, and than
+ten minutes at most: so a duplicate seldom costs an entry in the changelog."""
+NULLS_LAST_S: Final = 24 * 3600
+"""How long a null stays in a compacted topic for whoever has not read it yet: delete.retention.ms, Kafka's default and
+the least that a stream with bounds is started with."""
+TOLD_EVERY_S: Final = 60.0
+NAMES_TOLD: Final = 3
+NAME_TOLD: Final = 60
+"""bytes of a name that are told."""
+
+
+class Bounds(NamedTuple):
+    """What a partition keeps. most: identities; inactive_s: seconds without a record of an identity."""
+
+    most: int | None = None
+    inactive_s: int | None = None
+
+    @property
+    def refresh_s(self) -> int:
+        """How much older than an identity's last record what is known of it may be, in seconds."""
+        if self.inactive_s is None:
+            return REFRESH_MOST_S
+        return min(max(1, self.inactive_s // REFRESH_PART), REFRESH_MOST_S)
+
+
+class Eviction:
+    """What goes, decided in each transaction of a partition; and what has gone, counted and told."""
+
+    def __init__(self, bounds: Bounds, **where: Any) -> None:
+        """Nothing has gone. where: what a line in the log says of the partition."""
+        self.bounds = bounds
+        self.log = log.bind(**where)
+        self._slot, self._key = 0, b"i"
+        self._chosen = Evicted()
+        self._names: list[bytes] = []
+        self._told_at = -TOLD_EVERY_S
+        self._untold, self._untold_names = Evicted(), list[bytes]()
+
+    def choose(
+        self,
+        table: LastSequences,
+        store: Store | None,
+        take: Take,
+        known: int,
+        now: int,
+        *,
+        inactive: bool,
+    ) -> Evicted:
+        """Evict as part of the open transaction.
+
+        Args:
+            table: the map
+            store: where there are identities beyond the map; else None
+            take: takes entries of the store into the map
+            known: identities, those that the transaction adds included
+            now: seconds, of this transaction
+            inactive: whether to evict who was quiet for too long
+
+        Returns:
+            how many
+
+        Raises:
+            StoreDamaged: the store cannot be read.
+        """
+        self._names.clear()
+        quiet = 0
+        if inactive and self.bounds.inactive_s is not None:
+            before = max(0, now - self.bounds.inactive_s - self.bounds.refresh_s)
+            if store is not None:
+                entries = self._next(table, store, SWEEP_ENTRIES)
+                quiet = self._evict_entries(table, take, [entry for entry in entries if _seen(entry) < before])
+            slots, self._slot = table.quiet(before, self._slot, EVICT_MOST - quiet, SWEEP_SLOTS)
+            quiet += self._evict(table, slots)
+        displaced = 0
+        excess = known - quiet - self.bounds.most if self.bounds.most is not None else 0
+        if excess > 0:
+            excess = min(excess, EVICT_MOST + table.additions)
+            if store is not None:
+                entries = self._next(table, store, max(SAMPLE_STORE * excess, SWEEP_ENTRIES))
+                displaced = self._evict_entries(table, take, sorted(entries, key=_seen)[:excess])
+            if displaced < excess:
+                slots, self._slot = table.quiet(now + 1, self._slot, max(SAMPLE * excess, SAMPLE_LEAST))
+                displaced += self._evict(table, table.oldest(slots, excess - displaced))
+        self._chosen = Evicted(quiet, displaced)
+        return self._chosen
+
+    def _next(self, table: LastSequences, store: Store, most: int) -> list[tuple[bytes, bytes]]:
+        """The next entries of the store, but for those that are in the map, which is newer."""
+        with closing(store.entries(self._key)) as entries:
+            found = list(islice(entries, most))
+        self._key = found[-1][0] + b"\0" if len(found) == most else b"i"
+        absent = set(table.absent_entries(pack_entries("", 0, found)))
+        return [entry for entry in found if entry[0][1:] in absent]
+
+    def _evict_entries(self, table: LastSequences, take: Take, entries: list[tuple[bytes, bytes]]) -> int:
+        if not entries:
+            return 0
+        take(entries)
+        return self._evict(table, table.slots_of([key[1:] for key, _ in entries]))
+
+    def _evict(self, table: LastSequences, slots: NDArray[np.int64]) -> int:
+        table.evict(slots)
+        self._names += table.identities(slots[: NAMES_TOLD - len(self._names)])
+        return len(slots)
+
+    def committed(self) -> None:
+        """What was chosen is gone; say so, once in a while."""
+        chosen, self._chosen = self._chosen, Evicted()
+        if not any(chosen):
+            return
+        self._untold = self._untold.plus(chosen)
+        self._untold_names += self._names[: NAMES_TOLD - len(self._untold_names)]
+        if time.monotonic() >= self._told_at + TOLD_EVERY_S:
+            self.tell()
+
+    def rolled_back(self) -> None:
+        """Nothing of what was chosen is gone."""
+        self._chosen = Evicted()
+
+    def tell(self) -> None:
+        """Say how many have gone since the last time, if any, and a few names."""
+        if any(self._untold):
+            # repr, of bytes: nothing in a name can reach a terminal.
+            names = [repr(name[:NAME_TOLD]) for name in self._untold_names]
+            self.log.info("identities evicted", **self._untold._asdict(), some=names)
+            self._told_at = time.monotonic()
+            self._untold, self._untold_names = Evicted(), []
+
+
+def _seen(entry: tuple[bytes, bytes]) -> int:
+    return int.from_bytes(entry[1][8 : TIMED.itemsize], "big")

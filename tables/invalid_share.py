@@ -1,0 +1,84 @@
+"""How many of a partition's records were invalid within the last minute, and before.
+
+Invalid records are no error of the worker: they go to the dead letters and the partition moves on. But where their
+share jumps, a producer or a setting has changed, and somebody should look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ratchet.tables.rocksdb import Progress
+
+WINDOW_S: Final = 60.0
+STEP_S: Final = 5.0
+"""Commits that are taken together: up to ten come in a second."""
+
+JUMP_SHARE: Final = 0.05
+JUMP_LEAST: Final = 10
+"""The share has jumped where so many were invalid within the last minute, and by so much more of all that were judged
+than before it. Fewer say nothing yet: one of the first three records is a third."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidShare:
+    """Records of a partition within the last minute, by the worker's own clock, and before that since ever."""
+
+    judged: int = 0
+    invalid: int = 0
+    judged_before: int = 0
+    invalid_before: int = 0
+
+    @property
+    def now(self) -> float:
+        """0 to 1."""
+        return self.invalid / self.judged if self.judged else 0.0
+
+    @property
+    def before(self) -> float:
+        """0 to 1; 0 where nothing was judged before."""
+        return self.invalid_before / self.judged_before if self.judged_before else 0.0
+
+    @property
+    def has_jumped(self) -> bool:
+        """Whether somebody should look."""
+        return self.invalid >= JUMP_LEAST and self.now - self.before >= JUMP_SHARE
+
+
+class RecentShare:
+    """Keeps what is needed to tell the last minute from before."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._steps: deque[tuple[float, int, int]] = deque()
+        """When each step began, and the totals (judged, invalid) as of then."""
+        self._totals = 0, 0
+
+    def note(self, before: Progress | None, after: Progress) -> None:
+        """A commit has moved a partition's totals."""
+        now = self._clock()
+        self._forget(now)
+        if not self._steps or now - self._steps[-1][0] >= STEP_S:
+            self._steps.append((now, *_totals(before)))
+        self._totals = _totals(after)
+
+    def share(self) -> InvalidShare:
+        """As of now."""
+        self._forget(self._clock())
+        judged, invalid = self._totals
+        judged_before, invalid_before = self._steps[0][1:] if self._steps else self._totals
+        return InvalidShare(judged - judged_before, invalid - invalid_before, judged_before, invalid_before)
+
+    def _forget(self, now: float) -> None:
+        while self._steps and self._steps[0][0] < now - WINDOW_S:
+            self._steps.popleft()
+
+
+def _totals(progress: Progress | None) -> tuple[int, int]:
+    if progress is None:
+        return 0, 0
+    return progress.fresh + progress.duplicate + progress.invalid, progress.invalid

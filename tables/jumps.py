@@ -1,0 +1,76 @@
+"""Says when a sequence jumps so far that a number was probably read as another one.
+
+Such a record counts: whether it is wrong, only its producer knows. But all that its identity sends below it from then
+on is a duplicate, so it is said at once, with the way back.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.map.map import Jumps
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+log = structlog.get_logger(__name__)
+
+SAY_AGAIN_S: Final = 10.0
+"""Where every record jumps (random numbers), a line for each would fill the disk."""
+SHOWN: Final = 80
+"""Characters of an identity in a line of the log; it may have 1,024."""
+
+
+class JumpReport:
+    """Of one partition.
+
+    total   jumps committed since this worker has the partition
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._pending = 0
+        self._unsaid = 0
+        self._said_at: float | None = None
+
+    def note(self, batch: RecordBatch, row: int, sequences: NDArray[np.int64], jumps: Jumps) -> None:
+        """Take note of a judged batch in which sequences jumped.
+
+        Args:
+            batch: what was judged
+            row: column of the identity's start, its length is in the next; -1 by partition
+            sequences: int64[batch.count]
+            jumps: what the map found
+        """
+        self._pending += jumps.number
+        self._unsaid += jumps.number
+        now = time.monotonic()
+        if self._said_at is not None and now - self._said_at < SAY_AGAIN_S:
+            return
+        at = jumps.record
+        identity = None if row < 0 else batch.span(int(batch.columns[row, at]), int(batch.columns[row + 1, at]))
+        log.warning(
+            "a sequence jumped by more than 2^40: all that this identity sends below it is a duplicate from now on. If "
+            "the number is wrong, let the producer go on above it or under another name, and, where text was read as "
+            'an integer, set sequence_form = "text" for the stream',
+            topic=batch.topic,
+            partition=batch.partition,
+            offset=int(batch.offsets[at]),
+            identity="the partition" if identity is None else identity.decode("utf-8", "backslashreplace")[:SHOWN],
+            last=jumps.before if jumps.before >= 0 else None,
+            sequence=int(sequences[at]),
+            jumps=self._unsaid,
+        )
+        self._said_at, self._unsaid = now, 0
+
+    def settle(self) -> None:
+        """The transaction is committed."""
+        self.total += self._pending
+        self._pending = 0
+
+    def roll_back(self) -> None:
+        """Nothing of the open transaction counts: its batches are judged again."""
+        self._pending = 0

@@ -1,0 +1,118 @@
+"""The compiled passes over a map whose identities can be evicted: who was active, who has been quiet, what is left.
+
+The layout is that of `kafka_ratchet.tables.map.kernels`; these passes run only where a stream has bounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from kafka_ratchet.tables.map.kernels import ARENA, DUPLICATE, I32, I64, TOUCHED, U8, U32, U64, USED, find
+from kafka_ratchet.transport.batch import kernels as records
+
+
+@njit(**records.OPTIONS)
+def touch(
+    data: U8,
+    columns: I64,
+    row: int,
+    verdicts: U8,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    arena: U8,
+    active: U8,
+    touched: I64,
+    sizes: I64,
+) -> None:
+    """Mark the identities of duplicates as active in the open transaction; those of fresh records are changed anyway.
+
+    Args:
+        data, columns: a record batch
+        row: of the identity's start, its length is in the next; -1 for the empty identity
+        verdicts: uint8[records]
+        seed, hashes, starts, lengths, arena, active, sizes: the map
+        touched: int64[...], slots with `active`, each once, with room for all records
+    """
+    for i in range(columns.shape[1]):
+        if verdicts[i] != DUPLICATE:
+            continue
+        start, length = np.int64(0), np.int64(0)
+        if row >= 0:
+            start, length = columns[row, i], columns[row + 1, i]
+        slot, _ = find(data, start, length, seed, hashes, starts, lengths, arena)
+        if active[slot] == 0:
+            active[slot] = 1
+            touched[sizes[TOUCHED]] = slot
+            sizes[TOUCHED] += 1
+
+
+@njit(**records.OPTIONS)
+def quiet(
+    before: int, at: int, most: int, hashes: U64, pushed: I64, changed: I32, active: U8, seen: U32, found: I64
+) -> tuple[int, int]:
+    """Persisted identities that were last active before a time, and not in the open transaction.
+
+    Args:
+        before: seconds
+        at: slot to begin at
+        most: slots to look at
+        hashes, pushed, changed, active, seen: the map
+        found: int64[...], filled here from the start with slots; when it is full the search is over
+
+    Returns:
+        (how many, slot to begin at next)
+    """
+    count = 0
+    mask = len(hashes) - 1
+    at &= mask
+    for _ in range(most):
+        if count == len(found):
+            break
+        if (
+            hashes[at] != np.uint64(0)
+            and seen[at] < before
+            and pushed[at] >= 0
+            and changed[at] == 0
+            and active[at] == 0
+        ):
+            found[count] = at
+            count += 1
+        at = (at + 1) & mask
+    return count, at
+
+
+@njit(**records.OPTIONS)
+def keep(
+    kept: I64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    seen: U32,
+    arena: U8,
+    new_hashes: U64,
+    new_starts: I64,
+    new_lengths: I32,
+    new_pushed: I64,
+    new_seen: U32,
+    new_arena: U8,
+    sizes: I64,
+) -> None:
+    """Move these slots, and nothing else, into other arrays. Only where nothing is pushed or unsaved."""
+    mask = len(new_hashes) - 1
+    sizes[USED], sizes[ARENA] = len(kept), 0
+    for old in kept:
+        slot = np.int64(hashes[old] & np.uint64(mask))
+        while new_hashes[slot] != np.uint64(0):
+            slot = (slot + 1) & mask
+        new_hashes[slot] = hashes[old]
+        new_starts[slot] = sizes[ARENA]
+        new_lengths[slot] = lengths[old]
+        new_pushed[slot] = pushed[old]
+        if len(seen):
+            new_seen[slot] = seen[old]
+        records.copy_bytes(new_arena, sizes[ARENA], arena, starts[old], lengths[old])
+        sizes[ARENA] += lengths[old]

@@ -1,0 +1,314 @@
+"""The compiled passes over the map of last sequences: judge, undo, settle, grow.
+
+The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by
+`kafka_ratchet.tables.map.map.LastSequences`:
+
+    hashes   uint64[slots]  0 is an empty slot
+    starts   int64[slots]   where the identity's bytes begin in the arena
+    lengths  int32[slots]   how many they are; bytes are compared, never the hash alone
+    pushed   int64[slots]   last sequence judged fresh; -1 is none
+    changed  int32[slots]   0, or 1 + the index in `slots`/`undo` of this slot's entry in the open transaction
+    unsaved  uint8[slots]   1 where what is persisted is not yet in the store on disk
+    seen     uint32[slots]  when it was last active, in seconds; in a map with bounds, else empty
+    active   uint8[slots]   1 where the open transaction has judged a duplicate of it; likewise
+
+    arena    uint8[...]     the identities' bytes
+    slots    int64[...]     slots that the open transaction changed, in order
+    undo     int64[...]     what `pushed` was before it: the persisted sequence
+    sizes    int64[5]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted), TOUCHED
+                            slots (those with `active`)
+
+An identity that is evicted keeps its slot, with -1 for its sequence, as one that was pushed and rolled back does; so
+nobody looks for it in a store that does not know yet. `kafka_ratchet.tables.map.aging` has the passes that only a map
+with bounds needs, `kafka_ratchet.tables.map.entries` those to and from the changelog.
+
+`hash_of` is seeded per map, so that nobody can choose keys that all land in one place. The functions never raise and
+change nothing but the arrays they are given; tests/tables/map/plain_judge.py is what they are held against.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.reasons import IDENTITY_MISSING, IDENTITY_REPEATED, IDENTITY_TOO_LONG, NONE
+from kafka_ratchet.transport.batch import kernels as records
+
+USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)
+
+FRESH, DUPLICATE, INVALID = 0, 1, 2
+"""Verdicts, uint8."""
+
+BY_PARTITION, BY_KEY, BY_PRODUCER = 0, 1, 2
+
+JUMP = 1 << 40
+"""A sequence so far above its identity's last is reported. Counting a million records a second takes 12 days to it."""
+
+FIRST_MOST = 1 << 61
+"""A first sequence above this is reported too: there is no last to compare it with. Eight printable characters, read
+as an integer, are all above it (0x20 is the lowest), and timestamps in nanoseconds are below it until the year 2043."""
+
+U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U64 = NDArray[np.uint64]
+U32 = NDArray[np.uint32]
+
+
+@njit(**records.OPTIONS)
+def _fold(a: np.uint64, b: np.uint64) -> np.uint64:
+    """The two halves of the 128-bit product a * b, one xor the other."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
+    first, second = a_low * b_high, a_high * b_low
+    middle = ((a_low * b_low) >> half) + (first & low) + (second & low)
+    return (a * b) ^ (a_high * b_high + (first >> half) + (second >> half) + (middle >> half))
+
+
+@njit(**records.OPTIONS)
+def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
+    """A seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
+
+    The seed is in the multiplier and the product is folded, as in wyhash: with a multiplier that is known, or the lower
+    half of the product alone, two words can be chosen whose differences cancel out whatever the seed is.
+    """
+    prime = np.uint64(0x9E3779B97F4A7C15)
+    multiplier = (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
+    h = seed ^ (np.uint64(length) * prime)
+    at = start
+    end = start + length
+    while at < end:
+        word = np.uint64(0)
+        for q in range(min(8, end - at)):
+            word |= np.uint64(data[at + q]) << np.uint64(8 * q)
+        h = _fold(h ^ word, multiplier)
+        at += 8
+    h = _fold(h ^ prime, multiplier)
+    return h if h != np.uint64(0) else np.uint64(1)
+
+
+@njit(**records.OPTIONS)
+def find(
+    data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
+) -> tuple[np.int64, np.uint64]:
+    """(slot of an identity, its hash); the slot is -1 - the empty slot where it belongs if it is not there."""
+    h = hash_of(data, start, length, seed)
+    mask = len(hashes) - 1
+    slot = np.int64(h & np.uint64(mask))
+    while hashes[slot] != np.uint64(0):
+        if hashes[slot] == h and lengths[slot] == length:
+            same = True
+            base = starts[slot]
+            for q in range(length):
+                if arena[base + q] != data[start + q]:
+                    same = False
+                    break
+            if same:
+                return slot, h
+        slot = (slot + 1) & mask
+    return -1 - slot, h
+
+
+@njit(**records.OPTIONS)
+def absent(
+    data: U8,
+    columns: I64,
+    row: int,
+    skip: int,
+    longest: int,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    arena: U8,
+    found: I64,
+) -> int:
+    """Records whose identity has no slot.
+
+    Args:
+        data, columns: a record batch
+        row: of the identity's start, its length is in the next; -1 for the empty identity, BY_PARTITION
+        skip: bytes before the identity
+        longest: bytes of the longest identity there can be; -1 in front of it is none
+        seed, hashes, starts, lengths, arena: the map
+        found: int64[records], filled here from the start with the records' indices
+
+    Returns:
+        how many
+    """
+    count = 0
+    for i in range(columns.shape[1]):
+        start, length = np.int64(0), np.int64(0)
+        if row >= 0:
+            start, length = columns[row, i] + skip, columns[row + 1, i] - skip
+        if length < 0 or length > longest:
+            continue
+        slot, _ = find(data, start, length, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            found[count] = i
+            count += 1
+    return count
+
+
+@njit(**records.OPTIONS)
+def insert(
+    data: U8,
+    start: int,
+    length: int,
+    slot: int,
+    h: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    arena: U8,
+    sizes: I64,
+) -> None:
+    """Put an identity that the map does not have into an empty slot; h is its hash. The arena must have room."""
+    hashes[slot] = h
+    starts[slot] = sizes[ARENA]
+    lengths[slot] = length
+    pushed[slot] = -1
+    changed[slot] = 0
+    records.copy_bytes(arena, sizes[ARENA], data, start, length)
+    sizes[ARENA] += length
+    sizes[USED] += 1
+
+
+@njit(**records.OPTIONS)
+def judge(
+    data: U8,
+    columns: I64,
+    by: int,
+    longest: int,
+    sequences: I64,
+    reasons: U8,
+    verdicts: U8,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    arena: U8,
+    slots: I64,
+    undo: I64,
+    sizes: I64,
+) -> tuple[np.int64, np.int64, np.int64]:
+    """Verdict on every record, in offset order: fresh moves `pushed` forward, all else changes nothing.
+
+    Args:
+        data, columns: a record batch
+        by: BY_PARTITION, BY_KEY or BY_PRODUCER
+        longest: bytes of the longest identity allowed
+        sequences: int64[records]
+        reasons: uint8[records], NONE where the sequence is good; identity reasons are added here
+        verdicts: uint8[records], filled here
+        seed: of the hash
+        hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records
+
+    Returns:
+        (how many sequences jumped by more than JUMP; index of the last of them, or -1; the sequence it jumped from, -1
+        for none)
+    """
+    jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
+    for i in range(columns.shape[1]):
+        start = np.int64(0)
+        length = np.int64(0)
+        if by == BY_KEY:
+            start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
+            if length < 0 and reasons[i] == NONE:
+                reasons[i] = IDENTITY_MISSING
+        elif by == BY_PRODUCER:
+            start, length = columns[records.SECOND, i], columns[records.SECOND_LENGTH, i]
+            if reasons[i] == NONE:
+                if columns[records.SECOND_TIMES, i] > 1:
+                    reasons[i] = IDENTITY_REPEATED
+                elif length <= 0:
+                    reasons[i] = IDENTITY_MISSING
+        if length > longest and reasons[i] == NONE:
+            reasons[i] = IDENTITY_TOO_LONG
+        if reasons[i] != NONE:
+            verdicts[i] = INVALID
+            continue
+        slot, h = find(data, start, length, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            slot = -1 - slot
+            insert(data, start, length, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
+        if sequences[i] <= pushed[slot]:
+            verdicts[i] = DUPLICATE
+            continue
+        verdicts[i] = FRESH
+        if (sequences[i] - pushed[slot] > JUMP) if pushed[slot] >= 0 else (sequences[i] > FIRST_MOST):
+            jumps += 1
+            jumped, jumped_from = np.int64(i), pushed[slot]
+        if changed[slot] == 0:
+            slots[sizes[CHANGED]] = slot
+            undo[sizes[CHANGED]] = pushed[slot]
+            sizes[CHANGED] += 1
+            changed[slot] = sizes[CHANGED]
+        pushed[slot] = sequences[i]
+    return jumps, jumped, jumped_from
+
+
+@njit(**records.OPTIONS)
+def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
+    for c in range(sizes[CHANGED]):
+        pushed[slots[c]] = undo[c]
+        changed[slots[c]] = 0
+    sizes[CHANGED] = 0
+
+
+@njit(**records.OPTIONS)
+def settle(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed becomes persisted, and waits to be saved."""
+    for c in range(sizes[CHANGED]):
+        changed[slots[c]] = 0
+        unsaved[slots[c]] = 1
+        if undo[c] < 0:
+            sizes[KNOWN] += 1
+    sizes[CHANGED] = 0
+
+
+@njit(**records.OPTIONS)
+def rehash(
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    unsaved: U8,
+    seen: U32,
+    active: U8,
+    slots: I64,
+    new_hashes: U64,
+    new_starts: I64,
+    new_lengths: I32,
+    new_pushed: I64,
+    new_changed: I32,
+    new_unsaved: U8,
+    new_seen: U32,
+    new_active: U8,
+) -> None:
+    """Move every identity into larger arrays; the open transaction's entries follow."""
+    mask = len(new_hashes) - 1
+    for old in range(len(hashes)):
+        if hashes[old] == np.uint64(0):
+            continue
+        slot = np.int64(hashes[old] & np.uint64(mask))
+        while new_hashes[slot] != np.uint64(0):
+            slot = (slot + 1) & mask
+        new_hashes[slot] = hashes[old]
+        new_starts[slot] = starts[old]
+        new_lengths[slot] = lengths[old]
+        new_pushed[slot] = pushed[old]
+        new_changed[slot] = changed[old]
+        new_unsaved[slot] = unsaved[old]
+        if len(seen):
+            new_seen[slot] = seen[old]
+            new_active[slot] = active[old]
+        if changed[old]:
+            slots[changed[old] - 1] = slot

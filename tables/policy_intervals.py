@@ -1,0 +1,162 @@
+"""Which stretches of a partition's input were judged and which were forwarded unjudged.
+
+An entry of the changelog for each, committed with the records it speaks of, under a key of its own: compaction keeps
+them all, so that anyone can tell later what was judged.
+
+    b"s" + number     8-byte big-endian, counted from 0 in the order in which they happened
+    value             version byte, 1 where judged, then start, end, policy, unjudged: big-endian integers
+
+Where nothing was ever switched there is none, and everything was judged.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.policy import Policy
+
+STRETCH: Final = b"s"
+_NUMBER: Final = struct.Struct(">q")
+_VALUE: Final = struct.Struct(">B?qqqq")
+_VERSION: Final = 1
+
+
+class Stretch(NamedTuple):
+    """Input offsets under one policy.
+
+    number: 0 is the first stretch of the partition
+    deduplicate: whether its records were judged
+    start: the first input offset
+    end: of an unjudged one, the input offset behind the last record forwarded so far; otherwise its start
+    policy: next offset of the policy topic as of which it was last decided
+    unjudged: records forwarded in it without a verdict
+    """
+
+    number: int
+    deduplicate: bool
+    start: int
+    end: int
+    policy: int
+    unjudged: int
+
+    def pack(self) -> tuple[bytes, bytes]:
+        """Key and value of its entry."""
+        return STRETCH + _NUMBER.pack(self.number), _VALUE.pack(_VERSION, *self[1:])
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> Stretch:
+        """Read what `pack` wrote.
+
+        Raises:
+            StateError: not an entry of this version.
+        """
+        if len(key) != 1 + _NUMBER.size or len(value) != _VALUE.size or value[0] != _VERSION:
+            raise StateError(
+                f"a policy entry with a key of {len(key)} and a value of {len(value)} bytes, version "
+                f"{value[:1].hex()}; this Ratchet reads version {_VERSION}"
+            )
+        return cls(*_NUMBER.unpack(key[1:]), *_VALUE.unpack(value)[1:])
+
+
+class Stretches:
+    """Those of one partition, with the same two views as its sequences: pushed and persisted."""
+
+    def __init__(self, persisted: Iterable[Stretch] = ()) -> None:
+        """persisted: as the store has them."""
+        self._persisted: dict[int, Stretch] = {}
+        self._pushed: dict[int, Stretch] = {}
+        self._unsaved: set[int] = set()
+        self.unjudged = 0
+        """Records forwarded unjudged since the beginning, persisted."""
+        for stretch in persisted:
+            self._persist(stretch)
+        self._unsaved.clear()
+
+    def __iter__(self) -> Iterator[Stretch]:
+        """The persisted ones, in no order."""
+        return iter(self._persisted.values())
+
+    @property
+    def last(self) -> Stretch | None:
+        """The newest one that is persisted."""
+        return self._persisted[max(self._persisted)] if self._persisted else None
+
+    def push(self, policy: Policy, batch: RecordBatch) -> None:
+        """A batch goes on its way under this policy."""
+        last = self._pushed[max(self._pushed)] if self._pushed else self.last
+        if last is None:
+            if policy == Policy():
+                return
+            last = Stretch(-1, True, 0, 0, 0, 0)
+        # A record of the topic may be compacted away before another worker reads it.
+        position = max(policy.position, last.policy)
+        unjudged = 0 if policy.deduplicate else batch.count
+        # A person may have set the position back.
+        follows = last.number >= 0 and last.deduplicate is policy.deduplicate and batch.start >= last.end
+        if not follows:
+            end = batch.start if policy.deduplicate else batch.next
+            last = Stretch(last.number + 1, policy.deduplicate, batch.start, end, position, unjudged)
+        elif not policy.deduplicate:
+            last = last._replace(end=batch.next, policy=position, unjudged=last.unjudged + unjudged)
+        elif position > last.policy:
+            last = last._replace(policy=position)
+        else:
+            return
+        self._pushed[last.number] = last
+
+    def encode(self) -> list[EncodedBatch]:
+        """Changelog entries of the open transaction."""
+        return encode_entries((stretch.pack() for stretch in self._pushed.values()), sys.maxsize)
+
+    def settle(self) -> None:
+        """Pushed becomes persisted."""
+        for stretch in self._pushed.values():
+            self._persist(stretch)
+        self._pushed.clear()
+
+    def roll_back(self) -> None:
+        """Pushed falls back to persisted."""
+        self._pushed.clear()
+
+    def apply(self, batch: RecordBatch) -> RecordBatch:
+        """Take over the entries of stretches in a batch of the changelog; returns the batch without them.
+
+        Raises:
+            StateError: an entry that Ratchet did not write.
+        """
+        lengths = batch.columns[records.KEY_LENGTH]
+        mine = np.zeros(batch.count, np.bool_)
+        named = np.flatnonzero(lengths > 0)
+        mine[named] = batch.data[batch.columns[records.KEY, named]] == STRETCH[0]
+        if not mine.any():
+            return batch
+        for index in np.flatnonzero(mine).tolist():
+            try:
+                self._persist(Stretch.unpack(batch.key(index) or b"", batch.value(index) or b""))
+            except StateError as error:
+                offset = int(batch.offsets[index])
+                raise StateError(f"{batch.topic}, partition {batch.partition}, offset {offset}: {error}") from None
+        return batch.only(~mine)
+
+    def _persist(self, stretch: Stretch) -> None:
+        before = self._persisted.get(stretch.number)
+        self.unjudged += stretch.unjudged - (before.unjudged if before else 0)
+        self._persisted[stretch.number] = stretch
+        self._unsaved.add(stretch.number)
+
+    def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
+        """Key and value of those that were persisted since `saved`."""
+        return [self._persisted[number].pack() for number in sorted(self._unsaved)]
+
+    def saved(self) -> None:
+        """The store on disk has everything."""
+        self._unsaved.clear()

@@ -1,0 +1,35 @@
+"""Why a record is invalid: the number that the compiled passes write, and the name that people read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+(
+    NONE,
+    SEQUENCE_MISSING,
+    SEQUENCE_NOT_A_NUMBER,
+    SEQUENCE_NEGATIVE,
+    SEQUENCE_OUT_OF_RANGE,
+    SEQUENCE_REPEATED,
+    IDENTITY_MISSING,
+    IDENTITY_REPEATED,
+    IDENTITY_TOO_LONG,
+    EXTRACTOR_FAILED,
+    VALUE_NOT_JSON,
+) = range(11)
+"""Numbers, uint8. NONE: the record is valid."""
+
+REASONS: Final = (
+    "",
+    "sequence-missing",
+    "sequence-not-a-number",
+    "sequence-negative",
+    "sequence-out-of-range",
+    "sequence-repeated",
+    "identity-missing",
+    "identity-repeated",
+    "identity-too-long",
+    "extractor-failed",
+    "value-not-json",
+)
+"""Names, by number. They stand in the header `ratchet-reason` of dead letters, so they never change."""

@@ -1,0 +1,153 @@
+"""The table of a stream: its partitions in this worker, and what Faust sees of it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faust.stores.base import Store
+from faust.tables.table import Table
+from numpy.typing import NDArray
+
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.map.map import LastSequence
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.policy import Policy
+
+
+class Sequences:
+    """The partitions of one stream that this worker owns."""
+
+    def __init__(
+        self,
+        folder: Path,
+        changelog: str,
+        identity: Identity,
+        limit: int,
+        memory: int = sys.maxsize,
+        bounds: Bounds | None = None,
+    ) -> None:
+        """No partition is opened yet.
+
+        Args:
+            folder: where the partitions keep their stores, each in a folder named after its number
+            changelog: topic
+            identity: whose sequences these are
+            limit: bytes, max.message.bytes of the changelog
+            memory: bytes that the maps of all partitions may take together
+            bounds: of each partition, beyond which identities are evicted
+        """
+        self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit
+        self.memory, self.bounds = memory, bounds
+        self.partitions: dict[int, SequencePartition] = {}
+
+    def partition(self, number: int) -> SequencePartition:
+        """The partition of that number."""
+        if number not in self.partitions:
+            self.partitions[number] = SequencePartition(
+                self.folder / str(number), self.changelog, number, self.identity, self.limit, self._room, self.bounds
+            )
+        return self.partitions[number]
+
+    def _room(self) -> int:
+        """Each open partition's share."""
+        return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
+
+    def under(self, policy: Policy, batch: RecordBatch) -> None:
+        """Note the policy of a batch, before it is judged or forwarded unjudged."""
+        self.partition(batch.partition).stretches.push(policy, batch)
+
+    def judge(
+        self, batch: RecordBatch, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Verdicts and reasons for a batch, see `SequencePartition.judge`."""
+        return self.partition(batch.partition).judge(batch, sequences, reasons)
+
+    def last(self, identity: bytes) -> dict[int, LastSequence]:
+        """Last sequence of an identity in each partition that knows it."""
+        found = {number: partition.last(identity) for number, partition in self.partitions.items()}
+        return {number: last for number, last in found.items() if last.pushed >= 0 or last.persisted >= 0}
+
+
+def _refused(*args: Any, **kwargs: Any) -> Any:
+    raise StateError("the table of last sequences is written by its lanes alone")
+
+
+def _unlisted(*args: Any) -> Any:
+    raise StateError("the table of last sequences is looked up by identity, not listed")
+
+
+class _CommittedStore(Store):
+    """Faust's view of `Sequences`: read-only, identities as bytes, persisted sequences as int."""
+
+    logger = logging.getLogger("faust.tables.sequences")
+    sequences: Sequences
+
+    def __getitem__(self, identity: Any) -> int:
+        found = [last.persisted for last in self.sequences.last(identity).values() if last.persisted >= 0]
+        if not found:
+            raise KeyError(identity)
+        return max(found)
+
+    def __contains__(self, identity: Any) -> bool:
+        return any(last.persisted >= 0 for last in self.sequences.last(identity).values())
+
+    def __len__(self) -> int:
+        return sum(len(partition) for partition in self.sequences.partitions.values())
+
+    __iter__ = keys = items = values = _unlisted
+    __setitem__ = __delitem__ = update = clear = _refused
+
+    def persisted_offset(self, tp: Any) -> int | None:
+        """The lane restores by itself; Faust has no say in it."""
+        return None
+
+    def set_persisted_offset(self, tp: Any, offset: int) -> None:
+        """The lane writes its position together with the entries."""
+
+    async def need_active_standby_for(self, tp: Any) -> bool:
+        """Lanes stand by themselves."""
+        return False
+
+    def apply_changelog_batch(self, batch: Any, to_key: Any, to_value: Any) -> None:
+        """The lane restores by itself."""
+
+    async def backup_partition(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: the changelog is the backup."""
+        raise StateError("the table of last sequences is backed up by its changelog")
+
+    def restore_backup(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: the changelog is the backup."""
+        raise StateError("the table of last sequences is restored from its changelog")
+
+    def reset_state(self) -> None:
+        """Nothing of Faust's to reset."""
+
+
+class SequenceTable(Table):
+    """Registers a stream's changelog with Faust, whose assignor thereby hands out the lanes."""
+
+    logger = logging.getLogger("faust.tables.sequences")
+    lane_owned = True
+    """`kafka_ratchet.transport.assignment.LaneTableManager` keeps Faust's recovery away from it."""
+
+    def __init__(self, app: Any, *, name: str, sequences: Sequences, **kwargs: Any) -> None:
+        self.sequences = sequences
+        super().__init__(app, name=name, key_type=bytes, value_type=bytes, **kwargs)
+
+    # Faust calls these before it asks the store; they would send to the changelog outside the partition's transaction.
+    on_key_set = on_key_del = on_clear = send_changelog = _refused
+
+    def _new_store(self) -> Store:
+        store = _CommittedStore("sequences://", self.app, self, table_name=self.name, loop=self.loop)
+        store.sequences = self.sequences
+        return store
+
+    def _changelog_topic_name(self) -> str:
+        return self.sequences.changelog

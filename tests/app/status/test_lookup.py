@@ -1,0 +1,89 @@
+import pytest
+
+from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_query, parse_sequence, verdict_of
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "hexadecimal", "identity"),
+    [
+        ("sensor-7", None, b"sensor-7"),
+        ("Zürich", "", "Zürich".encode()),
+        (None, "00ff1B", b"\x00\xff\x1b"),
+        ("", "00 ff", b"\x00\xff"),
+        (None, None, b""),
+        ("<script>", None, b"<script>"),
+        ("../../etc", None, b"../../etc"),
+        ("a\0b", None, b"a\0b"),
+    ],
+)
+def test_an_identity_is_its_bytes(text: str | None, hexadecimal: str | None, identity: bytes) -> None:
+    assert parse_identity(text, hexadecimal) == identity
+
+
+@pytest.mark.parametrize(
+    ("text", "hexadecimal", "sentence"),
+    [
+        ("a", "61", "not both"),
+        (None, "0", "pairs of the digits"),
+        (None, "zz", "pairs of the digits"),
+        ("x" * (MAX_IDENTITY_BYTES + 1), None, "has 1,025 bytes"),
+        (None, "00" * (MAX_IDENTITY_BYTES + 1), "has 1,025 bytes"),
+        ("\udcff", None, "not UTF-8"),
+    ],
+)
+def test_an_identity_that_cannot_be_read(text: str | None, hexadecimal: str | None, sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        parse_identity(text, hexadecimal)
+
+
+def test_the_longest_identity_is_accepted() -> None:
+    assert len(parse_identity("x" * MAX_IDENTITY_BYTES, None)) == MAX_IDENTITY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("text", "sequence"), [(None, None), ("", None), ("0", 0), ("007", 7), (str(SEQUENCE_MAX), SEQUENCE_MAX)]
+)
+def test_a_sequence(text: str | None, sequence: int | None) -> None:
+    assert parse_sequence(text) == sequence
+
+
+@pytest.mark.parametrize("text", ["-1", "+1", "1.0", "1_0", "٣", " 1", "0x10", str(SEQUENCE_MAX + 1), "9" * 10_000])
+def test_a_sequence_that_is_none(text: str) -> None:
+    with pytest.raises(QueryError, match="whole number from 0 to 9223372036854775807"):
+        parse_sequence(text)
+
+
+def test_a_query_keeps_plus_percent_and_empty_values() -> None:
+    assert parse_query("identity=a%2Bb+c%25&hex=") == {"identity": "a+b c%", "hex": ""}
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        ("identity=%FF", "not UTF-8"),
+        ("identity=a&identity=b", "given twice"),
+        ("&".join(f"a{n}=1" for n in range(9)), "more than 8"),
+    ],
+)
+def test_a_query_that_cannot_be_read(raw: str, sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        parse_query(raw)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "persisted", "pushed", "verdict"),
+    [
+        (5, 5, 5, "duplicate"),
+        (4, 5, 9, "duplicate"),
+        (6, 5, 6, "unknown"),
+        (7, 5, 6, "fresh"),
+        (0, None, None, "fresh"),
+        (0, None, 0, "unknown"),
+        (6, 5, None, "fresh"),
+    ],
+)
+def test_the_verdict_comes_from_both_maps(
+    sequence: int, persisted: int | None, pushed: int | None, verdict: str
+) -> None:
+    assert verdict_of(sequence, persisted, pushed) == verdict

@@ -1,0 +1,392 @@
+"""Topics that have lost their beginning, and runs of verify that go on where the last one ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_ratchet.app.verify import Begin, ExitCode, NeverJudged, Report, verify
+from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.errors import PositionLost, StateFileRefused
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from tests.app.written_stream import NOW_MS, NewTopic, Stage, record
+
+INPUT, OUTPUT, LETTERS = 0, 1, 2
+FRESH = [record(5 * i, value=b"value %d" % i) for i in range(10)]
+
+
+@pytest.fixture
+def stage(broker: str, new_topic: NewTopic) -> Stage:
+    return Stage(broker, new_topic, 1)
+
+
+def delete_before(stage: Stage, topic: int, offset: int) -> None:
+    """As retention does."""
+    admin = AdminClient({"bootstrap.servers": stage.broker})
+    for deleted in admin.delete_records([TopicPartition(stage.topics[topic], 0, offset)]).values():
+        deleted.result(30)
+
+
+def again(item: RecordView) -> RecordView:
+    return replace(item, timestamp_ms=item.timestamp_ms + 1)
+
+
+def counts(report: Report) -> dict[str, int]:
+    return dict(report.counts)
+
+
+def test_an_input_without_its_beginning_is_proven_from_there_on(stage: Stage) -> None:
+    stage.write(INPUT, 0, [*FRESH, again(FRESH[1]), again(FRESH[7])])
+    stage.write(OUTPUT, 0, FRESH)
+    stage.commit(12)
+    delete_before(stage, INPUT, 4)
+    report = stage.verify()
+    assert counts(report) == {}
+    assert report.begins == [Begin(0, 4, 0, continued=False)]
+    assert (report.fresh, report.duplicate, report.before, report.delivered) == (6, 2, 4, 6)
+    assert (report.undecided, report.exit_code()) == (0, ExitCode.PROVEN)
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ([*range(4, 8), 9], {"lost": 1}),
+        ([*range(10), 6], {"doubled": 1}),
+        ([0, 1, 2, 3, 4, 6, 5, 7, 8, 9], {"reordered": 1}),
+    ],
+)
+def test_what_is_wrong_behind_the_beginning_is_found(stage: Stage, output: list[int], found: dict[str, int]) -> None:
+    stage.write(INPUT, 0, FRESH)
+    stage.write(OUTPUT, 0, [FRESH[i] for i in output])
+    stage.commit(10)
+    delete_before(stage, INPUT, 4)
+    assert counts(stage.verify()) == found
+
+
+def test_an_output_without_its_beginning_is_proven_from_there_on(stage: Stage) -> None:
+    stage.write(INPUT, 0, FRESH)
+    stage.write(OUTPUT, 0, [*FRESH[:7], *FRESH[8:]])
+    stage.commit(10)
+    delete_before(stage, OUTPUT, 5)
+    report = stage.verify()
+    assert (counts(report), report.output_deleted, report.undecided) == ({"lost": 1}, 5, 0)
+    delete_before(stage, OUTPUT, 9)  # where nothing is left, nothing is proven
+    report = stage.verify()
+    assert (counts(report), report.output_deleted, report.undecided, report.exit_code()) == ({}, 0, 10, 3)
+
+
+def test_repeats_of_what_is_deleted_are_told_by_the_output_or_not_at_all(stage: Stage) -> None:
+    first = [record(1, b"a"), record(1, b"b"), record(2, b"a"), record(2, b"b")]
+    then = [again(first[0]), again(first[1]), record(3, b"a"), again(first[3]), record(9, b"c")]
+    stage.write(INPUT, 0, [*first, *then])
+    stage.write(OUTPUT, 0, [*first, then[2], then[4]])
+    stage.commit(9)
+    delete_before(stage, INPUT, 4)
+    report = stage.verify()  # the output still says where "b" was
+    assert (counts(report), report.undecided, report.fresh, report.duplicate) == ({}, 0, 2, 3)
+    delete_before(stage, OUTPUT, 4)
+    report = stage.verify()  # "a" goes on, and so tells; of "b" nothing came, and nobody knows whether it had to
+    assert (counts(report), report.output_deleted, report.undecided) == ({}, 2, 1)
+    assert report.exit_code(pending_ok=True) is ExitCode.NOT_ALL_PROVEN
+
+
+def test_dead_letters_without_their_beginning(stage: Stage) -> None:
+    bad = [record(None, value=b"bad %d" % i) for i in range(6)]
+    stage.write(INPUT, 0, bad)
+    stage.write(LETTERS, 0, [stage.letter(bad[i], 0, i) for i in (0, 1, 2, 4, 5)])
+    stage.commit(6)
+    delete_before(stage, LETTERS, 2)
+    report = stage.verify()
+    assert (counts(report), report.output_deleted, report.undecided) == ({"lost": 1}, 2, 0)
+    delete_before(stage, INPUT, 4)
+    report = stage.verify()
+    assert (counts(report), report.undecided) == ({}, 0)
+
+
+def test_input_that_was_deleted_before_a_worker_read_it_was_never_judged(stage: Stage) -> None:
+    stage.write(INPUT, 0, FRESH)
+    stage.write(OUTPUT, 0, FRESH[:3])
+    stage.commit(3)
+    delete_before(stage, INPUT, 6)
+    report = stage.verify()
+    assert report.never_judged == [NeverJudged(0, 3, 6, deleted=True)]
+    # No worker will ever judge it, so it is not forgiven for a look in between either.
+    assert (report.ok, report.pending, report.exit_code(pending_ok=True)) == (True, 4, ExitCode.NOT_ALL_PROVEN)
+
+
+# -- from one run to the next
+
+
+def go_on(stage: Stage, state: Path) -> Report:
+    report = verify(stage.settings, state=state)
+    assert [path.name for path in state.parent.iterdir()] == [state.name]  # nothing is left lying about
+    return report
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended_whatever_retention_has_deleted(
+    stage: Stage, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    bad = record(None, value=b"bad")
+    stage.write(INPUT, 0, [*FRESH[:6], bad, *FRESH[6:8]])
+    stage.write(OUTPUT, 0, FRESH[:6])
+    stage.write(LETTERS, 0, [stage.letter(bad, 0, 6)])
+    stage.commit(7)
+    report = go_on(stage, state)
+    assert (report.ok, report.fresh, report.pending, report.state_written, report.begins) == (True, 6, 2, True, [])
+    for topic, offset in ((INPUT, 7), (OUTPUT, 6), (LETTERS, 1)):
+        delete_before(stage, topic, offset)
+    stage.write(INPUT, 0, [again(FRESH[0]), record(1, b"late"), again(bad)])
+    stage.write(OUTPUT, 0, [*FRESH[6:8], record(1, b"late")])
+    stage.write(LETTERS, 0, [stage.letter(bad, 0, 11)])
+    stage.commit(12)
+    report = go_on(stage, state)
+    assert (counts(report), report.undecided, report.exit_code()) == ({}, 0, ExitCode.PROVEN)
+    assert (report.fresh, report.duplicate, report.invalid, report.delivered) == (3, 1, 1, 3)
+    assert report.begins == [Begin(0, 7, 6, continued=True)]
+    report = go_on(stage, state)  # and nothing new
+    assert (report.fresh, report.delivered, report.dead_letters, report.exit_code()) == (0, 0, 0, ExitCode.PROVEN)
+
+
+def test_the_state_does_not_move_on_past_something_wrong(stage: Stage, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    stage.write(INPUT, 0, FRESH[:5])
+    stage.write(OUTPUT, 0, FRESH[:5])
+    stage.commit(5)
+    assert go_on(stage, state).ok
+    before = state.read_bytes()
+    stage.write(INPUT, 0, FRESH[5:])
+    stage.write(OUTPUT, 0, [*FRESH[6:], FRESH[2]])  # a repeat from before the state, and one that is missing
+    stage.commit(10)
+    for _ in range(2):
+        report = go_on(stage, state)
+        assert counts(report) == {"lost": 1, "unexpected": 1}
+        assert report.state_written is False
+        assert state.read_bytes() == before
+
+
+def test_what_was_deleted_between_two_runs_is_said(stage: Stage, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    stage.write(INPUT, 0, FRESH[:4])
+    stage.write(OUTPUT, 0, FRESH[:4])
+    stage.commit(4)
+    go_on(stage, state)
+    stage.write(INPUT, 0, FRESH[4:])
+    stage.write(OUTPUT, 0, FRESH[4:])
+    stage.commit(10)
+    delete_before(stage, INPUT, 7)
+    report = go_on(stage, state)
+    assert (counts(report), report.before, report.fresh) == ({}, 3, 3)
+    assert report.begins == [Begin(0, 7, 4, continued=True, gap_from=4)]
+    assert report.exit_code() is ExitCode.NOT_ALL_PROVEN
+    assert go_on(stage, state).exit_code() is ExitCode.PROVEN
+
+
+def test_a_topic_that_has_lost_its_end_since_the_last_run(stage: Stage, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    stage.write(INPUT, 0, FRESH)
+    stage.write(OUTPUT, 0, FRESH)
+    stage.commit(10)
+    go_on(stage, state)
+    lines = [json.loads(line) for line in state.read_text().splitlines()]
+    lines[1]["output"] = 11
+    signed(state, lines)
+    with pytest.raises(PositionLost, match="ends at offset 10, and the last run had come to 11"):
+        verify(stage.settings, state=state)
+
+
+def signed(state: Path, lines: list[object]) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines[:-1]).encode()
+    state.write_bytes(text + json.dumps({"sha256": hashlib.sha256(text).hexdigest()}).encode() + b"\n")
+
+
+def test_a_state_of_something_else_is_refused_with_both_sides(
+    stage: Stage, tmp_path: Path, new_topic: NewTopic
+) -> None:
+    state = tmp_path / "state"
+    stage.commit(0)
+    go_on(stage, state)
+    chosen = stage.settings.streams["events"]
+    others = [
+        (stage.settings.model_copy(update={"app": "another"}), rf"of app '{stage.settings.app}', and .* app 'another'"),
+        (
+            stage.settings.model_copy(update={"streams": {"others": chosen}}),
+            "of stream 'events', and this one is of stream 'others'",
+        ),
+    ]
+    for changed, sentence in (
+        ({"identity": Identity.KEY}, "of identity 'producer', and this one is of identity 'key'"),
+        ({"sequence": "field:number"}, "of sequence 'header:ratchet-sequence', and .* sequence 'field:number'"),
+        ({"output": new_topic(1)}, f"of output '{chosen.output}', and this one is of output"),
+    ):
+        streams = {"events": chosen.model_copy(update=changed)}
+        others.append((stage.settings.model_copy(update={"streams": streams}), sentence))
+    before = state.read_bytes()
+    for other, sentence in others:
+        with pytest.raises(StateFileRefused, match=sentence):
+            verify(other, state=state)
+    lines = [json.loads(line) for line in before.splitlines()]
+    lines[0]["input_id"] = "AAAAAAAAAAAAAAAAAAAAAA"
+    signed(state, lines)
+    with pytest.raises(
+        StateFileRefused, match="of input topic id 'AAAAAAAAAAAAAAAAAAAAAA', and this one is of input topic"
+    ):
+        verify(stage.settings, state=state)
+
+
+def _changed(state: Path, change: Callable[[list[dict[str, object]]], None]) -> None:
+    lines = [json.loads(line) for line in state.read_text().splitlines()]
+    change(lines)
+    signed(state, lines)
+
+
+def test_a_damaged_or_hostile_state_is_a_sentence(stage: Stage, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    stage.write(INPUT, 0, FRESH)
+    stage.write(OUTPUT, 0, FRESH)
+    stage.commit(10)
+    go_on(stage, state)
+    whole = state.read_bytes()
+    broken = [
+        b"",
+        b"\n",
+        b"{}",
+        whole[:-1] + b" x",
+        whole[:100],
+        whole[:-20],
+        whole.replace(b'"a"', b'"b"'),
+        b"[" * 9999,
+    ]
+    broken += [whole + whole, b"\0" * 1000, b"x" * (17 << 20), whole.replace(b"\n", b"", 1)]
+    for damaged in broken:
+        state.write_bytes(damaged)
+        with pytest.raises(StateFileRefused, match="is damaged, or was not written by ratchet verify"):
+            verify(stage.settings, state=state)
+        assert state.read_bytes() == damaged
+    hostile: list[Callable[[list[dict[str, object]]], None]] = [
+        lambda lines: lines[0].update(kind="a recipe"),
+        lambda lines: lines[0].update(dead_letters_from={"a": 1}),
+        lambda lines: lines[1].update(partition=7),
+        lambda lines: lines[1].update(input=-1),
+        lambda lines: lines[1].update(input=True),
+        lambda lines: lines[1].update(output=10**40),
+        lambda lines: lines[1].update(letters="0"),
+        lambda lines: lines.insert(2, ["\u2603", 1, True]),  # type: ignore[arg-type]
+        lambda lines: lines.insert(2, ["b", 1.5, True]),  # type: ignore[arg-type]
+        lambda lines: lines.insert(2, ["b" * 5000, 1, True]),  # type: ignore[arg-type]
+        lambda lines: lines.insert(2, ["b", 1]),  # type: ignore[arg-type]
+        lambda lines: lines.insert(-1, dict(lines[1], partition=1)),
+    ]
+    for change in hostile:
+        state.write_bytes(whole)
+        _changed(state, change)
+        with pytest.raises(StateFileRefused, match="is damaged, or was not written by ratchet verify"):
+            verify(stage.settings, state=state)
+    state.write_bytes(whole)
+    _changed(state, lambda lines: lines[0].update(version=2))
+    with pytest.raises(StateFileRefused, match="has the format 2, and this Ratchet reads format 1"):
+        verify(stage.settings, state=state)
+
+
+def test_a_place_where_no_state_can_be_is_said(stage: Stage, tmp_path: Path) -> None:
+    with pytest.raises(StateFileRefused, match="cannot be read: Is a directory"):
+        verify(stage.settings, state=tmp_path)
+    with pytest.raises(StateFileRefused, match="the state cannot be written there: No such file or directory"):
+        verify(stage.settings, state=tmp_path / "nowhere" / "state")
+
+
+# -- without Kafka: whatever is deleted, what is right is never called wrong
+
+RULE = Rule(Identity.PRODUCER, SequenceSource.parse("header:ratchet-sequence"))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[RecordView], list[tuple[int, RecordView]]]:
+    """An input, and the output that the rule makes of it, with the input offset of each record."""
+    sent = draw(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 9)), max_size=30))
+    records = [
+        replace(record(sequence, producer), timestamp_ms=NOW_MS + number)
+        for number, (producer, sequence) in enumerate(sent)
+    ]
+    last: dict[bytes, int] = {}
+    output = []
+    for offset, (producer, sequence) in enumerate(sent):
+        if sequence > last.get(producer, -1):
+            last[producer] = sequence
+            output.append((offset, records[offset]))
+    return records, output
+
+
+def proven(
+    records: list[RecordView], output: list[tuple[int, RecordView]], baseline: Baseline, judged: int, settled: int
+) -> tuple[Report, ExpectedPartition]:
+    """output: what stands in it, from the baseline's offset on."""
+    report, expected = Report("events"), ExpectedPartition(RULE, 0, (), baseline)
+    for offset in range(baseline.input_from, settled):
+        expected.judge(offset, records[offset], report)
+    shown: Iterator[tuple[int, RecordView]] = ((at, item) for at, (_, item) in enumerate(output))
+    expected.compare("out", shown, judged, report)
+    return report, expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(streams(), st.data())
+def test_whatever_is_deleted_what_is_right_is_not_called_wrong(
+    made: tuple[list[RecordView], list[tuple[int, RecordView]]], data: st.DataObject
+) -> None:
+    records, output = made
+    begin = data.draw(st.integers(0, len(records)), "first input offset")
+    output_begin = data.draw(st.integers(0, len(output)), "first output offset")
+    baseline = Baseline.after_retention(begin, output_begin)
+    report, _ = proven(records, output[output_begin:], baseline, len(records), len(records))
+    assert report.counts == {}, report.findings
+    here = [offset for offset, _ in output if offset >= begin]
+    assert report.delivered <= len(here)
+    if output_begin == 0:  # the output says it all
+        assert (report.undecided, report.fresh, report.delivered) == (0, len(here), len(here))
+
+
+@settings(max_examples=400, deadline=None)
+@given(streams(), st.data())
+def test_two_runs_find_what_one_finds(
+    made: tuple[list[RecordView], list[tuple[int, RecordView]]], data: st.DataObject
+) -> None:
+    """The first run sees a part, some of it not yet in the output; the second goes on from what it has left."""
+    records, output = made
+    judged = data.draw(st.integers(0, len(records)), "committed before")
+    settled = data.draw(st.integers(judged, len(records)), "committed after")
+    there = data.draw(st.integers(judged, settled), "in the output")
+    first = [each for each in output if each[0] < there]
+    report, expected = proven(records, first, Baseline(), judged, settled)
+    assert report.counts == {}
+    cut = expected.settled_at(judged, settled, None)
+    assert judged <= cut <= settled
+    gap = data.draw(st.integers(0, 3), "deleted since") if data.draw(st.booleans(), "too late") else 0
+    known = dict(expected.known_at(cut))
+    baseline = Baseline(cut, len(first), known).moved_to(min(len(records), cut + gap), 0)
+    missing = data.draw(st.sampled_from([None, *range(len(first), len(output))]), "missing")
+    rest = [each for at, each in enumerate(output) if at >= len(first) and at != missing]
+    report, expected = proven(records, rest, baseline, len(records), len(records))
+    if missing is None:
+        assert report.counts == {}, report.findings
+        if gap == 0:
+            assert (report.undecided, report.fresh) == (0, len(rest))
+            last = {identity: each.sequence for identity, each in expected.known_at(len(records))}
+            whole = ExpectedPartition(RULE, 0)
+            for offset, item in enumerate(records):
+                whole.judge(offset, item, Report("events"))
+            whole.compare("out", ((at, item) for at, (_, item) in enumerate(output)), len(records), Report("events"))
+            assert last == {identity: each.sequence for identity, each in whole.known_at(len(records))}
+    elif gap == 0:
+        assert report.counts == {"lost": 1}

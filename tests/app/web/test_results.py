@@ -1,0 +1,135 @@
+"""The page's section about the result table: the sink's figures, and a store that is slow, away or wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
+from kafka_ratchet.app.status import result_view
+from kafka_ratchet.app.web.pages import WebServer
+from kafka_ratchet.spark_sink.errors import SinkError
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+def settings(broker: str, new_topic: Callable[..., str], tmp_path: Path) -> Settings:
+    """A sink over a topic of two partitions, in one of which three records wait behind an aborted one."""
+    given, output = new_topic(partitions=2), new_topic(partitions=2)
+    writer = Producer({"bootstrap.servers": broker, "transactional.id": output})
+    writer.init_transactions(30)
+    hour_ago_ms = int(time.time() * 1000) - 3_600_000
+    for values, finish in (([b"never"], writer.abort_transaction), ([b"a", b"b", b"c"], writer.commit_transaction)):
+        writer.begin_transaction()
+        for value in values:
+            writer.produce(output, value, partition=1, timestamp=hour_ago_ms - (7_200_000 if value == b"never" else 0))
+        writer.flush(30)
+        finish(30)
+    reader = Consumer({"bootstrap.servers": broker, "group.id": "reader"})
+    deadline = time.monotonic() + 60
+    # Kafka answers before the marker is there.
+    while reader.get_watermark_offsets(TopicPartition(output, 1), timeout=60)[1] < 6:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    reader.close()
+    stream = StreamSettings(input=given, output=output, dead_letters=f"{given}-dead")
+    sink = SinkSettings(path=str(tmp_path / "<b>results</b>"), name="job")
+    return Settings(app=f"group-of-{given}", bootstrap=broker, streams={"events": stream}, sink=sink)
+
+
+async def shown(settings: Settings, http: aiohttp.ClientSession) -> tuple[str, Any]:
+    server = WebServer(str(settings.bootstrap), settings)
+    url = await server.start()
+    try:
+        async with http.get(url) as html, http.get(f"{url}/index.json") as body:
+            return await html.text(), (await body.json())["results"]
+    finally:
+        await server.stop()
+
+
+async def test_the_sink_is_on_the_page_as_in_the_terminal(
+    settings: Settings, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_view, "PATIENCE_S", 60.0)
+    html, results = await shown(settings, http)
+    first, second = results["partitions"]
+    assert first == {"partition": 0, "offset": None, "end": 0, "lag": 0, "lag_s": 0.0}
+    assert 3600 <= second.pop("lag_s") == results["lag_s"] < 4200  # the aborted record is older, and waits for nobody
+    assert second == {"partition": 1, "offset": None, "end": 6, "lag": 6}
+    assert (results["job"], results["store"], results["generation"], results["lag"]) == ("job", "delta", 0, 6)
+    assert "Results: job" in html
+    assert "&lt;b&gt;results&lt;/b&gt;" in html
+    assert "<b>results</b>" not in html
+    assert results["taken_at"]
+    assert "No job has opened this table yet" in html
+
+    without = Settings(app=settings.app, bootstrap=settings.bootstrap, streams=settings.streams)
+    html, results = await shown(without, http)
+    assert (results, "Results:" in html) == (None, False)
+
+
+async def test_a_store_that_is_away_is_a_sentence_without_secrets(
+    settings: Settings, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    monkeypatch.setattr(result_view, "PATIENCE_S", 60.0)
+    url = f"postgresql://someone:s3cret@127.0.0.1:{unused_tcp_port}/x"
+    for sink in (
+        SinkSettings(store="postgres", url=url, password="s3cret2", table="t"),  # noqa: S106
+        SinkSettings(store="postgres", url=url.replace("//", "//[", 1), table="t"),
+    ):
+        html, results = await shown(settings.model_copy(update={"sink": sink}), http)
+        assert results["error"].startswith(("t in 127.0.0.1/x: ", "the url of the database cannot be read"))
+        assert results["partitions"] == []
+        assert "s3cret" not in html + str(results)
+
+    def with_secrets(*_: object) -> None:
+        raise RuntimeError("s3cret, said by a library")
+
+    monkeypatch.setattr(result_view, "standing", with_secrets)
+    html, results = await shown(settings, http)
+    assert "cannot be asked" in results["error"]
+    assert "s3cret" not in html + str(results)
+
+
+async def test_a_slow_store_does_not_hold_up_the_page(
+    settings: Settings, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+
+    def slow(*_: object) -> None:
+        assert answer.wait(60)
+        raise SinkError("the store has come back, and refuses")
+
+    monkeypatch.setattr(result_view, "standing", slow)
+    monkeypatch.setattr(result_view, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(result_view, "FRESH_FOR_S", 0.05)
+    server = WebServer(str(settings.bootstrap), settings)
+    url = await server.start()
+
+    async def error() -> str | None:
+        async with http.get(f"{url}/index.json") as body:
+            found: str | None = (await body.json())["results"]["error"]
+            return found
+
+    try:
+        while (said := await error()) is None:
+            pass
+        assert "store delta has not answered for" in said
+        answer.set()
+        while "has come back" not in (await error() or ""):
+            pass
+    finally:
+        answer.set()
+        await server.stop()

@@ -1,0 +1,107 @@
+"""A worker whose figures the tests know, behind a real status address, and its membership in the consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.status.server import (
+    IdentityStatus,
+    PartitionStatus,
+    ProducerPartition,
+    ProducersAnswer,
+    ProducerStatus,
+    TableStatus,
+)
+
+
+@dataclass
+class KnownWorker:
+    """A status provider that answers from two plain dictionaries."""
+
+    tables_now: list[TableStatus] = field(default_factory=list)
+    sequences: dict[tuple[str, bytes], list[IdentityStatus]] = field(default_factory=dict)
+
+    def tables(self) -> list[TableStatus]:
+        return self.tables_now
+
+    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
+        return self.sequences.get((stream, identity), [])
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        names = sorted({name for of, name in self.sequences if of == stream and (after is None or name > after)})
+        found = [
+            ProducerStatus(
+                name.hex(),
+                [
+                    ProducerPartition(status.partition, status.persisted, status.pushed, None, 0, 0, None)
+                    for status in self.sequences[stream, name]
+                    if status.partition in asked
+                ],
+            )
+            for name in names[:limit]
+        ]
+        return ProducersAnswer(found, len(names) > limit, asked)
+
+
+def partition(number: int, **changed: object) -> PartitionStatus:
+    figures: dict[str, object] = {
+        "state": "running",
+        "keys": 1_000 + number,
+        "input_position": 12_345_000 + number,
+        "input_end": 12_345_600,
+        "changelog_position": 77_000,
+        "fresh": 9_000_000,
+        "duplicate": 2_000_000,
+        "invalid": 0,
+        "error": None,
+    }
+    return PartitionStatus(number, **(figures | changed))  # type: ignore[arg-type]
+
+
+def table(*partitions: PartitionStatus, topic: str = "events", identity: str = "producer") -> TableStatus:
+    return TableStatus("events", topic, f"{topic}-out", f"{topic}-dead", f"{topic}-changelog", identity, [*partitions])
+
+
+def settings_for(bootstrap: str, topic: str = "events", **changed: object) -> Settings:
+    streams = {"events": StreamSettings(input=topic, output=f"{topic}-out", dead_letters=f"{topic}-dead")}
+    return Settings(app=f"group-of-{topic}", bootstrap=bootstrap, streams=streams).model_copy(update=changed)
+
+
+@asynccontextmanager
+async def member(settings: Settings, topic: str, url: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A member of the workers' group whose metadata is what Faust's assignor writes."""
+
+    class Assignor(RoundRobinPartitionAssignor):
+        @classmethod
+        def metadata(cls, topics: object) -> ConsumerProtocolMemberMetadata:
+            assignment = ClientAssignment(actives={}, standbys={})
+            known = ClientMetadata(assignment=assignment, url=url, changelog_distribution={})
+            return ConsumerProtocolMemberMetadata(cls.version, list(topics), known.dumps())  # type: ignore[call-overload]
+
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=settings.bootstrap,
+        group_id=settings.app,
+        partition_assignment_strategy=[Assignor],
+        enable_auto_commit=False,
+        session_timeout_ms=60_000,  # its heartbeats come from the test's own loop
+    )
+    await consumer.start()
+    try:
+        async with asyncio.timeout(90):
+            # Kafka tells only who asks.
+            while (await describe_group(str(settings.bootstrap), settings)).state != "Stable":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        yield consumer
+    finally:
+        await consumer.stop()

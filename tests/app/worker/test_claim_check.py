@@ -1,0 +1,52 @@
+"""A worker at work and the claims: what somebody else has claimed since it started halts its lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.worker.claim_check import ClaimCheck
+from kafka_ratchet.app.worker.claims import OUTPUT, Claim, claim
+from kafka_ratchet.app.worker.topics import prepare_owners
+from kafka_ratchet.errors import TopicTaken
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from tests.transport.kafka_side import until
+
+
+async def test_a_claim_that_another_makes_halts_a_lane_that_runs(broker: str) -> None:
+    name = f"claims-{uuid.uuid4().hex[:8]}"
+    settings = Settings(app=name, streams={"events": StreamSettings(input="in", output=name, dead_letters="dead")})
+    prepare_owners(AdminClient({"bootstrap.servers": broker}), settings)
+
+    def claimed_by(app: str) -> None:
+        claim(settings, broker, lambda _: {name: Claim(app, "events", OUTPUT, "A" * 22)})
+
+    await asyncio.to_thread(claimed_by, name)
+    cluster = Cluster(client_options(broker, {}))
+    await cluster.start(30)
+    check, halted = ClaimCheck(cluster, settings), list[Exception]()
+    lane: Any = SimpleNamespace(
+        spec=SimpleNamespace(stream="events"), state=SimpleNamespace(changelog=f"{name}-changelog"), halt=halted.append
+    )
+    watch = asyncio.create_task(check.watch(lambda: [lane]))
+    try:
+        await asyncio.gather(*(check.refuse("events", f"{name}-changelog") for _ in range(3)))
+        assert halted == []
+        await asyncio.to_thread(claimed_by, "another")
+        with pytest.raises(TopicTaken, match=f"{name}: is written by application 'another'"):
+            await check.refuse("events", f"{name}-changelog")
+        await until(lambda: halted, "the lane to be halted")
+        assert isinstance(halted[0], TopicTaken)
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
+        await cluster.close()

@@ -1,0 +1,63 @@
+"""The worker is killed at every named point of the durable order, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+
+from faults.count import Difference
+from faults.environment import PATIENCE_S, Site
+from faults.kafka import Kafka
+from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
+
+KILLED = 128 + signal.SIGKILL
+EVENTS = 20_000
+
+
+def run(broker: str, folder: Path, crashes: list[str]) -> None:
+    site = Site(Kafka(broker), folder / "site", workers=1, seed=len(crashes), app=f"crash-{uuid.uuid4().hex[:8]}")
+    worker = site.workers[0]
+    try:
+        for number, point in enumerate(crashes, 1):
+            worker.start(crash_at=point)
+            site.wait_for(lambda: not worker.is_running, f"the crash at {point}")
+            assert worker.part is not None
+            assert worker.part.wait() == KILLED, f"{point}:\n{worker.output()[-3000:]}"
+            site.feed.allow(EVENTS * number // len(crashes))
+        worker.start()
+        sent, difference, _ = site.finish()
+    finally:
+        site.close()
+    assert len(sent) >= EVENTS
+    assert difference == Difference()
+
+
+@pytest.mark.timeout(900)
+def test_crash_at_every_point(broker: str, tmp_path: Path) -> None:
+    # The third pass: by then the points of a take-over lie between lanes that run and lanes that do not.
+    run(broker, tmp_path, [f"{point}:3" for point in CRASH_POINTS])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_crash_at_every_pair_of_points(broker: str, tmp_path: Path) -> None:
+    # A run that dies at one point is followed by one that dies at another: all ordered pairs, in one chain.
+    pairs = itertools.product(CRASH_POINTS, CRASH_POINTS)
+    run(broker, tmp_path, [f"{point}:{1 + number % 5}" for number, pair in enumerate(pairs) for point in pair])
+
+
+def test_unknown_point_is_refused(broker: str, tmp_path: Path) -> None:
+    site = Site(Kafka(broker), tmp_path / "site", workers=1, seed=1, app=f"crash-{uuid.uuid4().hex[:8]}")
+    try:
+        worker = site.workers[0]
+        worker.start(crash_at="nowhere")
+        site.wait_for(lambda: not worker.is_running, "the refusal", PATIENCE_S)
+        assert worker.part is not None
+        assert worker.part.wait() == 1
+        assert "there is no such point" in worker.output()
+    finally:
+        site.close()

@@ -1,0 +1,147 @@
+"""The loop over real topics: exactly the committed records, once, and no step over a hole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from deltalake import DeltaTable
+
+from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecreated
+from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.results import count
+
+Run = Callable[..., Outcome]
+Write = Callable[..., None]
+Rows = Callable[..., list[tuple[object, ...]]]
+
+
+def test_rows_are_the_topic_and_a_second_run_adds_only_what_is_new(
+    new_topic: Callable[..., str], write: Write, run: Run, rows: Rows, table: str
+) -> None:
+    topic = new_topic(partitions=3)
+    for partition in (0, 2):
+        write(topic, [f"{partition}:{n}".encode() for n in range(40)], partition)
+    first = run(topic, max_records=25)
+    expected = [(p, n, f"{p}:{n}".encode()) for p in (0, 2) for n in range(40)]
+    assert rows("_partition", "_offset", "_value") == expected
+    assert first.rows == 80
+    assert first.commits == 4  # 2 x 40 records and 2 markers are 82 offsets
+    assert first.offsets == {0: 41, 1: 0, 2: 41}
+
+    version = DeltaTable(table).version()
+    assert run(topic) == Outcome(0, 0, {0: 41, 1: 0, 2: 41})
+    assert DeltaTable(table).version() == version  # an empty run leaves the table alone
+
+    write(topic, [b"later"], 1)
+    assert run(topic).rows == 1
+    assert sorted(rows("_partition", "_offset", "_value")) == sorted([*expected, (1, 0, b"later")])
+
+
+def test_aborted_records_are_not_read_and_markers_do_not_stop_the_job(
+    new_topic: Callable[..., str], write: Write, run: Run, rows: Rows
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"a", b"b"])
+    write(topic, [b"never"] * 20, commit=False)
+    write(topic, [b"c"])
+    write(topic, [b"never"] * 20, commit=False)
+    outcome = run(topic, max_records=5)  # several commits consist of aborted records only
+    assert rows("_offset", "_value") == [(0, b"a"), (1, b"b"), (24, b"c")]
+    assert outcome.offsets == {0: 47}
+    assert run(topic).commits == 0
+
+
+def test_an_empty_topic_needs_no_table(new_topic: Callable[..., str], run: Run, table: str) -> None:
+    assert run(new_topic()) == Outcome(0, 0, {})
+    assert not Path(table).exists()
+
+
+def test_a_topic_that_does_not_exist_is_named(run: Run) -> None:
+    with pytest.raises(TopicMissing, match="no-such-topic"):
+        run("no-such-topic")
+
+
+def test_a_partition_added_later_is_read_from_its_beginning(
+    broker: str, new_topic: Callable[..., str], write: Write, run: Run, rows: Rows
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"old"])
+    run(topic)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    _wait_for_partitions(broker, topic, 3)
+    write(topic, [b"new"], 2)
+    assert run(topic).offsets == {0: 2, 1: 0, 2: 2}
+    assert rows("_partition", "_value") == [(0, b"old"), (2, b"new")]
+
+
+def test_refuses_when_retention_has_passed_the_stored_offset(
+    broker: str, new_topic: Callable[..., str], write: Write, run: Run, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"] * 10)
+    run(topic)
+    write(topic, [b"y"] * 10)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_records([TopicPartition(topic, 0, 15)])[TopicPartition(topic, 0)].result(30)
+    with pytest.raises(
+        OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15.*sink resume"
+    ):
+        run(topic)
+    assert count(table) == 10
+    assert "any more" not in caplog.text
+    assert run(topic, name="again").rows == 6  # a job of another name has offsets of its own
+    assert "does not begin at offset 0 any more (partition 0 at 15)" in caplog.text
+
+
+def test_refuses_a_topic_that_was_created_again(
+    broker: str, new_topic: Callable[..., str], write: Write, run: Run, table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"] * 10)
+    run(topic)
+    _create_again(broker, topic)
+    planner = TopicPlanner(broker, topic, {})
+    with pytest.raises(
+        TopicRecreated, match=rf"{topic}/0: the table has read up to offset 11, but the topic ends at 0"
+    ):
+        _run_without_identity(planner, table, topic)
+    # Longer than the old one was, only the topic's id tells them apart.
+    write(topic, [b"z"] * 30)
+    with pytest.raises(TopicRecreated, match="not the one that"):
+        run(topic)
+    assert count(table) == 10
+
+
+def _run_without_identity(planner: TopicPlanner, table: str, topic: str) -> None:
+    from kafka_ratchet.spark_sink.job.plan import resume
+
+    resume(planner.extent(), DeltaStore(table, "job", topic).offsets())
+
+
+def _create_again(broker: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=60).topics:  # the broker answers before it is done
+        assert time.monotonic() < deadline, f"{topic} is still there"
+        time.sleep(0.05)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    _wait_for_partitions(broker, topic, 1)
+
+
+def _wait_for_partitions(broker: str, topic: str, partitions: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        found = AdminClient({"bootstrap.servers": broker}).list_topics(topic, timeout=60).topics[topic].partitions
+        if len(found) == partitions and all(partition.leader >= 0 for partition in found.values()):
+            return
+        assert time.monotonic() < deadline, f"{topic} never had {partitions} partitions with a leader"
+        time.sleep(0.05)

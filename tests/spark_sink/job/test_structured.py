@@ -1,0 +1,264 @@
+"""Structured Streaming with a throw-away checkpoint: killed, its folder deleted, and begun again from the store."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Event
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated
+from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.structured import run_structured
+from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe, Transform, sql_transform
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.open_store import Place, make_store
+from kafka_ratchet.spark_sink.stores.results import count, read_rows
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.sites import Site
+
+Write = Callable[..., None]
+Rows = Callable[..., list[tuple[object, ...]]]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def structured(
+    broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Outcome]]:
+    """structured(store, topic, reached, recipe, **options) runs until a commit has reached those offsets."""
+    scratch = tmp_path / "scratch of Zoë; $(id) #1 50%"
+    scratch.mkdir()
+
+    def run(
+        store: ResultStore, topic: str, reached: dict[int, int], recipe: Recipe | None = None,
+        max_records: int = 1_000_000, after: Callable[[], None] | None = None, **options: bool,
+    ) -> Outcome:  # fmt: skip
+        commit, stop = store.commit, Event()
+
+        def watched(rows: DataFrame, start: dict[int, int], end: dict[int, int], *rejects: DataFrame | None) -> int:
+            count = commit(rows, start, end, *rejects)
+            if end == reached:
+                stop.set()
+            if after is not None:
+                after()
+            return count
+
+        monkeypatch.setattr(store, "commit", watched)
+        job = Job(broker, topic, "job", recipe or Recipe(), max_records)
+        planner = TopicPlanner(broker, topic, {})
+        return run_structured(job, planner, store, lambda: nullcontext(spark), 0.0, stop, scratch=scratch, **options)
+
+    yield run
+    assert not list(scratch.iterdir())  # no checkpoint outlives its run
+
+
+def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], site: Site
+) -> None:
+    topic = new_topic(partitions=2)
+    write(topic, [b"a", b"b"])
+    write(topic, [b"never"] * 20, commit=False)
+    write(topic, [b"c"])
+    write(topic, [b"never"] * 20, commit=False)
+    write(topic, [b"never"] * 5, 1, commit=False)
+
+    def make() -> ResultStore:
+        return make_store(site.place, "job", topic, 0, Recipe())
+
+    outcome = structured(make(), topic, {0: 47, 1: 6}, max_records=20)  # one has aborted records only
+    assert (outcome.rows, outcome.offsets) == (3, {0: 47, 1: 6})
+    assert outcome.commits == 3
+    write(topic, [b"d"], 1)
+    assert structured(make(), topic, {0: 47, 1: 8}) == Outcome(1, 1, {0: 47, 1: 8})
+    found = sorted((row["_partition"], row["_offset"], bytes(row["_value"])) for row in site.rows())
+    assert found == [(0, 0, b"a"), (0, 1, b"b"), (0, 24, b"c"), (1, 6, b"d")]
+
+
+@pytest.mark.timeout(600)  # a start of Spark, seconds on an idle machine
+def test_ended_between_and_after_commits_it_goes_on_from_the_store(
+    new_topic: Callable[..., str], write: Write, command: Command, structured: Callable[..., Outcome], table: str,
+    rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        write(topic, [b"%d" % n for n in range(100)], partition)
+        write(topic, [b"aborted"] * 50, partition, commit=False)
+        write(topic, [b"%d" % n for n in range(100, 200)], partition)
+    left = tmp_path / "temporary"
+    left.mkdir()
+    arguments = [f"--topic={topic}", f"--path={table}", "--name=job", "--mode=structured", "--interval=0"]
+    arguments += ["--max-records=100", f"--scratch={left}"]
+    killed = command(*arguments, SPARK_SINK_CRASH_AT="after-commit:2")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert sum(DeltaStore(table, "job", topic).offsets().values()) == 200
+    [checkpoint] = left.iterdir()
+    # It has a batch begun that it does not know to be committed: resumed from, it would add those rows again.
+    assert (checkpoint / "offsets" / "1").exists()
+    assert not (checkpoint / "commits" / "1").exists()
+    shutil.rmtree(checkpoint)
+
+    passed = []
+
+    def end_between(point: str) -> None:
+        passed.append(point)
+        if passed.count("before-commit") == 2:
+            raise InterruptedError("files are written, and not named in the table's log")
+
+    monkeypatch.setattr(crash_points, "passing", end_between)
+    with pytest.raises(InterruptedError):
+        structured(DeltaStore(table, "job", topic), topic, {}, max_records=100)
+    monkeypatch.undo()
+    assert sum(DeltaStore(table, "job", topic).offsets().values()) == 300
+
+    end = {0: 253, 1: 253}  # records, aborted records, markers
+    assert structured(DeltaStore(table, "job", topic), topic, end).offsets == end
+    assert rows("_partition", "_value") == [(p, b"%d" % n) for p in (0, 1) for n in range(200)]
+
+
+def _distinct(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["_value"]).select("_partition", "_offset", "_value")
+
+
+def _windows(rows: DataFrame) -> DataFrame:
+    timed = rows.withWatermark("_timestamp", "1 minute").groupBy(F.window("_timestamp", "1 minute"))
+    return timed.agg(F.count("*").alias("n")).select("n")
+
+
+def _first(rows: DataFrame) -> DataFrame:
+    return rows.limit(1)
+
+
+def _pairs(rows: DataFrame) -> DataFrame:
+    return rows.join(rows.select("_value"), "_value")
+
+
+@pytest.mark.parametrize("pipeline", [_distinct, _windows, _first, _pairs])
+def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, pipeline: Transform
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"])
+    store = DeltaStore(table, "job", topic)
+    with pytest.raises(OptionRefused, match=r"the pipeline keeps state.*--state-is-lost"):
+        structured(store, topic, {}, Recipe(transform=pipeline))
+    assert store.offsets() == {}
+
+
+def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    topic, recipe = new_topic(partitions=1), Recipe(transform=_distinct)
+
+    def run(reached: dict[int, int]) -> int:
+        return structured(DeltaStore(table, "job", topic), topic, reached, recipe, state_is_lost=True).rows
+
+    write(topic, [b"x", b"x", b"y"])
+    assert run({0: 4}) == 2
+    write(topic, [b"x"])
+    assert run({0: 6}) == 1
+    assert sorted(rows("_value")) == [(b"x",), (b"x",), (b"y",)]
+
+
+def test_a_query_reads_what_a_batch_reads(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    numbers = '{"type":"record","name":"event","fields":[{"name":"n","type":"int"}]}'
+    avro = Recipe(
+        avro=avro_values(numbers, None), transform=sql_transform("SELECT n + 1 AS n, _partition, _offset FROM records")
+    )
+    topic = new_topic(partitions=1)
+    write(topic, [b"\x02", b"\x04", b"neither"])  # zigzag: 1 and 2
+    structured(make_store(Place("delta", table), "job", topic, 0, avro), topic, {0: 4}, avro)
+    assert rows("n") == [(2,), (3,), (None,)]
+
+    inferred, beside = Recipe("infer"), f"{table} of JSON"
+    topic = new_topic(partitions=1)
+    write(topic, [b'{"n":1}', b"[]"])
+    structured(make_store(Place("delta", beside), "job", topic, 0, inferred), topic, {0: 3}, inferred)
+    assert sorted(read_rows(Place("delta", beside), ["n", "_value"]), key=str) == [(1, None), (None, b"[]")]
+
+
+def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
+    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"a"])
+    commits = []
+
+    def go_on() -> None:
+        commits.append(DeltaStore(table, "job", topic).offsets())
+        if len(commits) == 1:
+            admin = AdminClient({"bootstrap.servers": broker})
+            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+            write(topic, [b"b"], 1)
+        else:
+            DeltaStore(table, "job", topic).open(record_schema())
+            write(topic, [b"c"])
+
+    with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
+        structured(DeltaStore(table, "job", topic), topic, {}, after=go_on)
+    assert commits == [{0: 2}, {0: 2, 1: 2}]
+    assert rows("_partition", "_value") == [(0, b"a"), (1, b"b")]
+
+
+def test_retention_that_passes_a_running_query_is_named(
+    broker: str, new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"] * 10)
+
+    def lose_records() -> None:
+        write(topic, [b"y"] * 10)
+        admin = AdminClient({"bootstrap.servers": broker})
+        admin.delete_records([TopicPartition(topic, 0, 15)])[TopicPartition(topic, 0)].result(30)
+
+    with pytest.raises(OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15"):
+        structured(DeltaStore(table, "job", topic), topic, {}, after=lose_records)
+    assert count(table) == 10
+
+
+def test_another_topic_of_the_name_is_not_read(
+    new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"])
+
+    def create_again() -> None:
+        other = Extent(topic, {0: 0}, {0: 9}, identity=1)
+        monkeypatch.setattr(TopicPlanner, "extent", lambda _: other)
+        write(topic, [b"y"])
+
+    with pytest.raises(TopicRecreated, match="deleted and created again while"):
+        structured(DeltaStore(table, "job", topic), topic, {}, after=create_again)
+    assert count(table) == 1
+
+
+def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
+    recipe = Recipe("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
+    with pytest.raises(OptionRefused, match="a streaming query has one result"):
+        structured(DeltaStore(table, "job", "events"), "events", {}, recipe)
+
+
+def test_the_folder_for_the_checkpoint_must_be_there(
+    broker: str, new_topic: Callable[..., str], table: str, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    planner, store = TopicPlanner(broker, topic, {}), DeltaStore(table, "job", topic)
+    with pytest.raises(OptionRefused, match="is no folder"):
+        run_structured(Job(broker, topic, "job"), planner, store, nullcontext, 0.0, Event(), scratch=tmp_path / "none")  # type: ignore[arg-type]

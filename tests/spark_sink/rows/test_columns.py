@@ -1,0 +1,148 @@
+"""What becomes of a value: columns where it is a JSON object of the declared types, its own bytes otherwise."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers
+from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.rows.columns import NOT_PARSED, PARSED, json_schema, rows
+
+COLUMNS = "id string, n int NOT NULL, inner struct<at: timestamp, tags: array<string>>"
+
+WHOLE: list[tuple[bytes, tuple[object, ...]]] = [
+    (b'{"id":"a","n":1}', ("a", 1, None)),
+    (b'  {"id":"a","n":1}\n', ("a", 1, None)),
+    (b"{}", (None, None, None)),
+    (b'{"other":1,"ID":"case matters"}', (None, None, None)),
+    (b'{"id":null,"n":null}', (None, None, None)),
+    (b'{"id":{"deep":[1]}}', ('{"deep":[1]}', None, None)),
+    (
+        '{"id":"ü\\u0000\\"]","inner":{"at":"2020-01-01T00:00:00Z","tags":["}","{"]}}'.encode(),
+        ('ü\x00"]', None, {"at": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), "tags": ["}", "{"]}),
+    ),
+]
+
+NOT_WHOLE: list[bytes] = [
+    b"",
+    b"  ",
+    b"no json",
+    b"null",
+    b"12",
+    b'"text"',
+    b"[]",
+    b'[{"id":"a"}]',
+    b'{"id":"a"',
+    b'{"id":"a"}{"id":"b"}',
+    b'{"id":"a"}\n{"id":"b"}',
+    b'{"id":"a"},{"id":"b"}',
+    b'{"id":"a"} and more',
+    b'{"id":"a"}}',
+    b'{"id":"a","n":"one"}',
+    b'{"id":"a","n":1.5}',
+    b'{"id":"a","n":99999999999}',
+    b'{"id":"a","inner":{"at":"yesterday"}}',
+    b'{"id":"\xff"}',
+    b"\xef\xbb\xbf{}",
+    b"\x00\xff" * 50,
+    b"[" * 3000,
+]
+
+
+def test_every_value_is_either_in_its_columns_or_kept_whole(
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    run: Callable[..., Outcome],
+    rows: Callable[..., list[tuple[object, ...]]],
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [*(value for value, _ in WHOLE), *NOT_WHOLE, None])
+    run(topic, COLUMNS)
+    expected = [(*columns, None) for _, columns in WHOLE]
+    expected += [(None, None, None, value) for value in NOT_WHOLE]
+    expected += [(None, None, None, None)]  # a record without a value
+    assert rows("id", "n", "inner", "_value") == expected
+
+
+def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
+    new_topic: Callable[..., str], write: Callable[..., None], run: Callable[..., Outcome], table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b'{"id":"a"}'])
+    run(topic, "id string")
+    write(topic, [b'{"id":"b"}'])
+    version = DeltaTable(table).version()
+    for columns, sentence in [
+        ("id long", "column id is .*string.* in the table and .*long.* in this job"),
+        ("id string, more int", "column more is absent in the table"),
+        (None, "column id is .*string.* in the table and absent in this job"),
+    ]:
+        with pytest.raises(SchemaDiffers, match=sentence):
+            run(topic, columns)
+    assert DeltaTable(table).version() == version
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ("_offset long", "'_offset': the name is one of Ratchet's own"),
+        ("_VALUE string", "'_VALUE': the name is one of Ratchet's own"),
+        ("a int, A int", "'A': there are two of that name"),
+        ("`a b` int", "'a b': a name may not"),
+        ("a struct<`x=y`: int>", "'x=y': a name may not"),
+        ("a interval day to second", "'interval' at character 3 where a type"),
+        ("a variant", "'variant' at character 3 where a type"),
+        ("a array<void>", "'void' at character 9 where a type"),
+        ("a int; drop table x", "is not Spark DDL"),
+        ("int", "it ends where a type"),
+        ("", "names no column"),
+    ],
+)
+def test_columns_that_the_table_cannot_have_are_refused(spark: SparkSession, columns: str, sentence: str) -> None:
+    with pytest.raises(OptionRefused, match=sentence):
+        json_schema(columns)
+
+
+@pytest.mark.parametrize(
+    ("column", "whole", "not_whole"),
+    [
+        ("byte", {"127": 127, "-128": -128, "null": None}, ["200", "128", "-129", "256", "1.0"]),
+        (
+            "decimal(12,2)",
+            {
+                "1.50": "1.50",
+                "1.500": "1.50",
+                "-0.01": "-0.01",
+                "1e2": "100.00",
+                '"7.5"': "7.50",
+                "9999999999.99": None,
+            },
+            ["1.005", "0.001", "10000000000", '"1,5"', '"1,000.50"', "1e-3"],
+        ),
+        ("decimal(38,0)", {"9" * 38: "9" * 38}, ["1" + "0" * 38]),
+    ],
+)
+def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
+    spark: SparkSession, column: str, whole: dict[str, object], not_whole: list[str]
+) -> None:
+    """from_json makes -56 of the byte 200, rounds decimals off, and reads "1,5" as 15."""
+    forms = ['{{"n":{0}}}', '{{"s":{{"n":{0}}}}}', '{{"m":{{"k":[{{"n":{0}}}]}}}}']
+    values = [(form.format(number), number) for number in [*whole, *not_whole] for form in forms]
+    records = spark.createDataFrame(
+        [(0, offset, None, None, bytearray(value.encode())) for offset, (value, _) in enumerate(values)],
+        "partition int, offset long, timestamp timestamp, key binary, value binary",
+    )
+    n = f"n {column}"
+    read = rows(records, f"{n}, s struct<{n}>, m map<string, array<struct<{n}>>>").orderBy("_offset").collect()
+    for (value, number), row in zip(values, read, strict=True):
+        kept = number in not_whole
+        assert (row._value is not None) == kept, value
+        assert row._ratchet_state == (NOT_PARSED if kept else PARSED)
+        found = row.n if row.n is not None else row.s.n if row.s is not None else row.m["k"][0].n if row.m else None
+        expected = None if kept else whole[number] or (None if number == "null" else number)
+        assert (None if found is None else str(found)) == (None if expected is None else str(expected)), value

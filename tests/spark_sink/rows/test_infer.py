@@ -1,0 +1,149 @@
+"""Columns that are read off the values: once, whatever the values are, and the table's own from then on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused
+from kafka_ratchet.spark_sink.job.job import Outcome, run_batch, run_stream
+from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.rows.columns import record_schema, result_schema
+from kafka_ratchet.spark_sink.rows.infer import MAX_COLUMNS, sampled
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from tests.spark_sink.sites import LOCAL, Site
+
+Write = Callable[..., None]
+
+HOSTILE = {
+    "_Partition": "one of Ratchet's own",
+    "a b": "may not have any of",
+    "WHO": "differs from it in case only",
+    "bell\a": "cannot be seen",
+    "": "1 to 63 bytes",
+    "x" * 64: "1 to 63 bytes",
+    "\ud800": "no Unicode text",
+    "back\u202espace": "cannot be seen",
+}
+
+
+def test_columns_are_inferred_once_and_stored_with_the_table(
+    site: Site,
+    cook: Callable[..., Outcome],
+    new_topic: Callable[..., str],
+    write: Write,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = {
+        "who": "a",
+        "n": 1,
+        "x": 1,
+        "ok": True,
+        "in": {"a": [1, None]},
+        "long": 10**30,
+        "far": 2**60,
+        "mix": 1,
+        "none": None,
+        'qu"o`te': "q",
+    }
+    topic = new_topic(partitions=2)
+    write(topic, [b"no json", b"[1]", b"{" * 5000, b'{"long":' + b"9" * 5000 + b"}"], 1)
+    write(topic, [json.dumps(first | dict.fromkeys(HOSTILE, 1)).encode(), b'{"who":"b","x":0.5,"far":0.5,"mix":"m"}'])
+    write(topic, [b'{"aborted":1}'], commit=False)
+    recipe = Recipe("infer")
+    assert cook(topic, recipe).rows == 6
+    rows = sorted(site.rows(), key=lambda row: (row["_partition"], row["_offset"]))
+    # What most objects have comes first.
+    assert list(rows[0])[:10] == ["far", "long", "mix", "who", "x", "in", "n", "none", "ok", 'qu"o`te']
+    assert list(rows[0])[10:] == record_schema().names
+    found = {name: rows[0][name] for name in first}
+    assert found == first | {"in": '{"a":[1,null]}', "long": str(10**30), "far": str(2**60), "mix": "1"}
+    assert [type(rows[0][name]) for name in ("n", "x", "ok")] == [int, float, bool]
+    assert (rows[1]["far"], rows[1]["mix"], rows[1]["n"], rows[0]["_value"]) == ("0.5", "m", None, None)
+    assert all(row["_value"] and row["who"] is None for row in rows[2:])
+    for name, reason in HOSTILE.items():
+        assert any(ascii(name[:63]) in line and reason in line for line in caplog.messages), name
+
+    late = [b'{"who":"c","later":1}', b'{"who":"d","n":1.5}']
+    write(topic, late)
+    assert cook(topic, recipe).rows == 2
+    rows = sorted((row for row in site.rows() if row["_partition"] == 0), key=lambda row: row["_offset"])[2:]
+    assert "later" not in rows[0]
+    assert [(row["who"], row["_value"]) for row in rows] == [("c", None), (None, late[1])]
+
+
+class Scripted(TopicPlanner):
+    """Does the next step of a script whenever the job is about to look at the topic."""
+
+    def __init__(self, broker: str, topic: str, steps: list[Callable[[], None]]) -> None:
+        super().__init__(broker, topic, {})
+        self._steps = iter(steps)
+
+    def extent(self) -> Extent:
+        next(self._steps)()
+        return super().extent()
+
+
+def test_a_stream_waits_for_a_value_to_read_columns_off(
+    broker: str, spark: SparkSession, new_topic: Callable[..., str], write: Write, tmp_path: Path
+) -> None:
+    topic, stop, site = new_topic(partitions=1), Event(), LOCAL["duckdb"](tmp_path)
+
+    def be_away() -> None:
+        raise KafkaUnavailable("the broker is being restarted")
+
+    steps = [
+        lambda: write(topic, [b'{"aborted":1}'], commit=False),
+        be_away,
+        lambda: write(topic, [b'{"n":1}']),
+        lambda: None,
+        stop.set,
+    ]
+    job = Job(broker, topic, "job", Recipe("infer"))
+    outcome = run_stream(
+        job, Scripted(broker, topic, steps), site.make(topic=topic), lambda: nullcontext(spark), 0, stop
+    )
+    assert (outcome.rows, outcome.offsets) == (1, {0: 4})
+    assert [row["n"] for row in site.rows()] == [1]
+
+
+def test_where_there_is_nothing_to_read_columns_off(
+    broker: str, spark: SparkSession, new_topic: Callable[..., str], write: Write, tmp_path: Path
+) -> None:
+    topic, site = new_topic(partitions=1), LOCAL["delta"](tmp_path)
+
+    def run() -> Outcome:
+        job = Job(broker, topic, "job", Recipe("infer"))
+        return run_batch(job, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
+
+    write(topic, [b'{"aborted":1}'], commit=False)
+    write(topic, [None])
+    assert run() == Outcome(0, 0, {})
+    write(topic, [b"no json", b"{}", b'{"a b":1}', b'{"n":NaN'])
+    with pytest.raises(OptionRefused, match=f"none of the 4 values of topic {topic} .* JSON object with a field"):
+        run()
+    assert not list(tmp_path.iterdir())  # a refusal makes no table
+    site.make(topic=topic).open(result_schema(None))
+    with pytest.raises(OptionRefused, match="keeps values as bytes"):
+        run()
+
+
+def test_a_stranger_cannot_make_a_table_too_wide(spark: SparkSession) -> None:
+    values = [
+        json.dumps({"common": 1, "nul\0": 1, **{f"n{n}-{each}": 1 for each in range(100)}}).encode() for n in range(200)
+    ]
+    found = sampled(spark.createDataFrame([(value,) for value in values], "value binary").coalesce(1))
+    assert len(found.columns.fields) == MAX_COLUMNS
+    assert found.columns.fields[0].name == "common"
+    assert found.values == 200
+    assert isinstance(found.columns, StructType)
+    assert len(found.left_out) == 10_000 - MAX_COLUMNS
+    assert "cannot be seen" in found.left_out[ascii("nul\0")]

@@ -1,0 +1,36 @@
+"""A Spark that somebody else has started, such as a notebook's, is used and left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from kafka_ratchet.spark_sink.job.job import run_batch
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.spark.session import ROW_SETTINGS, existing_session
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+
+
+def test_its_settings_are_those_of_the_rows_for_the_time_of_the_job_only(
+    broker: str, spark: SparkSession, new_topic: Callable[..., str], write: Callable[..., None], table: str,
+    rows: Callable[..., list[tuple[object, ...]]],
+) -> None:  # fmt: skip
+    topic = new_topic(partitions=1)
+    write(topic, [b'{"n": 1}', b'{"n": "x", "m": 2}'])
+    theirs = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.json.enablePartialResults": "true"}
+    try:
+        for key, value in theirs.items():
+            spark.conf.set(key, value)
+        planner = TopicPlanner(broker, topic, {})
+        job = Job(broker, topic, "job", Recipe("n long, m long"))
+        store = DeltaStore(table, "job", topic, planner.identity())
+        assert run_batch(job, planner, store, lambda: existing_session(spark)).rows == 2
+        assert {key: spark.conf.get(key) for key in theirs} == theirs
+    finally:
+        for key, value in ROW_SETTINGS.items():
+            spark.conf.set(key, value)
+    assert rows("n", "m", "_value") == [(1, None, None), (None, None, b'{"n": "x", "m": 2}')]  # all or nothing
+    assert spark.range(1).count() == 1  # it still runs

@@ -1,0 +1,66 @@
+"""Client options said twice, for librdkafka and for Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+
+
+def test_sasl_with_a_password_that_tries_to_end_its_quotes() -> None:
+    client = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": 'p"; x="\\',
+        "socket.timeout.ms": "1000",
+    }
+    assert java_options(client, {}) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="alice" password="p\\"; x=\\"\\\\";',
+    }
+
+
+def test_pem_files_travel_as_text(tmp_path: Path) -> None:
+    for name in ("ca", "certificate", "key"):
+        (tmp_path / name).write_text(f"-----BEGIN {name}-----\n")
+    client = {f"ssl.{name}.location": str(tmp_path / name) for name in ("ca", "certificate", "key")}
+    assert java_options({**client, "ssl.key.password": "secret"}, {}) == {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "-----BEGIN ca-----\n",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "-----BEGIN certificate-----\n",
+        "ssl.keystore.key": "-----BEGIN key-----\n",
+        "ssl.key.password": "secret",
+    }
+
+
+def test_a_missing_pem_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionRefused, match=r"ssl\.ca\.location: .*absent"):
+        java_options({"ssl.ca.location": str(tmp_path / "absent")}, {})
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"enable.ssl.certificate.verification": "false"},
+        {"sasl.oauthbearer.config": "x"},
+        {"sasl.mechanism": "GSSAPI", "sasl.username": "u"},
+        {"sasl.username": "u"},
+    ],
+)
+def test_security_that_cannot_be_translated_is_refused_not_dropped(client: dict[str, str]) -> None:
+    with pytest.raises(OptionRefused, match="--spark-kafka-option"):
+        java_options(client, {})
+
+
+def test_java_options_win() -> None:
+    extra = {"sasl.jaas.config": "mine", "security.protocol": "SASL_PLAINTEXT"}
+    assert (
+        java_options({"security.protocol": "ssl", "sasl.username": "u", "sasl.oauthbearer.config": "x"}, extra) == extra
+    )

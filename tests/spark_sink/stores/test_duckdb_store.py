@@ -1,0 +1,71 @@
+"""What is particular about a file: who else has it open, what lies beside it, what it is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import duckdb
+import pytest
+
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
+
+
+def test_only_what_earlier_holders_left_is_removed(tmp_path: Path) -> None:
+    def store(table: str = "results") -> DuckDBStore:
+        return DuckDBStore(str(tmp_path / "file"), table, "job", "events")
+
+    store().open(record_schema())
+    mine, others = store()._staging, store("other")._staging
+    left, later = tmp_path / f"{mine}1-abc", tmp_path / f"{mine}7-abc"
+    strangers = [tmp_path / name for name in ("1-abc", "1", f"{others}1-abc", f"{mine}x-abc", ".file")]
+    for folder in (left, later, *strangers):
+        folder.mkdir()
+        (folder / "part").write_text("x")
+    store().open(record_schema())
+    assert not left.exists()
+    assert all((folder / "part").exists() for folder in (later, *strangers))
+
+
+def test_a_process_that_has_the_file_open_is_waited_for_and_named_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    store = DuckDBStore(str(path), "results", "job", "events")
+    store.open(record_schema())
+    holding = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with monkeypatch.context() as patch:
+            patch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.LOCK_PATIENCE_S", 0.0)
+            with pytest.raises(StoreError, match=f"lock.*{other.pid}"):
+                store.offsets()
+        # Gone while this one waits. The store's name for the module is replaced: other threads sleep by time.sleep too.
+        waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.communicate())
+        monkeypatch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.time", waiting)
+        assert store.offsets() == {}
+
+
+def test_what_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "garbage").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match=r"garbage: .*not a valid DuckDB database"):
+        DuckDBStore(str(tmp_path / "garbage"), "results", "job", "events").offsets()
+    with pytest.raises(StoreError, match="is a folder"):
+        DuckDBStore(str(tmp_path), "results", "job", "events").open(record_schema())
+    with duckdb.connect(str(tmp_path / "other")) as database:
+        database.execute("CREATE TABLE results (x INTEGER)")
+    assert DuckDBStore(str(tmp_path / "other"), "results", "job", "events").offsets() == {}
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/file", ":memory:", "a\0b"])
+def test_paths_that_are_no_files_are_refused(path: str) -> None:
+    with pytest.raises(OptionRefused):
+        DuckDBStore(path, "results", "job", "events")

@@ -1,0 +1,274 @@
+# ruff: noqa: S608
+"""What Delta's own writer and Iceberg's runtime for Spark do to a result table behind the job's back."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from bench.java_peers import DELTA_SPARK, LOCK_FILE
+from kafka_ratchet.app.local.jars import JarSet, read_lock, resolve
+from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.stores.decision import decide
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+pytestmark = [
+    pytest.mark.long,  # two Sparks, and every statement of Delta's takes seconds
+    pytest.mark.timeout(1800),
+]
+
+ICEBERG = JarSet("iceberg-spark", ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",))
+ICEBERG_LOCK = {
+    "iceberg-spark-runtime-4.0_2.13-1.11.0.jar": "63c3b812549dc232c1920865ff42436df8604a9bbacd693930985c06bd97e6dc"
+}
+SQLITE = JarSet("sqlite-jdbc", ("org.xerial:sqlite-jdbc:3.46.1.3",), ("org.slf4j:*",))
+"""With it, Iceberg's own catalog over JDBC opens the catalog that the job keeps in a file of SQLite."""
+SQLITE_LOCK = {"sqlite-jdbc-3.46.1.3.jar": "4a4832720a65eaf7f4d6fd7ede52087b994dc5633c076f9e994dc0c8b4b0b4fa"}
+
+COLUMNS = "_partition int, _offset long, who string"
+
+Execute = Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture(scope="module")
+def execute(warehouse: Path) -> Iterator[Execute]:
+    """execute(statement) by the other Spark; its rows."""
+    jars = [
+        *resolve(DELTA_SPARK, lock=read_lock(DELTA_SPARK.name, LOCK_FILE)),
+        *resolve(ICEBERG, lock=ICEBERG_LOCK),
+        *resolve(SQLITE, lock=SQLITE_LOCK),
+    ]
+    words = [sys.executable, str(Path(__file__).with_name("other_writer.py")), ",".join(map(str, jars)), str(warehouse)]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with subprocess.Popen(
+        words, env=environment, cwd=warehouse, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told, answers = process.stdin, process.stdout
+
+        def run(statement: str) -> list[dict[str, Any]]:
+            print(json.dumps(statement), file=told, flush=True)
+            answer = json.loads(answers.readline())
+            assert "error" not in answer, f"{statement}: {answer['error']}"
+            found: list[dict[str, Any]] = answer["rows"]
+            return found
+
+        yield run
+        told.close()
+        process.wait(60)
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> Callable[..., DataFrame]:
+    return lambda *offsets: spark.createDataFrame([(0, n, str(n)) for n in offsets], COLUMNS)
+
+
+def ddl() -> StructType:
+    struct = StructType.fromDDL(COLUMNS)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+def read_on(store: ResultStore, frame: Callable[..., DataFrame], *ends: int) -> None:
+    """As the job does: from where the store says, a commit to each end."""
+    at = store.open(ddl()).get(0, 0)
+    for end in ends:
+        store.commit(frame(*range(at, end)), {0: at}, {0: end})
+        at = end
+
+
+def resumed(store: ResultStore, reached: dict[int, int]) -> None:
+    """Somebody decides for what the table has."""
+    held = store.held()
+    assert held.of_rows == reached
+    store.put(reached, decide("table", "why"))
+
+
+def test_delta_by_its_own_writer(
+    execute: Execute, frame: Callable[..., DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "results")
+    table = f"delta.`{path}`"
+
+    def make() -> DeltaStore:
+        return DeltaStore(path, "job", "events", 7 << 64)
+
+    def offsets() -> list[int]:
+        return sorted(row["_offset"] for row in execute(f"SELECT _offset FROM {table}"))
+
+    def refused(match: str) -> None:
+        for use in (make().offsets, lambda: make().open(ddl())):
+            with pytest.raises(RowsLost, match=match):
+                use()
+
+    holder = make()
+    read_on(holder, frame, 2, 4)  # versions 2 and 3
+    execute(f"RESTORE TABLE {table} TO VERSION AS OF 2")
+    refused(r"restored to version 2 \(version 4 of its log, RESTORE\)")
+    with pytest.raises(RowsLost):
+        holder.commit(frame(4), {0: 4}, {0: 5})
+    resumed(make(), {0: 2})
+    holder = make()
+    read_on(holder, frame, 4, 6)
+    assert offsets() == [0, 1, 2, 3, 4, 5]
+
+    # By a moment, which the log has in its writer's time zone only. A version is of the moment of its file.
+    before_last = Path(path, "_delta_log", f"{DeltaTable(path).version() - 1:020d}.json").stat().st_mtime_ns
+    moment = datetime.datetime.fromtimestamp(before_last // 10**6 / 1000, datetime.UTC)
+    moment += datetime.timedelta(milliseconds=1)
+    execute(f"RESTORE TABLE {table} TO TIMESTAMP AS OF '{moment.isoformat()}'")
+    refused(r"restored to version \d+")
+    resumed(make(), {0: 4})
+    holder = make()
+    read_on(holder, frame, 6)
+
+    # What leaves the rows that the offsets stand for, or takes some on purpose.
+    execute(f"INSERT INTO {table} VALUES (9, 9, 'by hand')")
+    execute(f"OPTIMIZE {table}")
+    execute(f"UPDATE {table} SET who = 'changed' WHERE _partition = 9")
+    execute(f"DELETE FROM {table} WHERE _partition = 9")
+    assert make().offsets() == {0: 6}
+    holder.commit(frame(6), {0: 6}, {0: 7})
+    assert offsets() == list(range(7))
+
+    # A clean-up takes the file that a task has written and nobody has named yet.
+    def vacuum(here: str) -> None:
+        if here == "before-commit":
+            monkeypatch.undo()
+            execute(f"VACUUM {table} RETAIN 0 HOURS")
+
+    monkeypatch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", vacuum)
+    with pytest.raises(StoreError, match=r"part-job\.\d+-.* is gone, .*Nothing was committed"):
+        holder.commit(frame(7), {0: 7}, {0: 8})
+    assert (make().offsets(), offsets()) == ({0: 7}, list(range(7)))
+
+    execute(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')")
+    with pytest.raises(OptionRefused):
+        holder.commit(frame(7), {0: 7}, {0: 8})
+    with pytest.raises(OptionRefused, match="erases the job's offsets") as told:
+        make().offsets()
+    statement = re.search(r"ALTER TABLE .*\)$", str(told.value))
+    assert statement
+    execute(statement[0])  # the way on is the sentence's own
+    # Whether a checkpoint has erased the transactions meanwhile is Delta's affair: then the log's entries tell.
+    if make().generation() == 0:
+        resumed(make(), {0: 7})
+        holder = make()
+        holder.open(ddl())
+    assert holder.commit(frame(7), {0: 7}, {0: 8}) == 1
+
+    clone = str(tmp_path / "clone")
+    execute(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE {table}")
+    with pytest.raises(RowsLost, match="or it is a clone"):
+        DeltaStore(clone, "job", "events").offsets()
+
+    execute(f"INSERT OVERWRITE {table} VALUES (9, 9, 'by hand')")
+    refused(r"all rows of the table were replaced or removed \(version \d+ of its log, WRITE\)")
+    execute(f"RESTORE TABLE {table} TO VERSION AS OF {DeltaTable(path).version() - 1}")  # undone
+    assert make().offsets() == {0: 8}
+    execute(f"DELETE FROM {table}")
+    refused("DELETE")
+    resumed(make(), {})
+    read_on(make(), frame, 3)
+    execute(f"CREATE OR REPLACE TABLE {table} USING delta AS SELECT 0 AS _partition, 0L AS _offset, '0' AS who")
+    refused("CREATE OR REPLACE TABLE AS SELECT")
+    resumed(make(), {})
+    holder = make()
+    read_on(holder, frame, 2)
+
+    execute(f"ALTER TABLE {table} ADD COLUMNS (more string)")
+    for use in (lambda: make().open(ddl()), lambda: holder.commit(frame(2), {0: 2}, {0: 3})):
+        with pytest.raises(SchemaDiffers, match="column more"):
+            use()
+
+
+def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataFrame], warehouse: Path) -> None:
+    table = "ratchet.ratchet.results"
+    expire = (
+        f"CALL ratchet.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '2100-01-01', "
+        "retain_last => 1)"
+    )
+
+    def make() -> IcebergStore:
+        return IcebergStore(str(warehouse), "results", "job", "events", 7 << 64)
+
+    def offsets() -> list[int]:
+        return sorted(row["_offset"] for row in execute(f"SELECT _offset FROM {table}"))
+
+    history = f"{table}.snapshots ORDER BY committed_at"
+
+    def snapshots() -> list[int]:
+        return [row["snapshot_id"] for row in execute(f"SELECT snapshot_id FROM {history}")]
+
+    def refused(match: str) -> None:
+        for use in (make().offsets, lambda: make().open(ddl())):
+            with pytest.raises(RowsLost, match=match):
+                use()
+
+    holder = make()
+    read_on(holder, frame, 2, 4)
+    _, first, second = snapshots()
+    execute(f"CALL ratchet.system.rollback_to_snapshot('{table}', {first})")
+    refused("rolled back to an older snapshot")
+    with pytest.raises(RowsLost):
+        holder.commit(frame(4), {0: 4}, {0: 5})
+    execute(f"CALL ratchet.system.set_current_snapshot('{table}', {second})")  # undone
+    assert make().offsets() == {0: 4}
+    execute(f"CALL ratchet.system.set_current_snapshot('{table}', {first})")
+    execute(f"INSERT INTO {table} VALUES (9, 9, 'by hand')")  # and somebody goes on from there
+    refused("rolled back to an older snapshot")
+    resumed(make(), {0: 2})
+    holder = make()
+    read_on(holder, frame, 4, 6)
+    assert offsets() == [0, 1, 2, 3, 4, 5, 9]
+
+    # Its statements that write a table's rows anew (rewrite_data_files, UPDATE) refuse a column called _partition.
+    execute(f"CALL ratchet.system.rewrite_manifests('{table}')")
+    assert make().offsets() == {0: 6}
+    execute(expire)
+    assert len(snapshots()) == 1
+    assert make().offsets() == {0: 6}  # as many rows as the job has left
+    holder.commit(frame(6), {0: 6}, {0: 7})
+    execute(f"INSERT INTO {table} VALUES (9, 9, 'by hand')")
+    execute(expire)
+    refused("have expired")
+    assert make().held().of_rows is None
+    make().put({0: 7}, decide("stored", "nobody rolled it back"))
+    holder = make()
+    read_on(holder, frame, 8)
+
+    execute(f"TRUNCATE TABLE {table}")
+    refused("all rows of the table were removed")
+    resumed(make(), {})
+    read_on(make(), frame, 2)
+    execute(f"CREATE OR REPLACE TABLE {table} USING iceberg AS SELECT 0 AS _partition, 0L AS _offset, '0' AS who")
+    refused("the table was replaced")
+    resumed(make(), {})
+    holder = make()
+    read_on(holder, frame, 1)
+    assert offsets() == [0, 0]  # what somebody else has put there stays
+
+    execute(f"ALTER TABLE {table} ADD COLUMNS (more string)")
+    for use in (lambda: make().open(ddl()), lambda: holder.commit(frame(2), {0: 1}, {0: 3})):
+        with pytest.raises(SchemaDiffers, match="column more"):
+            use()

@@ -1,0 +1,166 @@
+"""What only a database server can do to a job: sessions that hang, rights that are missing, a restart."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from faults.postgres import PostgresServer
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
+from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
+from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
+from tests.spark_sink.sites import PostgresSite, PostgresTasksSite
+
+pytestmark = pytest.mark.postgres
+
+SCHEMA = "_partition int, _offset long, who string, amount long"
+
+
+@pytest.fixture
+def place(postgres: PostgresServer, request: pytest.FixtureRequest) -> PostgresSite:
+    return PostgresSite(postgres, f"schema of {request.node.name[:40]}")
+
+
+@pytest.fixture
+def schema(spark: SparkSession) -> StructType:
+    struct = StructType.fromDDL(SCHEMA)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> Callable[..., DataFrame]:
+    return lambda *rows: spark.createDataFrame(list(rows), SCHEMA)
+
+
+def test_a_frozen_holder_is_ended_by_its_successor(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = place.make()
+    older.open(schema)
+    application = older._book.application(1)  # type: ignore[attr-defined]
+    # As a task that was stopped amid its COPY: it holds the generation and rows of its own, and says nothing.
+    with psycopg.connect(
+        place.server.url, password=place.server.password, application_name=application
+    ) as frozen, psycopg.connect(place.server.url, password=place.server.password) as other:  # fmt: skip
+        jobs = sql.Identifier(place.schema, "ratchet_sink_jobs")
+        frozen.execute(sql.SQL("SELECT 1 FROM {} FOR UPDATE").format(jobs))
+        other.execute("SELECT 1")
+        newer = place.make()
+        assert newer.open(schema) == {}
+        assert newer.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1}) == 1
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            frozen.execute("SELECT 1")
+        other.execute("SELECT 1")  # sessions of others go on
+    with pytest.raises(Fenced):
+        older.commit(frame((0, 0, "older", 1)), {0: 0}, {0: 1})
+
+
+def test_a_take_over_is_not_kept_out_by_a_stranger_for_ever(
+    place: PostgresSite, schema: StructType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ratchet.spark_sink.stores.postgres.job_state.LOCK_TIMEOUT_MS", 200)
+    place.make().open(schema)
+    with psycopg.connect(place.server.url, password=place.server.password) as stranger:
+        jobs = sql.Identifier(place.schema, "ratchet_sink_jobs")
+        stranger.execute(sql.SQL("SELECT 1 FROM {} FOR UPDATE").format(jobs))
+        with pytest.raises(StoreError, match="lock timeout"):
+            place.make().open(schema)
+
+
+def test_a_task_that_runs_twice_adds_its_rows_once(
+    postgres: PostgresServer, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    place = PostgresTasksSite(postgres, "schema of retries")
+    store: Any = place.make()
+    store.open(schema)
+    copy = store._copy(store._result, store._columns)
+    for _ in range(2):
+        rows = textual(frame((4, 0, "a", 1), (4, 1, "b", 1)))
+        connection, statements = store._book.connection(1), store._book.task_statements(copy)
+        assert commit_partitions(rows, connection, statements, 1, 0, {4: 0}, {4: 2}) == {4: 2}
+    assert sorted(row["who"] for row in place.rows()) == ["a", "b"]
+    assert store.offsets() == {4: 2}
+    with pytest.raises(Exception, match="more than one Kafka partition"):
+        store.commit(frame((4, 2, "c", 1), (5, 0, "d", 1)), {4: 2, 5: 0}, {4: 3, 5: 1})
+    assert store.offsets() == {4: 2}
+
+
+def test_nothing_staged_is_left_by_a_successor(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = place.make()
+    store.open(schema)
+
+    def fail(point: str) -> None:
+        if point == "before-commit":
+            raise RuntimeError("the driver is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", fail)
+        with pytest.raises(RuntimeError, match="the driver is gone"):
+            store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    assert _staging_tables(place) == 1
+    successor = place.make()
+    successor.open(schema)
+    assert _staging_tables(place) == 0
+    successor.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    assert _staging_tables(place) == 0
+
+
+def _staging_tables(place: PostgresSite) -> int:
+    with place.connect() as database:
+        found = database.execute(
+            "SELECT 1 FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, 'ratchet_stage_')", [place.schema]
+        )
+        return len(found.fetchall())
+
+
+def test_a_crash_and_a_restart_of_the_server_keep_what_was_committed(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    store = place.make()
+    store.open(schema)
+    store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    place.server.stop(signal.SIGQUIT)
+    try:
+        with pytest.raises(StoreError, match="connection"):
+            store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2})
+    finally:
+        place.server.start()
+    assert store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1  # no connection is kept that could be broken
+    assert sorted(row["who"] for row in place.rows()) == ["a", "b"]
+
+
+def test_missing_rights_are_named_and_no_password_is(place: PostgresSite, schema: StructType) -> None:
+    with pytest.raises(StoreError, match="authentication failed") as refused:
+        PostgresStore(place.server.url, "results", "job", "events", password="wrong-s3cret").open(schema)  # noqa: S106
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(StoreError, match='schema "no such" does not exist'):
+        PostgresStore(place.server.url, "no such.t", "job", "events", password=place.server.password).open(schema)
+
+
+@pytest.mark.parametrize(
+    ("url", "table"),
+    [
+        ("postgresql://someone:s3cret@[::1", "results"),
+        ("nonsense s3cret", "results"),
+        ("", "results"),
+        ("dbname=x", "a.b.c"),
+        ("dbname=x", ""),
+        ("dbname=x", "per%cent"),
+        ("dbname=x", "x" * 64),
+        ("dbname=x", "x" * 56),  # with _rejects behind it, it would be cut off
+    ],
+)
+def test_addresses_and_names_that_cannot_be_used(url: str, table: str) -> None:
+    with pytest.raises(OptionRefused) as refused:
+        PostgresStore(url, table, "job", "events")
+    assert "s3cret" not in str(refused.value)

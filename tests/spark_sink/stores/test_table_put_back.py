@@ -1,0 +1,338 @@
+"""Rows that go back while offsets do not, whoever did it: refused by name, decided by a person, read again once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction, Transaction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.rows.write_mode import Shape, reduced, table_schema
+from kafka_ratchet.spark_sink.stores.decision import decide
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.damage import add_column, moment, put_back
+from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, Site
+
+SIMPLE = "_partition int, _offset long, who string, amount long"
+RECORD = "_partition int, _offset long, _value binary"
+
+Frame = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> Frame:
+    """frame(*offsets) has a row for each, of partition 0 and of one `who`."""
+    return lambda *offsets: spark.createDataFrame([(0, n, "a", n) for n in offsets], SIMPLE)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    return LOCAL[request.param](tmp_path)
+
+
+def ddl(text: str = SIMPLE) -> StructType:
+    struct = StructType.fromDDL(text)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+def offsets(site: Site) -> list[int]:
+    return sorted(row["_offset"] for row in site.rows())
+
+
+def refused(*uses: Callable[[], object], match: str = "ratchet sink resume") -> None:
+    for use in uses:
+        with pytest.raises(RowsLost, match=match):
+            use()
+
+
+def read_on(store: ResultStore, frame: Frame, end: int) -> None:
+    """As the job does: from where the store says, to the end."""
+    at = store.open(ddl()).get(0, 0)
+    store.commit(frame(*range(at, end)), {0: at}, {0: end})
+
+
+def test_a_table_that_was_put_back_is_refused_and_then_read_again_once(site: Site, frame: Frame) -> None:
+    holder = site.make()
+    holder.open(ddl())
+    holder.commit(frame(0, 1), {0: 0}, {0: 2})
+    then = moment(site)
+    holder.commit(frame(2), {0: 2}, {0: 3})
+    put_back(site, then)
+    left = offsets(site)
+    refused(
+        site.make().offsets,
+        lambda: site.make().open(ddl()),
+        lambda: holder.commit(frame(3), {0: 3}, {0: 4}),  # a stream that has not been stopped for it
+    )
+    assert offsets(site) == left
+    held = site.make().held()
+    goes_on_at = len(left)  # all of it gone: the beginning
+    assert (held.stored, held.of_rows) == ({0: 3}, {0: goes_on_at} if left else {})
+    assert held.of_rows is not None
+    assert site.make().put(held.of_rows, decide("table", "a disk was swapped")) == 2
+    with pytest.raises(Fenced):
+        holder.commit(frame(3), {0: 3}, {0: 4})
+    read_on(site.make(), frame, 5)
+    assert offsets(site) == [0, 1, 2, 3, 4]
+    assert site.make().offsets() == {0: 5}
+
+
+def test_going_on_without_the_rows_is_a_decision_as_well(site: Site, frame: Frame) -> None:
+    holder = site.make()
+    holder.open(ddl())
+    then = moment(site)
+    holder.commit(frame(0, 1), {0: 0}, {0: 2})
+    put_back(site, then)
+    refused(site.make().offsets)
+    with pytest.raises(StoreError, match="has committed since this was decided"):
+        site.make().put({0: 2}, decide("stored", "looked at too early", {0: 1}))
+    site.make().put({0: 2}, decide("stored", "they were rubbish", {0: 2}))
+    assert site.make().offsets() == {0: 2}
+    read_on(site.make(), frame, 3)
+    assert offsets(site) == [2]
+
+
+def test_totals_of_a_table_that_was_put_back_are_exact_again(lake: Site, frame: Frame) -> None:
+    shape = Shape("totals", ("who",), ("amount",))
+    schema = table_schema(shape, ddl())
+    holder = lake.make(shape=shape)
+    holder.open(schema)
+    holder.commit(reduced(frame(0, 1), shape), {0: 0}, {0: 2})
+    then = moment(lake)
+    holder.commit(reduced(frame(2, 3), shape), {0: 2}, {0: 4})
+    put_back(lake, then)
+    held = lake.make(shape=shape).held()
+    assert (held.stored, held.of_rows) == ({0: 4}, {0: 2})
+    assert held.of_rows is not None
+    lake.make(shape=shape).put(held.of_rows, decide("table", "why"))
+    again = lake.make(shape=shape)
+    assert again.open(schema) == {0: 2}
+    again.commit(reduced(frame(2, 3, 4), shape), {0: 2}, {0: 5})
+    assert [(row["_records"], int(row["amount"])) for row in lake.rows()] == [(5, 10)]
+
+
+def test_what_undoes_it_needs_no_decision(lake: Site, frame: Frame) -> None:
+    holder = lake.make()
+    holder.open(ddl())
+    before = moment(lake)
+    holder.commit(frame(0), {0: 0}, {0: 1})
+    after = moment(lake)
+    put_back(lake, before)
+    other = lake.make("other", "more")  # commits of other jobs neither hide it nor are refused for it
+    other.open(ddl())
+    other.commit(frame(7), {0: 7}, {0: 8})
+    refused(lake.make().offsets)
+    assert lake.make("other", "more").offsets() == {0: 8}
+    if isinstance(lake, DeltaSite):
+        put_back(lake, after)
+    else:
+        assert isinstance(lake, IcebergSite)
+        table = lake.make().existing()  # type: ignore[attr-defined]
+        table.manage_snapshots().set_current_snapshot(snapshot_id=after).commit()
+    assert lake.make().offsets() == {0: 1}
+    assert holder.commit(frame(1), {0: 1}, {0: 2}) == 1
+    refused(lake.make("other", "more").offsets)
+
+
+def test_rejects_that_were_put_back_are_noticed_too(lake: Site, frame: Frame, spark: SparkSession) -> None:
+    def make() -> ResultStore:
+        return lake.make(rejects=ddl(RECORD))
+
+    def rejects(*found: int) -> DataFrame:
+        return spark.createDataFrame([(0, n, b"x") for n in found], RECORD)
+
+    holder = make()
+    holder.open(ddl())
+    then = 1 if isinstance(lake, DeltaSite) else 0
+    if not then:
+        table = lake.make(rejects=ddl(RECORD))._rejects.existing()  # type: ignore[attr-defined]
+        then = table.current_snapshot().snapshot_id
+    holder.commit(frame(0), {0: 0}, {0: 2}, rejects(1))
+    put_back(lake, then, rejects=True)
+    refused(make().offsets, lambda: make().open(ddl()))
+    held = make().held()
+    assert held.of_rows is None  # rejects come back with the rows of their range, which are there
+    make().put({0: 0}, decide("earliest", "rows twice rather than rejects lost"))
+    again = make()
+    assert again.open(ddl()) == {0: 0}
+    again.commit(frame(0), {0: 0}, {0: 2}, rejects(1))
+    assert [row["_offset"] for row in lake.rows(rejects=True)] == [1]
+    assert offsets(lake) == [0, 0]
+
+
+def test_a_column_that_another_writer_adds_is_named(lake: Site, frame: Frame) -> None:
+    holder = lake.make()
+    holder.open(ddl())
+    holder.commit(frame(0), {0: 0}, {0: 1})
+    add_column(lake)
+    for use in (lambda: lake.make().open(ddl()), lambda: holder.commit(frame(1), {0: 1}, {0: 2})):
+        with pytest.raises(SchemaDiffers, match=r"column more is .*string.* in the table and absent in this job"):
+            use()
+    assert (lake.make().offsets(), offsets(lake)) == ({0: 1}, [0])
+
+
+def test_files_that_are_gone_are_not_committed(lake: Site, frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = lake.make()
+    holder.open(ddl())
+    holder.commit(frame(0), {0: 0}, {0: 1})
+    folder = lake.folder
+
+    def clean(at: str, here: str) -> None:
+        if here == at:
+            newest = max(folder.rglob("part-job*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+            newest.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", lambda here: clean("before-commit", here))
+        with pytest.raises(StoreError, match=r"part-job.* is gone, .*Nothing was committed"):
+            holder.commit(frame(1), {0: 1}, {0: 2})
+    assert (lake.make().offsets(), offsets(lake)) == ({0: 1}, [0])
+    with monkeypatch.context() as patch:  # a clean-up that had looked before, and removes after the commit
+        patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", lambda here: clean("after-commit", here))
+        with pytest.raises(StoreError, match=r"part-job.* is gone, .* names it, .*--from table"):
+            holder.commit(frame(1), {0: 1}, {0: 2})
+
+
+# -- Delta's log
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> DeltaSite:
+    site = LOCAL["delta"](tmp_path)
+    assert isinstance(site, DeltaSite)
+    return site
+
+
+def test_a_table_that_forgets_transactions_is_refused(delta: DeltaSite, frame: Frame) -> None:
+    holder = delta.make()
+    holder.open(ddl())
+    holder.commit(frame(0), {0: 0}, {0: 1})
+    name = "delta.setTransactionRetentionDuration"
+    DeltaTable(delta.path).alter.set_table_properties({name: "interval 7 days"}, raise_if_not_exists=False)
+    uses: list[Callable[[], object]] = [
+        delta.make().offsets,
+        lambda: delta.make().open(ddl()),
+        lambda: holder.commit(frame(1), {0: 1}, {0: 2}),  # set while a stream runs
+    ]
+    for use in uses:
+        with pytest.raises(OptionRefused, match=rf"ALTER TABLE .* UNSET TBLPROPERTIES \('{name}'\)"):
+            use()
+    assert offsets(delta) == [0]
+
+
+@pytest.mark.parametrize("what", ["DELETE", "WRITE", "CREATE OR REPLACE TABLE"])
+def test_a_table_that_was_emptied_or_replaced_is_refused(delta: DeltaSite, frame: Frame, what: str) -> None:
+    read_on(delta.make(), frame, 2)
+    table = DeltaTable(delta.path)
+    if what == "DELETE":
+        table.delete("_offset = 0")
+        assert delta.make().offsets() == {0: 2}  # rows that somebody deletes are his to delete
+        table.delete()
+    elif what == "WRITE":
+        write_deltalake(delta.path, table.to_pyarrow_table().slice(0, 1), mode="overwrite")
+    else:
+        DeltaTable.create(delta.path, table.schema(), mode="overwrite")
+    refused(
+        delta.make().offsets, match=rf"all rows of the table were replaced or removed \(version \d of its log, {what}"
+    )
+    assert delta.make().held().of_rows == {}
+
+
+def test_a_folder_that_was_removed_under_the_holder_gets_no_entry(delta: DeltaSite, frame: Frame) -> None:
+    holder = delta.make()
+    holder.open(ddl())
+    holder.commit(frame(0), {0: 0}, {0: 1})
+    shutil.rmtree(delta.path)
+    refused(lambda: holder.commit(frame(1), {0: 1}, {0: 2}), match="removed or made anew")
+    assert not Path(delta.path).exists()
+    made_anew = delta.make()
+    made_anew.open(ddl())
+    for n in range(4):  # its log is longer than the old one was
+        made_anew.commit(frame(n), {0: n}, {0: n + 1})
+    refused(lambda: holder.commit(frame(1), {0: 1}, {0: 2}), match="removed or made anew")
+    assert offsets(delta) == [0, 1, 2, 3]
+
+
+def test_a_log_that_was_cleaned_up_is_believed_while_the_rows_are_as_many(delta: DeltaSite, frame: Frame) -> None:
+    read_on(delta.make(), frame, 2)
+    table = DeltaTable(delta.path)
+    then = table.version()
+
+    def clean() -> None:
+        table.update_incremental()
+        table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+        table.create_checkpoint()
+        table.cleanup_metadata()
+
+    table.optimize.compact()
+    clean()
+    assert delta.make().offsets() == {0: 2}
+    holder = delta.make()
+    read_on(holder, frame, 4)
+    then = DeltaTable(delta.path).version() - 1  # before that commit
+    table.update_incremental()
+    table.restore(then)
+    clean()
+    refused(delta.make().offsets, match=r"cleaned up to version \d+ .*--from earliest")
+    assert delta.make().held().of_rows is None
+
+
+def test_rows_without_the_offsets_of_their_job_are_not_doubled(delta: DeltaSite, frame: Frame, tmp_path: Path) -> None:
+    read_on(delta.make(), frame, 2)
+    names = [Path(uri).name for uri in DeltaTable(delta.path).file_uris()]
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in names:  # what a clone's log has: files, and no transactions
+        shutil.copy(Path(delta.path) / name, copy / name)
+    clone = DeltaTable.create(str(copy), DeltaTable(delta.path).schema())
+    _add_files(clone, copy, names)
+    store = DeltaStore(str(copy), "job", "events")
+    refused(store.offsets, lambda: store.open(ddl()), match="rows that job job wrote, and its log has no offsets")
+    assert DeltaStore(str(copy), "other", "events").offsets() == {}
+
+
+def test_a_table_of_an_earlier_version_is_taken_on_in_place(delta: DeltaSite, frame: Frame) -> None:
+    """Such a table has no version of its own entries in the log, and 63 bits of the topic's id."""
+    table = DeltaTable.create(delta.path, delta_schema(frame))
+    about = '{"job": "job", "topic": "events", "generation": 1, "offsets": {"0": 2}}'
+    identity = 0x4123456789ABCDEF_8000000000000001
+    actions = {"generation": 1, "events/partitions": 1, "events/0": 2, "events/identity": identity >> 64}
+    rows = frame(0, 1).toArrow()
+    write_deltalake(
+        delta.path,
+        rows,
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": about},
+            app_transactions=[Transaction(f"ratchet-sink/job/{key}", value) for key, value in actions.items()],
+        ),
+    )
+    assert delta.make(identity=identity).offsets() == {0: 2}
+    table.update_incremental()
+    table.restore(0)
+    refused(delta.make(identity=identity).offsets)
+    table.restore(1)
+    holder = delta.make(identity=identity)
+    assert holder.open(ddl()) == {0: 2}
+    holder.commit(frame(2), {0: 2}, {0: 3})
+    put_back(delta, 1)
+    refused(delta.make(identity=identity).offsets)
+    assert delta.make(identity=identity).held().of_rows == {0: 2}
+
+
+def delta_schema(frame: Frame) -> Schema:
+    return Schema.from_json(frame().schema.json())
+
+
+def _add_files(table: DeltaTable, folder: Path, names: list[str]) -> None:
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    added = [AddAction(name, size, {}, 1, True, '{"numRecords": 2}') for name, size in sizes.items()]
+    table.create_write_transaction(list(added), "append", table.schema())

@@ -1,0 +1,172 @@
+"""Who may import whom: the packages' order, no circles, and no private name from another package."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("agents", "app", "producers", "spark_sink", "tables", "transport")
+
+ORDER = [
+    "errors",
+    "producers",
+    # Kafka's bytes and requests, what is committed, and the lane that brings them together.
+    "transport.batch",
+    "transport.client",
+    "transport.transactions",
+    "transport",
+    "tables.map",
+    "tables",
+    "agents",
+    # The job ships to a Spark cluster without the rest.
+    "spark_sink.errors",
+    "spark_sink.secrets",
+    "spark_sink.spark",
+    "spark_sink.files",
+    "spark_sink.rows",
+    "spark_sink.stores",
+    "spark_sink.job",
+    "spark_sink",
+    "app.names",
+    "app.mistakes",
+    "app.settings",
+    "app.log_setup",
+    "app.local",
+    "app.status",
+    "app.worker",
+    "app.web",
+    "app.verify",
+    "app.demo",
+    "app",
+    "app.cli",
+]
+"""Each imports only itself and what stands above it in this list."""
+
+REASONS_MODULE = {"tables.reasons": "tables.map"}
+"""Modules that are taken for a part of another package than the one whose folder they lie in."""
+
+ALONE = {"producers": {"errors"}, "spark_sink": set[str](), "transport": {"errors"}}
+"""Packages that need nothing of the others but these."""
+
+
+def modules() -> dict[str, Path]:
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))] + [ROOT / "errors.py"]
+    return {name_of(path): path for path in files}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> Iterator[tuple[str, str, int]]:
+    """(module, name in it, line) of each import of ours, those in functions as well."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno}: a relative import"
+            module = (node.module or "").removeprefix("kafka_ratchet").removeprefix(".")
+            if (node.module or "").startswith("kafka_ratchet"):
+                yield from ((module, alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("kafka_ratchet."):
+                    yield alias.name.removeprefix("kafka_ratchet."), "", node.lineno
+
+
+def target(module: str, name: str) -> str:
+    """The module that an imported name is defined in, through the packages that pass it on."""
+    for _ in range(4):
+        inner = f"{module}.{name}" if module else name
+        if inner in MODULES:
+            return inner
+        if MODULES.get(module, Path()).name != "__init__.py":
+            return module
+        passed_on = [found for found, imported, _ in imports(module) if imported == name]
+        if not passed_on:
+            return module
+        module = passed_on[0]
+    return module
+
+
+def layer(module: str) -> str:
+    """The longest entry of ORDER that the module is in."""
+    module = REASONS_MODULE.get(module, module)
+    return max((each for each in ORDER if module == each or module.startswith(f"{each}.")), key=len)
+
+
+ARROWS = sorted(
+    (name, target(module, imported), line)
+    for name in MODULES
+    for module, imported, line in imports(name)
+    if module.split(".")[0] in {*PACKAGES, "errors"} or not module
+)
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert len(MODULES) > 200
+    assert {layer(name) for name in MODULES} == set(ORDER)
+
+
+def test_nothing_imports_what_stands_above_it() -> None:
+    wrong = [
+        f"{MODULES[name]}:{line}: {name} ({layer(name)}) imports {other} ({layer(other)})"
+        for name, other, line in ARROWS
+        if ORDER.index(layer(name)) < ORDER.index(layer(other))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", ALONE)
+def test_packages_that_stand_alone(package: str) -> None:
+    needed = {other.split(".")[0] for name, other, _ in ARROWS if name.split(".")[0] == package} - {package}
+    assert needed == ALONE[package]
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    # A package's __init__ passes on what its files define; its own imports are those of whoever asks it.
+    graph: dict[str, set[str]] = {}
+    for name, other, _ in ARROWS:
+        if MODULES[name].name != "__init__.py" and name != other:
+            graph.setdefault(name, set()).add(other)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_private_name_is_used_from_outside_its_package() -> None:
+    wrong = [
+        f"{MODULES[name]}:{line}: {module}.{imported}"
+        for name in MODULES
+        for module, imported, line in imports(name)
+        if any(part.startswith("_") and not part.startswith("__") for part in [*module.split("."), imported])
+        and not name.startswith(module.split("._")[0])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_short_names_are_not_imported() -> None:
+    """Nothing may be imported under two names: `from tables import` would load a second copy in a clone."""
+    short = [
+        f"{path}:{node.lineno}"
+        for folder in (*PACKAGES, "bench", "faults", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+        if name.split(".")[0] in {*PACKAGES, "errors"}
+    ]
+    assert not short

@@ -1,0 +1,193 @@
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka import errors as kafka
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as Topic
+
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost
+from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, TRANSACTION, Cluster, Fetched, explained, raise_for
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from tests.transport.kafka_side import delete_before, read_topic
+
+NewTopic = Callable[..., str]
+
+
+def publish(broker: str, topic: str, count: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
+    for i in range(count):
+        producer.produce(topic, b"%d" % i, partition=partition)
+    assert producer.flush(30) == 0
+
+
+async def fetch(cluster: Cluster, topic: str, *arguments: Any, **options: Any) -> Fetched:
+    """By the id that the topic has now."""
+    topic_id = (await cluster.found([topic]))[topic].id
+    return await cluster.fetch(topic, *arguments, topic_id=topic_id, **options)
+
+
+async def test_partitions_are_counted_anew(cluster: Cluster, new_topic: NewTopic) -> None:
+    three, one = new_topic(3), new_topic(1)
+    assert await cluster.partition_counts([three, one, "no-such-topic"]) == {three: 3, one: 1, "no-such-topic": 0}
+    assert await cluster.partition_counts([one]) == {one: 1}
+
+
+async def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
+    with pytest.raises(kafka.LeaderNotAvailableError, match="no-such-topic, partition 0"):
+        await cluster.leader("no-such-topic", 0)
+
+
+async def test_a_partition_that_is_not_there(cluster: Cluster, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    with pytest.raises(kafka.LeaderNotAvailableError, match="partition 2"):
+        await cluster.leader(topic, 2)
+
+
+async def test_a_topic_that_appears_while_it_is_waited_for(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
+    topic = new_topic(1) + "-later"
+    waiting = asyncio.create_task(cluster.offset(topic, 0, LATEST, "here"))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([Topic(topic, 1, 1)])[topic].result(30)
+    assert await asyncio.wait_for(waiting, 60) == 0
+
+
+async def test_offsets_and_what_is_fetched_from_them(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    publish(broker, topic, 10, 1)
+    assert await cluster.offset(topic, 1, EARLIEST, "here") == 0
+    assert await cluster.offset(topic, 1, LATEST, "here") == 10
+    assert await cluster.offset(topic, 0, LATEST, "here") == 0
+    fetched = await fetch(cluster, topic, 1, 4, "here", max_bytes=1 << 20, max_wait_ms=100)
+    batch = read_chunk(topic, 1, 4, fetched.data, fetched.aborted)
+    assert [batch.value(i) for i in range(batch.count)] == [b"%d" % i for i in range(4, 10)]
+    assert (fetched.aborted, fetched.stable_end) == ([], 10)
+
+
+async def test_a_fetch_at_the_end_is_empty(cluster: Cluster, new_topic: NewTopic) -> None:
+    fetched = await fetch(cluster, new_topic(1), 0, 0, "here", max_bytes=1 << 20, max_wait_ms=10)
+    assert fetched == (b"", [], 0)
+
+
+async def test_one_batch_beyond_max_bytes_comes_whole(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(topic, b"x" * 100_000)
+    producer.flush(30)
+    fetched = await fetch(cluster, topic, 0, 0, "here", max_bytes=1_000, max_wait_ms=100)
+    assert read_chunk(topic, 0, 0, fetched.data, []).value(0) == b"x" * 100_000
+
+
+async def test_a_position_that_retention_has_deleted(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    publish(broker, topic, 10)
+    delete_before(broker, topic, 6)
+    with pytest.raises(PositionLost, match=rf"{topic}, partition 0: offset 3 .* holds 6 to 10\. Retention has deleted"):
+        await fetch(cluster, topic, 0, 3, "here", max_bytes=1 << 20, max_wait_ms=10)
+
+
+async def test_a_position_beyond_the_end(cluster: Cluster, new_topic: NewTopic) -> None:
+    with pytest.raises(PositionLost, match=r"offset 3 .* holds 0 to 0\. The topic was deleted and created again"):
+        await fetch(cluster, new_topic(1), 0, 3, "here", max_bytes=1 << 20, max_wait_ms=10)
+
+
+async def test_no_committed_offset_is_none(cluster: Cluster, new_topic: NewTopic) -> None:
+    assert await cluster.committed("a-group-nobody-has", new_topic(1), 0, "here") is None
+
+
+async def test_the_coordinator_is_remembered_until_it_is_forgotten(cluster: Cluster) -> None:
+    # On a new broker the coordinator comes with its topic, a moment after it is first asked for.
+    await TransactionalProducer(cluster, "some-id", "group", 10_000, []).initialise()
+    node = await cluster.coordinator(TRANSACTION, "some-id")
+    cluster._coordinators[TRANSACTION, "some-id"] = 4_711
+    assert await cluster.coordinator(TRANSACTION, "some-id") == 4_711
+    cluster.forget_coordinator(TRANSACTION, "some-id")
+    assert await cluster.coordinator(TRANSACTION, "some-id") == node
+
+
+async def test_connections_that_are_cut_are_made_again(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    assert await cluster.offset(topic, 0, LATEST, "here") == 0
+    waiting = asyncio.create_task(fetch(cluster, topic, 0, 0, "there", max_bytes=1 << 20, max_wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    for connection in cluster.client._conns.values():
+        connection._writer.transport.abort()
+    await asyncio.to_thread(publish, broker, topic, 3)
+    assert await cluster.offset(topic, 0, LATEST, "here") == 3
+    fetched = await asyncio.wait_for(waiting, 60)
+    batch = read_chunk(topic, 0, 0, fetched.data, [])
+    assert batch.count >= 1
+    assert len(await asyncio.to_thread(read_topic, broker, topic)) == 3
+
+
+def closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def test_nobody_listens() -> None:
+    cluster = Cluster(client_options(f"127.0.0.1:{closed_port()}", {}))
+    with pytest.raises(
+        BrokerUnavailable, match=r"no Kafka broker answered at 127\.0\.0\.1:\d+ within 0 s .*ratchet broker"
+    ):
+        await cluster.start(0.2)
+    with pytest.raises(kafka.KafkaConnectionError, match="closed"):
+        _ = cluster.client
+    await cluster.close()
+
+
+async def test_somebody_listens_who_never_answers() -> None:
+    """The limit holds although a request may take far longer."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        cluster = Cluster(client_options(f"127.0.0.1:{listener.getsockname()[1]}", {}), request_timeout_ms=300_000)
+        with pytest.raises(BrokerUnavailable, match="no Kafka broker answered"):
+            await asyncio.wait_for(cluster.start(0.3), 60)
+
+
+async def test_a_broker_that_comes_late(broker: str) -> None:
+    port = closed_port()
+    cluster = Cluster(client_options(f"127.0.0.1:{port}", {}))
+    starting = asyncio.create_task(cluster.start(60))
+    await asyncio.sleep(0.2)
+    host, _, real = broker.rpartition(":")
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection(host, int(real))
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+            target.close()
+
+        await asyncio.gather(copy(reader, there_writer), copy(there_reader, writer))
+
+    server = await asyncio.start_server(pass_on, "127.0.0.1", port)
+    async with server:
+        await asyncio.wait_for(starting, 60)
+        assert cluster.client.cluster.brokers()
+        await cluster.close()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, kafka.OffsetOutOfRangeError), (90, kafka.ProducerFenced)])
+def test_error_numbers_become_exceptions(code: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        raise_for(code, "topic, partition 1")
+    raise_for(0)
+
+
+def test_a_right_that_is_missing_names_the_page() -> None:
+    for kind in (kafka.GroupAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed):
+        assert explained(kind("shop")) == f"{kind.__name__}('shop'). Give this user the rights of docs/guide/rights.md"
+    assert explained(kafka.NotLeaderForPartitionError("shop")) == "NotLeaderForPartitionError('shop')"

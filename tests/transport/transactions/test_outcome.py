@@ -1,0 +1,268 @@
+"""Kafka 4.3 calls a transaction complete although a partition that had no leader never got its marker."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from faults.kafka import EmbeddedKafka
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.errors import Aborted, TransactionError
+from kafka_ratchet.transport.client.cluster import GROUP, LATEST, TRANSACTION, Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.transactions.hanging import end_hanging, find_hanging
+from kafka_ratchet.transport.transactions.outcome import OpenAt, Unsettled
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from tests.transport.kafka_side import read_topic, values
+from tests.transport.transactions.test_producer import batch_of
+from tests.transport.transactions.test_producer import commit as commit_to
+
+NODE = 3
+PLACES = {"out": NODE, "changelog": 1, "dead": 2}
+TOPICS = [(topic, 0) for topic in PLACES]
+LEADERLESS_WITHIN_S = 90.0
+TIMEOUT_MS = 120_000
+"""Of transactions that are open while a node stops."""
+NOTED = Unsettled(9, True, {("out", 0): OpenAt(1, 7)})
+REFUSES_WHAT_IS_DENIED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, point: str) -> None:
+    def crash_point(at: str) -> None:
+        if at == point:
+            raise Killed
+
+    patch.setattr("kafka_ratchet.transport.transactions.producer.crash_point", crash_point)
+
+
+@pytest.fixture(scope="module")
+def kafka(three_nodes: EmbeddedKafka) -> EmbeddedKafka:
+    topics = [NewTopic(topic, 1, replica_assignment=[[node]]) for topic, node in PLACES.items()]
+    admin = three_nodes.admin()
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+    return three_nodes
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane would begin anew where it takes longer; here that would be another case."""
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.SETTLE_WITHIN_S", 60.0)
+
+
+@pytest.fixture
+async def cluster(kafka: EmbeddedKafka) -> AsyncIterator[Cluster]:
+    cluster = Cluster(client_options(kafka.bootstrap, {}))
+    await cluster.start(30)
+    for topic, partition in TOPICS:
+        await cluster.offset(topic, partition, LATEST, "here")
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+async def name(cluster: Cluster) -> str:
+    """Of a group and a transactional id whose coordinators are on the nodes that stay."""
+    for number in range(100):
+        name = f"name-{number}-{time.monotonic_ns()}"
+        if NODE not in [await coordinator(cluster, kind, name) for kind in (GROUP, TRANSACTION)]:
+            return name
+    raise AssertionError("every coordinator is on one node")
+
+
+async def coordinator(cluster: Cluster, kind: int, name: str) -> int:
+    while True:
+        try:
+            return await cluster.coordinator(kind, name)
+        except KafkaError:
+            await asyncio.sleep(0.1)  # Kafka creates its own topics when they are asked for first
+
+
+def wait_until_leaderless(kafka: EmbeddedKafka, topic: str) -> None:
+    admin = kafka.admin()
+    deadline = time.monotonic() + LEADERLESS_WITHIN_S
+    while (leader := admin.list_topics(topic, 60).topics[topic].partitions[0].leader) != -1:
+        assert time.monotonic() < deadline, f"{topic} is still led by {leader}"
+        time.sleep(0.1)
+
+
+def open_records(kafka: EmbeddedKafka, topic: str) -> int:
+    """Records and markers beyond the last stable offset."""
+    admin, place = kafka.admin(), TopicPartition(topic, 0)
+    ends = [
+        admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(30).offset
+        for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+    ]
+    return ends[0] - ends[1]
+
+
+async def leave_open(kafka: EmbeddedKafka, cluster: Cluster, name: str, *texts: bytes, commit: bool = True) -> None:
+    """End a transaction of which Kafka leaves the output open, which it does not tell."""
+    producer = TransactionalProducer(cluster, name, name, TIMEOUT_MS, TOPICS)
+    await producer.initialise()
+    producer.begin([("out", 0), ("changelog", 0)])
+    await producer.produce("out", 0, batch_of(*texts))
+    await producer.produce("changelog", 0, batch_of(b"state"))
+    await producer.delivered()
+    kafka.nodes[NODE - 1].stop()
+    try:
+        wait_until_leaderless(kafka, "out")
+        await (producer.commit("changelog", 0, 7) if commit else producer._requests.end(commit=False))
+    finally:
+        kafka.nodes[NODE - 1].start()
+    await cluster.offset("out", 0, LATEST, "here")
+    open_there = open_records(kafka, "out"), open_records(kafka, "changelog")
+    assert open_there == (len(texts), 0), "Kafka does not do it any more"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_kafka_left_open_ends_as_its_transaction_did(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, commit: bool
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    await leave_open(kafka, cluster, name, b"a", b"b", commit=commit)
+    successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    await successor.initialise()
+    assert open_records(kafka, "out") == 0
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"a", b"b"] if commit else [])
+
+    successor.begin([("out", 0), ("changelog", 0)])
+    await successor.produce("out", 0, batch_of(b"c"))
+    await commit_to(successor, "changelog", 8)
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"a", b"b", b"c"] if commit else [b"c"])
+
+
+async def test_what_is_open_in_the_usual_way_is_left_to_the_coordinator(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    for text in (b"d", b"e"):
+        producer = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+        await producer.initialise()
+        producer.begin([("out", 0)])
+        await producer.produce("out", 0, batch_of(text))
+        await producer.delivered()
+    await commit_to(producer, "changelog", 9)
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"e"]
+    assert "left open" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("point", "commit"),
+    [("noted", True), ("owing", True), ("owing", False), ("completing", True), ("completing", False)],
+)
+async def test_whoever_comes_after_one_that_was_killed_over_it_ends_it_as_it_was_to_end(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, point: str, commit: bool
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    await leave_open(kafka, cluster, name, b"f", b"g", commit=commit)
+    owner = TransactionalProducer(cluster, name, name, TIMEOUT_MS, TOPICS)
+    with monkeypatch.context() as patch:
+        kill_at(patch, point)
+        with pytest.raises(Killed):
+            await owner.initialise()
+    assert open_records(kafka, "out") == 2
+
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.OWNER_S", 0.5)
+    successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    await successor.initialise()
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"f", b"g"] if commit else [])
+    successor.begin([("out", 0), ("changelog", 0)])
+    await successor.produce("out", 0, batch_of(b"h"))
+    await commit_to(successor, "changelog", 8)
+    assert values(read_topic(kafka.bootstrap, "out"))[-1] == b"h"
+
+
+async def refuse(*_: object) -> None:
+    raise GroupAuthorizationFailedError
+
+
+@pytest.mark.parametrize("may_leave_notes", [True, False])
+async def test_whoever_comes_late_to_end_it_starts_again(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, may_leave_notes: bool
+) -> None:
+    before = values(read_topic(kafka.bootstrap, "out"))
+    await leave_open(kafka, cluster, name, b"i")
+    frozen = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    with monkeypatch.context() as patch:
+        if not may_leave_notes:
+            patch.setattr("kafka_ratchet.transport.transactions.producer.leave_note", refuse)
+        patch.setattr("kafka_ratchet.transport.transactions.producer.SETTLE_WITHIN_S", -1.0)
+        with pytest.raises(Aborted, match="could not complete it in"):
+            await frozen.initialise()
+    assert open_records(kafka, "out") == 1  # nothing that a successor could abort
+
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.OWNER_S", 0.5)
+    await frozen.initialise()
+    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"i"]
+
+
+async def test_a_note_finds_its_coordinator_when_that_has_moved(cluster: Cluster, name: str) -> None:
+    right = await coordinator(cluster, GROUP, name)
+    cluster._coordinators[GROUP, name] = right % 3 + 1
+    await TransactionalProducer(cluster, name, name, 30_000, TOPICS)._note(NOTED)
+    assert await cluster.committed(name, "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
+
+
+async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedBroker(tmp_path / "kafka", options=REFUSES_WHAT_IS_DENIED) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        everybody = "User:ANONYMOUS", "*"
+        denied = AclBinding(
+            ResourceType.GROUP, "id", ResourcePatternType.LITERAL, *everybody, AclOperation.READ, AclPermissionType.DENY
+        )
+        for created in [*admin.create_acls([denied]).values(), *admin.create_topics([NewTopic("out", 1, 1)]).values()]:
+            created.result(30)
+        cluster = Cluster(client_options(broker.bootstrap, {}))
+        await cluster.start(30)
+        await coordinator(cluster, GROUP, "not denied")
+        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._note(NOTED)
+        assert "may not commit offsets for a group that is named as its transactional id" in "".join(capfd.readouterr())
+        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._note(NOTED)
+        assert await cluster.committed("not denied", "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
+        await cluster.close()
+
+
+async def test_what_nobody_knows_how_to_end_is_refused(
+    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last of these tests: what it leaves open hides all that comes after.
+    await leave_open(kafka, cluster, name, b"x")
+    # An owner that takes over the id, and dies before it has ended what was open.
+    await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
+
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.ORPHANED_FOR_S", 0.5)
+    with pytest.raises(TransactionError, match=r"open in \[\('out', 0\)\], and its state is Empty.*nobody knows how"):
+        await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
+    assert open_records(kafka, "out") == 1
+
+    # A person decides, and whoever takes the id over next ends it so.
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.hanging.HANGS_AFTER_S", -60.0)
+    hanging = await find_hanging(cluster, TOPICS, 0, "here")
+    assert [(one.topic, one.start) for one in hanging] == [("out", hanging[0].start)]
+    await end_hanging(cluster, name, hanging, "here", commit=True)
+    await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
+    assert open_records(kafka, "out") == 0

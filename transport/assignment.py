@@ -1,0 +1,309 @@
+"""Lanes inside a Faust app: Faust's membership and assignor decide which lanes run here, its agents get the batches.
+
+What is used of Faust 0.15 and why the rest is not: docs/decisions/0003-lanes.md. Every internal name that this module
+relies on is checked by tests/transport/test_pinned_names.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import structlog
+from aiokafka import errors as kafka
+from faust.channels import Channel
+from faust.tables.manager import TableManager
+from faust.tables.recovery import RebalanceAgain, Recovery, ServiceStopped
+from mode.utils.queues import FlowControlEvent, ThrowableQueue
+
+from kafka_ratchet.errors import Aborted
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.standby import Standby
+
+log = structlog.get_logger(__name__)
+
+ALIVE_EVERY_S: Final = 1.0
+"""How often the group is told that this worker polls. aiokafka leaves the group when its own fetcher has been idle for
+max_poll_interval, and it always is: the lanes fetch. A blocked event loop stops telling, and that is the point."""
+
+ASK_AGAIN_S: Final = 1.0
+"""After an assignment without some of the partitions: by then Kafka's answers about topics are complete again."""
+
+SAY_AGAIN_S: Final = 10.0
+"""How often the same is said that keeps this worker out of its group."""
+
+REFUSED_FIRST_S: Final = 1.0
+REFUSED_MOST_S: Final = 30.0
+"""A worker whose rules the group does not share tries again at growing intervals: it joins when the others are gone."""
+
+FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
+"""mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
+
+QUEUE: Final = 64
+"""Deliveries that may wait for the agent; each lane has at most one under way, so this only bounds a mistake."""
+
+
+def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
+    """Partitions that anybody was given. distribution: by worker and topic, as Faust's leader tells it to all."""
+    return {
+        (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
+    }
+
+
+async def _check_errors(coordinator: Any) -> None:
+    """In the thread of Faust's consumer."""
+    try:
+        coordinator.check_errors()
+    except kafka.KafkaError:
+        heartbeat = coordinator._heartbeat_task  # noqa: SLF001
+        if heartbeat is not None and heartbeat.done():
+            coordinator.request_rejoin()  # which begins another; nothing else would
+        raise
+
+
+def _why(error: kafka.KafkaError) -> str:
+    if isinstance(error, kafka.GroupAuthorizationFailedError):
+        return f"this user may not read the group {error.args[0]}. Give it the rights of docs/guide/rights.md"
+    return repr(error)
+
+
+async def _rejoin(client: Any, coordinator: Any) -> None:
+    """In the thread of Faust's consumer: look at the topics anew, then join the group once more."""
+    await client.force_metadata_update()
+    coordinator.request_rejoin()
+
+
+class LaneChannel(Channel):
+    """The channel from the lanes to the agent.
+
+    Unlike Faust's own it is not emptied when a rebalance resumes the flow, and what goes through it is no Faust event:
+    a stream drops those whose group generation is over. Either way a lane, which outlives generations, would wait for a
+    batch that no agent ever sees.
+    """
+
+    _queue: ThrowableQueue | None
+
+    @property
+    def queue(self) -> ThrowableQueue:
+        """A queue with a flow control of its own that nobody suspends."""
+        if self._queue is None:
+            flow = FlowControlEvent(initially_suspended=False)
+            self._queue = ThrowableQueue(maxsize=self.maxsize or QUEUE, flow_control=flow)
+        return self._queue
+
+
+def _is_lanes_own(table: Any) -> bool:
+    return bool(getattr(table, "lane_owned", False))
+
+
+class _LaneRecovery(Recovery):
+    """Lanes restore their tables themselves, after fencing and with committed data only.
+
+    For tables of one's own it is Faust's recovery, but that it survives a Kafka that is away: mode takes a wait that
+    was too long for a stop of the service, and Faust's recovery ends by it, for good and without a word.
+    """
+
+    logger = FAUST_LOGGER
+
+    async def _wait(self, coro: Any, **limit: Any) -> None:
+        try:
+            await super()._wait(coro, **limit)
+        except ServiceStopped:
+            if self.should_stop:
+                raise
+            log.warning("Faust's recovery had no answer from Kafka; beginning again", **limit)
+            self.signal_recovery_start.set()
+            raise RebalanceAgain from None
+
+    def add_active(self, table: Any, tp: Any) -> None:
+        if not _is_lanes_own(table):
+            super().add_active(table, tp)
+
+    def add_standby(self, table: Any, tp: Any) -> None:
+        if not _is_lanes_own(table):
+            super().add_standby(table, tp)
+
+
+class LaneTableManager(TableManager):
+    """For `faust.App(TableManager=...)`: leaves tables with `lane_owned = True` to their lanes."""
+
+    logger = FAUST_LOGGER
+    _recovery: Recovery | None
+
+    async def on_start(self) -> None:
+        """Without the second for which Faust waits here for tables to be added: ours are, before the app starts."""
+        await self._update_channels()
+        await self.recovery.start()
+
+    async def wait_until_recovery_completed(self) -> bool:
+        """Wait for tables that Faust restores; ours are none of them, and the app would be starting for as long."""
+        if all(map(_is_lanes_own, self.values())):
+            return False
+        waited: bool = await super().wait_until_recovery_completed()
+        return waited
+
+    @property
+    def recovery(self) -> Recovery:
+        """The recovery that skips lane-owned tables."""
+        if self._recovery is None:
+            self._recovery = _LaneRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
+        return self._recovery
+
+
+class Lanes:
+    """All lanes and standbys of a worker.
+
+    Where Faust's assignor gives this worker a changelog partition as active, a lane runs; where as standby, the
+    changelog is followed.
+
+    Lanes go on through a rebalance. One that stays here never notices; one whose partition has gone elsewhere is fenced
+    by its new owner at the latest, so there is no moment at which two of them could commit.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        partitions: Mapping[str, int],
+        make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]],
+        stand_by: Mapping[str, Callable[[int], Standby]],
+        explain: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """Listen to the app's assignments.
+
+        Args:
+            app: the Faust app
+            partitions: how many each changelog topic has
+            make: for each changelog topic, what makes the lane of a partition from (partition, deliver)
+            stand_by: the same for standbys; a lane and a standby of one partition share their state
+            explain: what makes the sentence about a group that goes by other rules
+        """
+        self._explain, self._refused_s, self._hear_at = explain, 0.0, 0.0
+        self.app, self._make, self._stand_by = app, make, stand_by
+        self._all = {(changelog, number) for changelog, count in partitions.items() for number in range(count)}
+        self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
+        self.running: dict[tuple[str, int], Lane] = {}
+        self.standing_by: dict[tuple[str, int], Standby] = {}
+        self._wanted: set[tuple[str, int]] = set()
+        self._wanted_warm: set[tuple[str, int]] = set()
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: tuple[str, float] | None = None
+        """What was last said of the group, and when."""
+        app.on_partitions_assigned.connect(self._on_assigned)
+
+    def start(self) -> None:
+        """Begin to tell the group that this worker is alive."""
+        self._spawn(self._stay_alive())
+
+    async def stop(self) -> None:
+        """Commit and end every lane, and every standby."""
+        self._wanted, self._wanted_warm = set(), set()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._change()
+
+    async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
+        self._refused_s = 0.0
+        # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
+        forgotten = self._all - _distributed(app.assignor.changelog_distribution)
+        # What nobody else was given goes on where it is.
+        self._wanted = self._ours(app.assignor.assigned_actives()) | self.running.keys() & forgotten
+        self._wanted_warm = self._ours(app.assignor.assigned_standbys()) - self._wanted
+        log.info(
+            "partitions assigned",
+            lanes=sorted(partition for _, partition in self._wanted),
+            standbys=sorted(partition for _, partition in self._wanted_warm),
+        )
+        self._spawn(self._change())
+        if forgotten:
+            self._spawn(self._ask_for_another_assignment(forgotten))
+
+    async def _ask_for_another_assignment(self, forgotten: set[tuple[str, int]]) -> None:
+        """For a moment after its return Kafka lists no topics. Faust assigns without those, for good if nobody asks."""
+        names = sorted(f"{changelog}-{number}" for changelog, number in forgotten)
+        log.warning("partitions were given to nobody; asking for another assignment", partitions=names)
+        await asyncio.sleep(ASK_AGAIN_S)
+        thread = self.app.consumer._thread  # noqa: SLF001
+        if (consumer := thread._consumer) is not None:  # noqa: SLF001
+            again = _rejoin(consumer._client, consumer._coordinator)  # noqa: SLF001
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(again, thread.thread_loop))
+
+    def _ours(self, assigned: Any) -> set[tuple[str, int]]:
+        return {(tp.topic, tp.partition) for tp in assigned if tp.topic in self._make}
+
+    async def _change(self) -> None:
+        async with self._changing:
+            gone = [self.running.pop(key) for key in sorted(self.running.keys() - self._wanted)]
+            cold = [key for key in sorted(self.standing_by) if key not in self._wanted | self._wanted_warm]
+            await asyncio.gather(*(lane.stop() for lane in gone), *(self.standing_by.pop(key).stop() for key in cold))
+            for changelog, partition in sorted(self._wanted - self.running.keys()):
+                if (standby := self.standing_by.pop((changelog, partition), None)) is not None:
+                    await standby.stop(close=False)
+                lane = self._make[changelog](partition, self._deliver_to(changelog))
+                self.running[changelog, partition] = lane
+                lane.start()
+            for changelog, partition in sorted(self._wanted_warm - self.running.keys() - self.standing_by.keys()):
+                follower = self.standing_by[changelog, partition] = self._stand_by[changelog](partition)
+                follower.start()
+
+    def _deliver_to(self, changelog: str) -> Callable[[Delivery], Awaitable[None]]:
+        channel = self.channels[changelog]
+
+        async def deliver(delivery: Delivery) -> None:
+            if not channel.subscriber_count:
+                raise Aborted(f"{changelog}: no agent reads the deliveries of this table's lanes; is one restarting?")
+            await channel.put(delivery)
+
+        return deliver
+
+    async def _stay_alive(self) -> None:
+        while True:
+            await asyncio.sleep(ALIVE_EVERY_S)
+            # Faust and aiokafka have no public word for this.
+            thread = self.app.consumer._thread  # noqa: SLF001
+            if (consumer := thread._consumer) is not None:  # noqa: SLF001
+                with consumer._subscription.fetch_context():  # noqa: SLF001
+                    pass
+                await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
+
+    async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """Take note of what keeps this worker out of its group: aiokafka tries again only after somebody has.
+
+        With aiokafka that is whoever fetches; here it would be nobody, and the worker would stand still without a word.
+        """
+        if time.monotonic() < self._hear_at:
+            return
+        try:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_check_errors(coordinator), loop))
+        except kafka.InconsistentGroupProtocolError:
+            await self._refused()
+        except kafka.KafkaError as error:
+            if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more
+                await self.app.crash(error)
+                return
+            now, said = time.monotonic(), self._said
+            if said is None or said[0] != repr(error) or now - said[1] > SAY_AGAIN_S:
+                self._said = repr(error), now
+                log.error("the group does not take this worker; trying again", reason=_why(error))
+
+    async def _refused(self) -> None:
+        """The group's members go by other rules. Until this is taken note of again, aiokafka does not try to join."""
+        self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
+        reason = await self._explain() if self._explain else "its members offer another protocol"
+        log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)
+        self._hear_at = time.monotonic() + self._refused_s
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("lanes cannot follow the assignment", reason=repr(error))

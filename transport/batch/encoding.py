@@ -1,0 +1,234 @@
+"""New record batches: kept records of a fetched batch, dead letters, changelog entries."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.compression import compress_into
+from kafka_ratchet.transport.batch.record_batch import (
+    CODECS,
+    CRC_FROM,
+    HEAD,
+    LENGTH_FROM,
+    TRANSACTIONAL,
+    Bytes,
+    Header,
+    RecordBatch,
+    read_varint,
+)
+
+_PRODUCER_STATE: Final = struct.Struct(">qhi")
+_PRODUCER_STATE_AT: Final = 43
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
+
+BATCH_WRITTEN: Final = 1_048_588
+"""bytes of records, Kafka's default for max.message.bytes: larger batches are written only where one record needs it.
+Several are under way at once, and each is copied on its way into the socket."""
+
+
+ENTRY_OVERHEAD: Final = 40
+"""Most bytes a changelog record takes besides its key and value."""
+
+
+@dataclass(slots=True)
+class EncodedBatch:
+    """A finished record batch but for who sends it; `seal` adds that and the checksum."""
+
+    buffer: memoryview
+    count: int
+
+    @classmethod
+    def finish(cls, records: Bytes, count: int) -> EncodedBatch:
+        """Entries of a table, all stamped with the present time, uncompressed. records: as in `finish`."""
+        now = time.time_ns() // 1_000_000
+        return finish(records, count, now, now)
+
+    def seal(self, producer_id: int, epoch: int, base_sequence: int) -> memoryview:
+        """The bytes to produce, with the producer's state and the CRC in place: `buffer` itself."""
+        _PRODUCER_STATE.pack_into(self.buffer, _PRODUCER_STATE_AT, producer_id, epoch, base_sequence)
+        _CRC.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[CRC_FROM:]))
+        return self.buffer
+
+
+def finish(records: Bytes, count: int, base_time: int, top_time: int, compression: str = "none") -> EncodedBatch:
+    """Put a batch header before records.
+
+    Args:
+        records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes, and
+            uncompressed it is the batch's buffer from now on
+        count: records in it
+        base_time: ms, what their timestamp deltas count from
+        top_time: ms, the highest timestamp
+        compression: "none", "gzip", "snappy", "lz4" or "zstd"
+    """
+    buffer = records.data
+    if compression != "none":
+        buffer = compress_into(CODECS[compression], buffer[kernels.HEADER_SIZE :], kernels.HEADER_SIZE)
+    attributes = TRANSACTIONAL | CODECS[compression]
+    HEAD.pack_into(
+        buffer, 0, 0, len(buffer) - LENGTH_FROM, -1, 2, 0, attributes, count - 1, base_time, top_time, -1, -1, 0, count
+    )
+    return EncodedBatch(buffer, count)
+
+
+def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression: str) -> Iterator[EncodedBatch]:
+    """Kept records of a batch, bodies untouched, as batches of at most limit and about `BATCH_WRITTEN` bytes each.
+
+    Args:
+        batch: what was fetched
+        keep: bool[batch.count]
+        limit: bytes, the output topic's max.message.bytes
+        compression: of the output
+
+    Raises:
+        RecordTooLarge: a single record does not fit.
+    """
+    if not keep.any():
+        return
+    bodies = batch.columns[kernels.BODY_END] - batch.columns[kernels.BODY]
+    total = int(bodies.sum()) + batch.count * kernels.RECORD_OVERHEAD
+    longest = int(bodies.max()) + kernels.RECORD_OVERHEAD
+    size = min(limit, BATCH_WRITTEN)
+    room = kernels.HEADER_SIZE + min(total, max(size, longest))
+    at = 0
+    while at < batch.count:
+        first = at
+        out = np.empty(room, np.uint8)
+        at, end, count, base_time, top_time = kernels.write_records(batch.data, batch.columns, keep, at, out, size)
+        if not count:
+            return
+        encoded = finish(out[:end], count, base_time, top_time, compression)
+        if len(encoded.buffer) > limit and end <= limit:
+            # What does not compress grows a little: it fits as it was.
+            encoded = finish(out[:end], count, base_time, top_time)
+        if len(encoded.buffer) > limit:
+            offset = int(batch.offsets[first + int(np.flatnonzero(keep[first:])[0])])
+            raise RecordTooLarge(
+                f"{batch.topic}, partition {batch.partition}, offset {offset}: {len(encoded.buffer)} bytes do not fit "
+                f"the output topic's max.message.bytes of {limit}. Raise max.message.bytes of the output topic to at "
+                "least the input's"
+            )
+        yield encoded
+
+
+def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limit: int) -> EncodedBatch:
+    """One record of a batch as a batch of its own: key, value and headers untouched, and more headers behind them.
+
+    Raises:
+        RecordTooLarge: it does not fit.
+    """
+    begin, at, end = (int(batch.columns[row, index]) for row in (kernels.BODY, kernels.HEADERS, kernels.BODY_END))
+    # At most five bytes of the old headers are their count (it is no longer than what they take).
+    count, skip = read_varint(batch.data[at : min(end, at + 10)].tobytes(), 0)
+    more = b"".join(
+        varint(len(name)) + name + (varint(-1) if value is None else varint(len(value)) + value)
+        for name, value in ((header.name.encode(), header.value) for header in headers)
+    )
+    head, number = b"\0" + varint(0) + varint(0), varint(count + len(headers))
+    length = len(head) + at - begin + len(number) + end - at - skip + len(more)
+    # Copied once, into its place: a record may be as large as a batch may.
+    parts: list[bytes | Bytes] = [
+        varint(length) + head,
+        batch.data[begin:at],
+        number,
+        batch.data[at + skip : end],
+        more,
+    ]
+    records = np.empty(kernels.HEADER_SIZE + sum(map(len, parts)), np.uint8)
+    put = kernels.HEADER_SIZE
+    for part in parts:
+        records[put : put + len(part)] = np.frombuffer(part, np.uint8)
+        put += len(part)
+    timestamp = int(batch.timestamps[index])
+    encoded = finish(records, 1, timestamp, timestamp)
+    if len(encoded.buffer) > limit:
+        compressed = finish(records, 1, timestamp, timestamp, "zstd")
+        if len(compressed.buffer) > limit:
+            raise RecordTooLarge(
+                f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter the "
+                f"record takes {len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. Raise it for "
+                "the dead-letter topic"
+            )
+        return compressed
+    return encoded
+
+
+def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> list[EncodedBatch]:
+    """Batches of key and value pairs; a value that is None is null. limit: bytes, of one batch where a pair fits it."""
+    batches: list[EncodedBatch] = []
+    waiting: list[tuple[bytes, bytes | None]] = []
+    size = kernels.HEADER_SIZE
+
+    def finish_waiting() -> None:
+        out = np.empty(size, np.uint8)
+        at, count = entry_batch(out, waiting)
+        batches.append(EncodedBatch.finish(out[:at], count))
+
+    for key, value in pairs:
+        takes = len(key) + len(value or b"") + ENTRY_OVERHEAD
+        if waiting and size + takes > limit:
+            finish_waiting()
+            waiting, size = [], kernels.HEADER_SIZE
+        waiting.append((key, value))
+        size += takes
+    if waiting:
+        finish_waiting()
+    return batches
+
+
+def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, int]:
+    """Begin a batch in out with a few key and value pairs; for the compiled passes to go on from.
+
+    Args:
+        out: uint8[bytes], with room for the batch header and the pairs
+        pairs: keys and values; None is null
+
+    Returns:
+        (position after the last byte, records)
+    """
+    at = kernels.HEADER_SIZE
+    for delta, (key, value) in enumerate(pairs):
+        length = -1 if value is None else len(value)
+        record = (
+            b"\0" + varint(0) + varint(delta) + varint(len(key)) + key + varint(length) + (value or b"") + varint(0)
+        )
+        record = varint(len(record)) + record
+        out[at : at + len(record)] = np.frombuffer(record, np.uint8)
+        at += len(record)
+    return at, len(pairs)
+
+
+def pack_entries(topic: str, partition: int, pairs: Sequence[tuple[bytes, bytes]]) -> RecordBatch:
+    """Key and value pairs as columns, as if they had been fetched; offsets and timestamps are 0."""
+    key_lengths = np.fromiter((len(key) for key, _ in pairs), np.int64, len(pairs))
+    value_lengths = np.fromiter((len(value) for _, value in pairs), np.int64, len(pairs))
+    columns = np.zeros((kernels.COLUMNS, len(pairs)), np.int64)
+    ends = np.cumsum(key_lengths + value_lengths)
+    columns[kernels.KEY] = ends - key_lengths - value_lengths
+    columns[kernels.KEY_LENGTH] = key_lengths
+    columns[kernels.VALUE] = ends - value_lengths
+    columns[kernels.VALUE_LENGTH] = value_lengths
+    data = np.frombuffer(b"".join(key + value for key, value in pairs), np.uint8)
+    return RecordBatch(topic, partition, 0, 0, data, columns)
+
+
+def varint(value: int) -> bytes:
+    """A zig-zag varint (DefaultRecord)."""
+    raw = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while raw >= 0x80:
+        out.append((raw & 0x7F) | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)

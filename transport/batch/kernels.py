@@ -1,0 +1,299 @@
+"""The compiled passes over record batches: read them into columns, write kept records into a new batch.
+
+Format: record batch v2 (KIP-98, org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord). All integers of a
+record are zig-zag varints; all of the batch header are big-endian.
+
+Numba compiles these functions on first use and keeps the result (`cache=True`). They take and return plain numpy
+arrays and integers, never raise, and never read or write outside the spans they are given: every length is checked
+against the end of its batch before it is followed. tests/transport/batch/slow_reading.py reads the same bytes record by
+record; the tests hold the two against each other.
+
+Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so that each column is contiguous:
+
+    OFFSET        offset in the topic
+    TIMESTAMP     ms since the epoch (the batch's append time where the topic stamps log-append time)
+    BODY          where the record's bytes after the offset delta begin: key, value and headers, which are forwarded
+                  untouched
+    BODY_END      where they end
+    KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+                  spans; length -1 is null
+    HEADERS       where the header count stands
+    FIRST, FIRST_LENGTH, FIRST_TIMES / SECOND, ...
+                  the two headers asked for by name: span of the last one (length -1 is null, -2 absent), how often it
+                  occurs
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+OFFSET, TIMESTAMP, BODY, BODY_END, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS = range(9)
+FIRST, FIRST_LENGTH, FIRST_TIMES, SECOND, SECOND_LENGTH, SECOND_TIMES = range(9, 15)
+COLUMNS = 15
+
+ABSENT = -2
+"""Length of a header that the record does not have (-1 is one whose value is null)."""
+
+HEADER_SIZE = 61
+"""Bytes of a record batch before its first record."""
+
+RECORD_LEAST = 7
+"""Fewest bytes a record takes: length, attributes, timestamp delta, offset delta, key, value, header count."""
+
+RECORD_OVERHEAD = 26
+"""Most bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
+
+NO_APPEND_TIME = -(2**63)
+"""In place of a batch's append time where its records carry timestamps of their own; -1 is a time that is not known."""
+
+CONTROL_KEY_LEAST = 4
+"""Fewest bytes of a control record's key: version and type, 16 bits each."""
+
+OPTIONS = {"cache": True, "nogil": True, "_nrt": False}
+"""For every compiled pass, here and in `kafka_ratchet.tables.map.kernels`. None of them allocates, so none needs
+Numba's reference counting, with which each helper that is handed an array counts it up and down, atomically: four
+fifths of the time of `read_records`."""
+
+
+@njit(inline="always", **OPTIONS)
+def read_varint(data, at, end):
+    """A zig-zag varint of at most 64 bits from data[at:end].
+
+    Returns (value, position after it), or (0, -1) where it does not fit.
+    """
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(data[at])
+        at += 1
+        if shift == np.uint64(63) and byte > np.uint64(1):
+            return np.int64(0), np.int64(-1)
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(at)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(inline="always", **OPTIONS)
+def write_varint(data, at, value):
+    """Write value as a zig-zag varint at data[at:]; returns the position after it. The caller has made room."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    while raw >= np.uint64(0x80):
+        data[at] = np.uint8((raw & np.uint64(0x7F)) | np.uint64(0x80))
+        at += 1
+        raw >>= np.uint64(7)
+    data[at] = np.uint8(raw)
+    return at + 1
+
+
+@njit(inline="always", **OPTIONS)
+def copy_bytes(out, at, data, start, length):
+    """Put data[start:start+length] at out[at:], which has room for it; returns the position after it."""
+    # Unsigned: a signed index may count from the end, and LLVM does not vectorise a loop that may (five times as slow).
+    to, begin = np.uint64(at), np.uint64(start)
+    for q in range(np.uint64(length)):
+        out[to + q] = data[begin + q]
+    return at + length
+
+
+@njit(inline="always", **OPTIONS)
+def varint_size(value):
+    """Bytes that `write_varint` takes for value."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while raw >= np.uint64(0x80):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(inline="always", **OPTIONS)
+def _is_name(data, at, length, name):
+    if length != len(name):
+        return False
+    for i in range(length):
+        if data[at + i] != name[i]:
+            return False
+    return True
+
+
+@njit(inline="always", **OPTIONS)
+def _span(data, at, end):
+    """A length-prefixed span of a record.
+
+    Returns (start, length, position after it); length -1 is null; position -1 is damage.
+    """
+    length, at = read_varint(data, at, end)
+    if at < 0 or length < -1 or length > end - at:
+        return np.int64(0), np.int64(0), np.int64(-1)
+    if length < 0:
+        return at, np.int64(-1), at
+    return at, length, at + length
+
+
+@njit(**OPTIONS)
+def read_records(
+    data,
+    starts,
+    ends,
+    base_offsets,
+    last_deltas,
+    base_times,
+    append_times,
+    counts,
+    first_offset,
+    first_name,
+    second_name,
+    columns,
+):
+    """Read the records of some uncompressed batches into columns.
+
+    Args:
+        data: uint8[bytes], the batches' bytes
+        starts, ends: int64[batches], where the records of each batch begin and end in data
+        base_offsets, last_deltas, base_times, counts: int64[batches], from the batch headers
+        append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps
+        first_offset: records below it are left out (a fetch may begin in the middle of a batch)
+        first_name, second_name: uint8[bytes], names of the two headers to look for; empty looks for none
+        columns: int64[COLUMNS, capacity], at least one; reading ends where they are full
+
+    Returns:
+        (records read, index of the first damaged batch or -1, whether there was a record more than fits)
+    """
+    row = 0
+    for batch in range(len(starts)):
+        at = starts[batch]
+        batch_end = ends[batch]
+        previous = np.int64(-1)
+        for _ in range(counts[batch]):
+            length, at = read_varint(data, at, batch_end)
+            if at < 0 or length < 1 or length > batch_end - at:
+                return row, batch, False
+            end = at + length
+            time_delta, p = read_varint(data, at + 1, end)
+            if p < 0:
+                return row, batch, False
+            offset_delta, p = read_varint(data, p, end)
+            if p < 0 or offset_delta <= previous or offset_delta > last_deltas[batch]:
+                return row, batch, False
+            previous = offset_delta
+            body = p
+            key, key_length, p = _span(data, p, end)
+            if p < 0:
+                return row, batch, False
+            value, value_length, p = _span(data, p, end)
+            if p < 0:
+                return row, batch, False
+            headers = p
+            header_count, p = read_varint(data, p, end)
+            if p < 0 or header_count < 0 or header_count > end - p:
+                return row, batch, False
+            first = second = np.int64(0)
+            first_length = second_length = np.int64(ABSENT)
+            first_times = second_times = np.int64(0)
+            for _ in range(header_count):
+                name, name_length, p = _span(data, p, end)
+                if p < 0 or name_length < 0:
+                    return row, batch, False
+                span, span_length, p = _span(data, p, end)
+                if p < 0:
+                    return row, batch, False
+                if len(first_name) > 0 and _is_name(data, name, name_length, first_name):
+                    first, first_length = span, span_length
+                    first_times += 1
+                if len(second_name) > 0 and _is_name(data, name, name_length, second_name):
+                    second, second_length = span, span_length
+                    second_times += 1
+            if p != end:
+                return row, batch, False
+            at = end
+            if base_offsets[batch] + offset_delta < first_offset:
+                continue
+            if row == columns.shape[1]:
+                return row, -1, True
+            columns[OFFSET, row] = base_offsets[batch] + offset_delta
+            columns[TIMESTAMP, row] = (
+                append_times[batch] if append_times[batch] != NO_APPEND_TIME else base_times[batch] + time_delta
+            )
+            columns[BODY, row] = body
+            columns[BODY_END, row] = end
+            columns[KEY, row] = key
+            columns[KEY_LENGTH, row] = key_length
+            columns[VALUE, row] = value
+            columns[VALUE_LENGTH, row] = value_length
+            columns[HEADERS, row] = headers
+            columns[FIRST, row] = first
+            columns[FIRST_LENGTH, row] = first_length
+            columns[FIRST_TIMES, row] = first_times
+            columns[SECOND, row] = second
+            columns[SECOND_LENGTH, row] = second_length
+            columns[SECOND_TIMES, row] = second_times
+            row += 1
+        if at != batch_end:
+            return row, batch, False
+    return row, -1, False
+
+
+@njit(**OPTIONS)
+def control_key(data):
+    """Where the key of a control batch's first record begins in data, uint8[bytes]; -1 where there is no sound one."""
+    end = len(data)
+    _, at = read_varint(data, 0, end)
+    if at < 0 or at >= end:
+        return -1
+    _, at = read_varint(data, at + 1, end)
+    if at < 0:
+        return -1
+    _, at = read_varint(data, at, end)
+    if at < 0:
+        return -1
+    key, length, at = _span(data, at, end)
+    if at < 0 or length < CONTROL_KEY_LEAST:
+        return -1
+    return key
+
+
+@njit(**OPTIONS)
+def write_records(data, columns, keep, first, out, limit):
+    """Copy kept records, bodies byte for byte, into the record section of one new batch.
+
+    Args:
+        data, columns: as `read_records` left them
+        keep: bool[records], which to copy
+        first: index of the first record to look at
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE
+        limit: bytes after which no further record is begun
+
+    Returns:
+        (index of the first record not looked at, position after the last byte, records, base timestamp, highest
+        timestamp)
+    """
+    at = HEADER_SIZE
+    count = 0
+    base_time = np.int64(-1)
+    top_time = np.int64(-1)
+    i = first
+    while i < len(keep):
+        if not keep[i]:
+            i += 1
+            continue
+        time = columns[TIMESTAMP, i]
+        if count == 0:
+            base_time = time
+        body = columns[BODY, i]
+        body_length = columns[BODY_END, i] - body
+        length = 1 + varint_size(time - base_time) + varint_size(count) + body_length
+        if count > 0 and at + varint_size(length) + length > limit:
+            break
+        at = write_varint(out, at, length)
+        out[at] = 0  # attributes of a record: none are defined
+        at = write_varint(out, at + 1, time - base_time)
+        at = write_varint(out, at, np.int64(count))
+        at = copy_bytes(out, at, data, body, body_length)
+        if count == 0 or time > top_time:
+            top_time = time
+        count += 1
+        i += 1
+    return i, at, count, base_time, top_time

@@ -1,0 +1,398 @@
+"""A record batch as columns: what a lane hands to the agent for one fetched chunk of a partition."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from kafka_ratchet.errors import BatchTooLarge, CorruptBatch
+from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.decompression import GZIP, LZ4, SNAPPY, ZSTD, TooLarge, decompress_into
+
+HEAD: Final = struct.Struct(">qiibIhiqqqhii")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and highest timestamp, producer
+id, producer epoch, base sequence, record count: the 61 bytes before the records (KIP-98)."""
+
+LENGTH_FROM: Final = 12
+"""The length field counts what follows it."""
+CRC_FROM: Final = 21
+"""The CRC covers everything from the attributes on."""
+
+CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+"""Bits of the attributes."""
+
+OFFSET_MAX: Final = 2**63 - 2
+"""Offsets are signed 64-bit, and so is the one after the last; the checksum does not cover the first of a batch."""
+
+_CONTROL_KEY: Final = struct.Struct(">hh")
+"""Version and type, in the key of a control record."""
+ABORT_MARKER: Final = 0
+
+CODECS: Final = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+
+BATCH_MOST: Final = 64 << 20
+"""bytes that one batch may unpack to, where nothing else is set (`max_batch_mb`). The Java producer holds 32 MiB of
+records in all its batches together (buffer.memory)."""
+
+CHUNK_SHARE: Final = 4
+"""A chunk of several batches unpacks to at most a quarter of the bound, and its columns take at most another one; a
+single batch may take all of it. So a lane may read ahead while it works on a chunk, but not while it works on a large
+batch, and what it holds stays below three times the bound (tests/app/worker/test_large_batches.py)."""
+
+RATIO_USUAL: Final = 16
+ROOM_LEAST: Final = 64 << 10
+"""What is compressed is first unpacked into a buffer of so many times its size: one of this size is used again from
+fetch to fetch. In a buffer of `BATCH_MOST` each page would be new every time, which takes as long as zstd itself."""
+
+_COLUMN_BYTES: Final = 8 * kernels.COLUMNS
+"""What the columns of one record take: seventeen times the shortest record."""
+
+Bytes = NDArray[np.uint8]
+Column = NDArray[np.int64]
+
+
+class Header(NamedTuple):
+    """A record header; a null value is None."""
+
+    name: str
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class RecordBatch:
+    """The records of one partition from offset `start` up to, not including, `next`.
+
+    Control batches, aborted transactions and records below `start` are already left out, so `count` may be 0 while
+    `next` is ahead of `start`.
+
+    Attributes:
+        data: uint8[bytes], what the spans of the columns point into
+        columns: int64[COLUMNS, count], see `kafka_ratchet.transport.batch.kernels`
+        codec: name of the compression of the last data batch ("none", "gzip", "snappy", "lz4", "zstd")
+        epoch: leader epoch of the last batch before `next`, control batches included; -1 where there is none
+    """
+
+    topic: str
+    partition: int
+    start: int
+    next: int
+    data: Bytes
+    columns: NDArray[np.int64]
+    codec: str = "none"
+    epoch: int = -1
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return int(self.columns.shape[1])
+
+    def release(self) -> None:
+        """Give up the memory: what was to be made of the records is made. No records are left."""
+        self.data, self.columns = self.data[:0].copy(), self.columns[:, :0].copy()
+
+    @property
+    def offsets(self) -> Column:
+        """int64[count], offsets in the topic."""
+        offsets: Column = self.columns[kernels.OFFSET]
+        return offsets
+
+    @property
+    def timestamps(self) -> Column:
+        """int64[count], ms since the epoch."""
+        timestamps: Column = self.columns[kernels.TIMESTAMP]
+        return timestamps
+
+    def span(self, start: int, length: int) -> bytes | None:
+        """A copy of data[start:start+length]; None for a negative length, which stands for null."""
+        return self.data[start : start + length].tobytes() if length >= 0 else None
+
+    def only(self, keep: NDArray[np.bool_]) -> RecordBatch:
+        """The same batch with these records alone. keep: bool[count]."""
+        return replace(self, columns=np.ascontiguousarray(self.columns[:, keep]))
+
+    def key(self, index: int) -> bytes | None:
+        """Key of a record, None where it is null."""
+        return self.span(int(self.columns[kernels.KEY, index]), int(self.columns[kernels.KEY_LENGTH, index]))
+
+    def value(self, index: int) -> bytes | None:
+        """Value of a record, None where it is null."""
+        return self.span(int(self.columns[kernels.VALUE, index]), int(self.columns[kernels.VALUE_LENGTH, index]))
+
+    def headers(self, index: int) -> list[Header]:
+        """All headers of a record, in order. Slow: for dead letters, extractors and people."""
+        at, end = int(self.columns[kernels.HEADERS, index]), int(self.columns[kernels.BODY_END, index])
+        body = self.data[at:end].tobytes()
+        count, at = read_varint(body, 0)
+        headers = []
+        for _ in range(count):
+            length, at = read_varint(body, at)
+            name, at = body[at : at + length], at + length
+            length, at = read_varint(body, at)
+            value = None if length < 0 else body[at : at + length]
+            at += max(length, 0)
+            headers.append(Header(name.decode("utf-8", "replace"), value))
+        return headers
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zig-zag varint and the position after it. For bytes that the compiled pass has already found sound."""
+    raw = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+
+
+def read_chunk(
+    topic: str,
+    partition: int,
+    start: int,
+    data: bytes,
+    aborted: list[tuple[int, int]],
+    *,
+    first_header: bytes = b"",
+    second_header: bytes = b"",
+    most: int = BATCH_MOST,
+) -> RecordBatch:
+    """Make columns of the bytes a fetch (read committed) returned for one partition.
+
+    What takes too much memory at once is left for the next fetch, also from the middle of a batch on; see `next`.
+
+    Args:
+        topic: where they come from
+        partition: where they come from
+        start: the offset that was asked for
+        data: record batches; the last may be cut off, as brokers do
+        aborted: (producer id, first offset) of the aborted transactions in this range, as the fetch response lists them
+        first_header: name of a header to find in every record; b"" for none
+        second_header: name of another
+        most: bytes, what one batch may unpack to
+
+    Raises:
+        BatchTooLarge: the first batch with records to read unpacks to more than `most`.
+        CorruptBatch: wrong magic, CRC, lengths or counts, or an unreadable compression.
+    """
+    heads = _Heads(topic, partition, start, data, aborted)
+    unpacked = _Unpacked(heads, most)
+    h = np.array(unpacked.rows, np.int64).reshape(-1, 7)
+    room = max(1, most // CHUNK_SHARE // _COLUMN_BYTES)
+    columns = np.empty((kernels.COLUMNS, min(int(h[:, 6].sum()), room)), np.int64)
+    count, damaged, is_full = kernels.read_records(
+        unpacked.buffer,
+        *(np.ascontiguousarray(h[:, i]) for i in range(7)),
+        start,
+        np.frombuffer(first_header, np.uint8),
+        np.frombuffer(second_header, np.uint8),
+        columns,
+    )
+    if damaged >= 0:
+        raise CorruptBatch(
+            f"{_where(topic, partition, int(h[damaged, 2]))}: its records do not fit the batch they are in"
+        )
+    end, epoch = unpacked.next, unpacked.epoch
+    if is_full:
+        last = int(columns[kernels.OFFSET, count - 1])
+        end, epoch = last + 1, unpacked.epoch_at(last)
+    return RecordBatch(topic, partition, start, end, unpacked.buffer, columns[:, :count], unpacked.codec, epoch)
+
+
+class _Found(NamedTuple):
+    """A batch with records to read: where they are in the chunk, and what its header says."""
+
+    start: int
+    end: int
+    codec_id: int
+    base: int
+    last: int
+    base_time: int
+    append_time: int
+    records: int
+    epoch: int
+    epoch_before: int
+    """of the batch before it, hidden ones included; -1 where it is the first that counts"""
+
+
+class _Unpacked:
+    """The batches of a chunk that may be in memory at once, decompressed.
+
+    Attributes:
+        buffer: uint8[bytes], read-only
+        rows: for `read_records` (start, end, base offset, last offset delta, base timestamp, append time, count) of
+            each batch
+        next: the offset after them
+        epoch: leader epoch of the batch before that, hidden ones included
+        codec: of the last of them
+    """
+
+    def __init__(self, heads: _Heads, most: int) -> None:
+        """Raises as `read_chunk` does."""
+        self._heads, self._most, self._share = heads, most, most // CHUNK_SHARE
+        self._chunk = memoryview(heads.data)
+        self._is_packed = any(found.codec_id for found in heads.found)
+        size = min(self._share, max(ROOM_LEAST, len(heads.data) * RATIO_USUAL))
+        # What is not compressed stays where it is.
+        self._room = np.empty(size, np.uint8) if self._is_packed else np.frombuffer(heads.data, np.uint8)
+        self._used = records = 0
+        self._size: int | None = None
+        self.rows: list[tuple[int, ...]] = []
+        self.next, self.epoch, codec_id = heads.next, heads.epoch, CODECS["none"]
+        self._taken: list[_Found] = []
+        for found in heads.found:
+            records += found.records
+            is_much = self._used >= self._share or records * _COLUMN_BYTES > self._share
+            if self.rows and (is_much or not self._take(found)):
+                self.next, self.epoch = found.base, found.epoch_before
+                break
+            if not self.rows:
+                self._take_first(found)
+            codec_id = found.codec_id
+            self._taken.append(found)
+        self.codec = next(name for name, number in CODECS.items() if number == codec_id)
+        self.buffer = self._room[: self._used] if self._is_packed else self._room
+        self.buffer.flags.writeable = False  # decompressed or not, the passes are compiled for one kind of array
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the batch that a record is in."""
+        return next(found.epoch for found in reversed(self._taken) if found.base <= offset)
+
+    def _take_first(self, found: _Found) -> None:
+        if self._take(found):
+            return
+        if self._is_packed and len(self._room) < self._most:
+            # Pages of it that nothing is written to take no memory.
+            self._room = np.empty(self._most, np.uint8)
+            if self._take(found):
+                return
+        is_said = self._size is not None and self._size > self._most  # or it was a lie
+        said = f"{self._size} bytes" if is_said else f"more than {self._most} bytes"
+        raise BatchTooLarge(
+            f"{self._heads.at(found.base)}: unpacks to {said}, and max_batch_mb is {self._most >> 20}. Raise "
+            "max_batch_mb and start the workers again; or leave the batch out: ratchet resume --stream S --partition "
+            f"{self._heads.partition} --from {found.base + found.last + 1} --reason TEXT"
+        )
+
+    def _take(self, found: _Found) -> bool:
+        """Whether there is room for one more; `_size` is what it says it needs, if anything."""
+        packed = self._chunk[found.start : found.end]
+        try:
+            if not self._is_packed:
+                start, size = found.start, len(packed)
+                if self._used + size > self._most:
+                    raise TooLarge(self._most, size)
+            else:
+                end = self._share if self.rows else len(self._room)
+                start, size = self._used, self._unpack(found.codec_id, packed, self._room[self._used : end])
+        except TooLarge as error:
+            self._size = error.size
+            return False
+        except Exception as error:
+            # Each codec has its own exceptions, and all of them mean the same here.
+            raise CorruptBatch(f"{self._heads.at(found.base)}: cannot be decompressed: {error}") from error
+        if found.records * kernels.RECORD_LEAST > size:
+            raise CorruptBatch(f"{self._heads.at(found.base)}: {found.records} records in {size} bytes")
+        where = start, start + size, found.base, found.last
+        self.rows.append((*where, found.base_time, found.append_time, found.records))
+        self._used += size
+        return True
+
+    @staticmethod
+    def _unpack(codec_id: int, packed: memoryview, room: Bytes) -> int:
+        if codec_id and len(room):
+            return decompress_into(codec_id, packed, room)
+        if len(packed) > len(room):
+            raise TooLarge(len(room), None if codec_id else len(packed))
+        room[: len(packed)] = np.frombuffer(packed, np.uint8)
+        return len(packed)
+
+
+class _Heads:
+    """Walks the batch headers of a chunk: which batches hold visible records, and where.
+
+    Attributes:
+        found: batches with records to read, in order
+        next: the offset after the last batch
+        epoch: leader epoch of that batch; -1 where there is none
+    """
+
+    def __init__(self, topic: str, partition: int, start: int, data: bytes, aborted: list[tuple[int, int]]) -> None:
+        self.topic, self.partition, self.data = topic, partition, data
+        self.found: list[_Found] = []
+        self.next = start
+        self.epoch = -1
+        self._open_aborted: set[int] = set()
+        self._aborted = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+        at = 0
+        behind = -1
+        while at + kernels.HEADER_SIZE <= len(data):
+            base, length, epoch, magic, crc, attributes, last, base_time, top_time, producer, _, _, count = (
+                HEAD.unpack_from(data, at)
+            )
+            if length < kernels.HEADER_SIZE - LENGTH_FROM:
+                raise CorruptBatch(f"{self.at(base)}: length {length} bytes is too short for a record batch")
+            end = at + LENGTH_FROM + length
+            if end > len(data):
+                break
+            self._check(data, at, end, base, magic, crc, last, count)
+            if base <= behind:
+                raise CorruptBatch(
+                    f"{self.at(base)}: begins before offset {behind + 1}, where the batch before it ended"
+                )
+            behind = base + last
+            if base + last >= start:
+                if not self._hidden(data, at, end, base, last, attributes, producer) and count:
+                    append_time = top_time if attributes & LOG_APPEND_TIME else kernels.NO_APPEND_TIME
+                    codec_id = attributes & CODEC
+                    if codec_id not in CODECS.values():
+                        raise CorruptBatch(f"{self.at(base)}: unknown compression {codec_id}")
+                    where = at + kernels.HEADER_SIZE, end, codec_id
+                    times = base_time, append_time
+                    self.found.append(_Found(*where, base, last, *times, count, epoch, self.epoch))
+                self.next = base + last + 1
+                self.epoch = epoch
+            at = end
+        if data and not at:
+            raise CorruptBatch(f"{self.at(start)}: the fetch returned {len(data)} bytes but no whole record batch")
+
+    def at(self, offset: int) -> str:
+        """Where a batch is, for people."""
+        return _where(self.topic, self.partition, offset)
+
+    def _check(self, data: bytes, at: int, end: int, base: int, magic: int, crc: int, last: int, count: int) -> None:
+        if magic != 2:
+            raise CorruptBatch(f"{self.at(base)}: record format v{magic}; Ratchet reads v2 (Kafka 0.11 and later)")
+        if crc32c(memoryview(data)[at + CRC_FROM : end]) != crc:
+            raise CorruptBatch(f"{self.at(base)}: the checksum does not match; the log or the connection is damaged")
+        if last < 0 or count < 0 or count > last + 1:
+            raise CorruptBatch(f"{self.at(base)}: {count} records in {last + 1} offsets")
+        if base < 0 or base + last > OFFSET_MAX:
+            raise CorruptBatch(f"{self.at(base)}: offsets up to {base + last}")
+
+    def _hidden(self, data: bytes, at: int, end: int, base: int, last: int, attributes: int, producer: int) -> bool:
+        """Control batches, and batches of a transaction that was aborted (KIP-98, Fetcher.PartitionRecords)."""
+        while self._aborted and self._aborted[-1][1] <= base + last:
+            self._open_aborted.add(self._aborted.pop()[0])
+        if attributes & CONTROL:
+            if self._control_type(data, at, end, base) == ABORT_MARKER:
+                self._open_aborted.discard(producer)
+            return True
+        return bool(attributes & TRANSACTIONAL) and producer in self._open_aborted
+
+    def _control_type(self, data: bytes, at: int, end: int, base: int) -> int:
+        """Type in the key of a control record: 0 abort, 1 commit; others (leader changes) concern nobody here."""
+        at += kernels.HEADER_SIZE
+        marker = kernels.control_key(np.frombuffer(data, np.uint8)[at:end])
+        if marker < 0:
+            raise CorruptBatch(f"{self.at(base)}: unreadable transaction marker")
+        return int(_CONTROL_KEY.unpack_from(data, at + marker)[1])
+
+
+def _where(topic: str, partition: int, offset: int) -> str:
+    return f"{topic}, partition {partition}, record batch at offset {offset}"

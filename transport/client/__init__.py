@@ -1,0 +1,1 @@
+"""Kafka's requests: the cluster, its connections, and what aiokafka lacks."""

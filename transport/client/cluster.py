@@ -1,0 +1,435 @@
+"""Requests to the Kafka cluster over aiokafka's connections: who leads, who coordinates, what is there, fetch.
+
+aiokafka gives sockets, SASL, TLS, version negotiation and metadata. Its consumer and producer are not used: the lanes
+need record batches as bytes, and transactions whose every step is theirs (docs/decisions/0003-lanes.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import structlog
+from aiokafka import TopicPartition
+from aiokafka import errors as kafka
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from kafka_ratchet.errors import BrokerUnavailable, LogTruncated, PositionLost, TopicReplaced, TransportError
+from kafka_ratchet.transport.client.topic_id import (
+    NO_EPOCH,
+    NOT_THIS_TOPIC,
+    READ_COMMITTED,
+    FetchByIdRequest,
+    TopicsRequest,
+    TopicState,
+    diverging,
+    id_text,
+    topics_of,
+)
+
+log = structlog.get_logger(__name__)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+GROUP, TRANSACTION = 0, 1
+"""Coordinator types of FindCoordinator (KIP-98)."""
+
+PRODUCER_FENCED: Final = 90
+
+ANSWER_LEAST_MS: Final = 100
+"""A broker gets this long for its first answer, however short the limit is."""
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_MOST_S: Final = 2.0
+GONE_AFTER_S: Final = 10.0
+"""How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
+returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
+TOPIC_RESOURCE: Final = 2
+SAY_AFTER_S: Final = 5.0
+"""A leader change takes well under this; what takes longer is worth a line in the log, ..."""
+SAY_LEAST_OFTEN_S: Final = 60.0
+"""... and more of them with doubled pauses, up to this one: every lane has lines of its own."""
+
+
+class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
+    """A record is not what the topic demands: a compacted one takes none without a key. aiokafka 0.14 lacks it."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+
+
+UNAUTHORIZED: Final = (
+    kafka.ClusterAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.TransactionalIdAuthorizationFailed,
+)
+
+
+def explained(reason: object) -> str:
+    """What went wrong, in its own words; where a right is missing, also where it is said which."""
+    more = ". Give this user the rights of docs/guide/rights.md" if isinstance(reason, UNAUTHORIZED) else ""
+    return f"{reason!r}{more}"
+
+
+class Committed(NamedTuple):
+    """A group's position: the next offset to read, and the text that whoever committed it left with it."""
+
+    offset: int
+    metadata: str
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a fetch response.
+
+    aborted: (producer id, first offset) of aborted transactions in it
+    stable_end: the last stable offset; committed readers see nothing beyond it
+    """
+
+    data: bytes
+    aborted: list[tuple[int, int]]
+    stable_end: int
+
+
+class Retry:
+    """Pauses between tries, and a line in the log when it takes long."""
+
+    def __init__(self, what: str, **facts: object) -> None:
+        self.what, self.facts = what, facts
+        self.pause_s = RETRY_FIRST_S
+        self.say_after_s = SAY_AFTER_S
+        self.began = self.said = time.monotonic()
+
+    async def wait(self, reason: object) -> None:
+        """Sleep a little longer than the last time."""
+        now = time.monotonic()
+        if now - self.said > self.say_after_s:
+            self.said = now
+            self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)
+            log.warning(
+                "still trying", what=self.what, reason=explained(reason), seconds=round(now - self.began), **self.facts
+            )
+        await asyncio.sleep(self.pause_s)
+        self.pause_s = min(self.pause_s * 2, RETRY_MOST_S)
+
+
+class Cluster:
+    """One per worker; every caller names the connection it wants, so that a long fetch holds up nobody else."""
+
+    def __init__(self, options: dict[str, Any], request_timeout_ms: int = 30_000) -> None:
+        self._options = options
+        self.request_timeout_ms = request_timeout_ms
+        self._client: AIOKafkaClient | None = None
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect.
+
+        Raises:
+            BrokerUnavailable: nobody answered within timeout_s.
+        """
+        retry = Retry("reach Kafka", bootstrap=self._options["bootstrap_servers"])
+        while True:
+            left_ms = max(ANSWER_LEAST_MS, int((retry.began + timeout_s - time.monotonic()) * 1000))
+            client = AIOKafkaClient(
+                **{"client_id": "ratchet", **self._options}, request_timeout_ms=min(left_ms, self.request_timeout_ms)
+            )
+            try:
+                await client.bootstrap()
+            except kafka.KafkaError as error:
+                await client.close()
+                if time.monotonic() - retry.began > timeout_s:
+                    servers = ", ".join(self._options["bootstrap_servers"])
+                    raise BrokerUnavailable(
+                        f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). "
+                        "Start one (ratchet broker) or correct bootstrap in the settings"
+                    ) from None
+                await retry.wait(error)
+            else:
+                # The limit was for this; connections made from now on have the usual one.
+                client._request_timeout_ms = self.request_timeout_ms  # noqa: SLF001
+                self._client = client
+                return
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    @property
+    def client(self) -> AIOKafkaClient:
+        """The client; only after `start`."""
+        if self._client is None:
+            raise kafka.KafkaConnectionError("the connection to Kafka is closed")
+        return self._client
+
+    async def send(self, node: int, request: Any, connection: Hashable) -> Any:
+        """Send to a broker on a connection of that name, and wait for the answer.
+
+        Raises:
+            aiokafka.errors.KafkaError: not connected, or no answer in time. Whether it was carried out is unknown.
+        """
+        return await self.client.send(node, request, group=connection)
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition.
+
+        Raises:
+            aiokafka.errors.KafkaError: not known at the moment; metadata is being refreshed.
+        """
+        client = self.client
+        where = TopicPartition(topic, partition)
+        if client.cluster.leader_for_partition(where) in (None, -1):
+            await client.add_topic(topic)
+            await client.force_metadata_update()
+        node = client.cluster.leader_for_partition(where)
+        if node is None or node == -1:
+            raise kafka.LeaderNotAvailableError(f"{topic}, partition {partition} has no leader")
+        return int(node)
+
+    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partitions of each topic, asked anew, with one request for all; 0 where there is no such topic.
+
+        While Kafka does not answer, these are the counts it gave last.
+        """
+        client = self.client
+        asked = list(topics)
+        for topic in asked:
+            client.add_topic(topic)
+        await client.force_metadata_update()
+        return {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in asked}
+
+    async def coordinator(self, kind: int, key: str) -> int:
+        """The broker that coordinates a group or a transactional id; remembered until `forget_coordinator`."""
+        node = self._coordinators.get((kind, key))
+        if node is None:
+            node = int(await self.client.coordinator_lookup(kind, key))
+            if self.client.cluster.broker_metadata(node) is None:
+                await self.client.force_metadata_update()
+            self._coordinators[kind, key] = node
+        return node
+
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        """Look it up anew next time: it has moved, or did not answer."""
+        self._coordinators.pop((kind, key), None)
+
+    @asynccontextmanager
+    async def asking_coordinator(self, kind: int, key: str) -> AsyncIterator[int]:
+        """`coordinator`, forgotten if a request to it fails or is refused inside."""
+        try:
+            yield await self.coordinator(kind, key)
+        except kafka.KafkaError:
+            self.forget_coordinator(kind, key)
+            raise
+
+    def refresh(self) -> None:
+        """Leaders have moved: fetch the metadata again in the background."""
+        if self._client is not None:
+            self._client.force_metadata_update()
+
+    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
+        """First offset (EARLIEST) or last stable offset (LATEST) of a partition. Tries until it is known."""
+        request = OffsetRequest(-1, READ_COMMITTED, [(topic, [(partition, which)])])
+        retry = Retry("list offsets", topic=topic, partition=partition)
+        while True:
+            try:
+                response = await self.send(await self.leader(topic, partition), request, connection)
+                _, code, _, offset = response.topics[0][1][0]
+                raise_for(code)
+                return int(offset)
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
+    async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
+        """What the group has committed; None where there is nothing. Tries until it is known.
+
+        Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be
+        missing.
+        """
+        retry = Retry("read committed offset", group=group, topic=topic, partition=partition)
+        while True:
+            try:
+                async with self.asking_coordinator(GROUP, group) as node:
+                    response = await self.send(node, OffsetFetchRequest(group, [(topic, [partition])]), connection)
+                    raise_for(response.error_code)
+                    _, offset, metadata, code = response.topics[0][1][0]
+                    raise_for(code)
+                return Committed(int(offset), metadata or "") if offset >= 0 else None
+            except kafka.KafkaError as error:
+                await retry.wait(error)
+
+    async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
+        """The topics of these names as they are now; one that does not exist is left out. Tries until Kafka answers.
+
+        Raises:
+            TransportError: Kafka is older than 3.1 and knows no topic ids.
+        """
+        request = TopicsRequest(sorted(set(names)))
+        retry = Retry("describe topics", topics=sorted(set(names)))
+        while True:
+            try:
+                return topics_of(await self.send(self.client.get_random_node(), request, "topics"))
+            except (kafka.IncompatibleBrokerVersion, NotImplementedError) as error:
+                raise TransportError(f"Kafka 3.1 or newer is needed, which gives topics an id: {error}") from None
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
+    async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
+        """`topics`, all of them.
+
+        Raises:
+            TopicReplaced: one does not exist, and did not for GONE_AFTER_S.
+        """
+        wanted = set(names)
+        retry = Retry("find topics", topics=sorted(wanted))
+        while True:
+            there = await self.topics(wanted)
+            if missing := sorted(wanted - there.keys()):
+                if time.monotonic() - retry.began > GONE_AFTER_S:
+                    raise TopicReplaced(
+                        f"{missing[0]}: there is no such topic any more. Bring it back, or see "
+                        "docs/reference/halted.md for the ways on"
+                    )
+                await retry.wait(f"no topic {missing[0]}")
+                continue
+            return there
+
+    async def message_limits(self, topics: Iterable[str], connection: Hashable) -> dict[str, int]:
+        """bytes, max.message.bytes of each topic, as it is now. Tries until Kafka answers.
+
+        Raises:
+            TransportError: this user may not ask.
+        """
+        wanted = sorted(set(topics))
+        request = DescribeConfigsRequest([(TOPIC_RESOURCE, topic, ["max.message.bytes"]) for topic in wanted])
+        retry = Retry("ask for max.message.bytes", topics=wanted)
+        while True:
+            try:
+                response = await self.send(self.client.get_random_node(), request, connection)
+                limits = {}
+                for code, _, _, topic, entries in response.resources:
+                    raise_for(code, topic)
+                    limits[topic] = next(int(value) for name, value, *_ in entries if name == "max.message.bytes")
+                return limits
+            except kafka.TopicAuthorizationFailedError as error:
+                raise TransportError(explained(error)) from None
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        position: int,
+        connection: Hashable,
+        *,
+        max_bytes: int,
+        max_wait_ms: int,
+        topic_id: bytes,
+        last_epoch: int = NO_EPOCH,
+    ) -> Fetched:
+        """Record batches from position on, committed ones only. Tries until it has an answer, which may be empty.
+
+        Args:
+            topic: name, for the leader and for what is said
+            partition: number
+            position: offset
+            connection: on which to ask
+            max_bytes: of the answer
+            max_wait_ms: how long the broker may hold back an empty answer
+            topic_id: 16 bytes, of the topic that the position is in
+            last_epoch: leader epoch of the last batch before position, as it was read; NO_EPOCH where nothing was
+
+        Raises:
+            PositionLost: the topic does not hold that position (any more).
+            TopicReplaced: the topic of that id is gone, and behind its name is another one or none.
+            LogTruncated: the log lost its end after it was read up to position.
+        """
+        request = FetchByIdRequest(topic_id, partition, position, last_epoch, max_bytes, max_wait_ms)
+        retry = Retry("fetch", topic=topic, partition=partition, position=position)
+        while True:
+            try:
+                response = await self.send(await self.leader(topic, partition), request, connection)
+                raise_for(response.error_code)
+                _, code, _, stable_end, _, aborted, _, records, tags = response.topics[0][1][0]
+                if code in NOT_THIS_TOPIC:
+                    await self._still(topic, topic_id)
+                raise_for(code)
+                if (parting := diverging(tags)) is not None:
+                    instead = f"epoch {parting.epoch} ends at {parting.end}"
+                    error = _truncated(topic, partition, position, last_epoch, instead)
+                    error.is_certain = True
+                    raise error
+                return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end)
+            except kafka.OffsetOutOfRangeError:
+                first = await self.offset(topic, partition, EARLIEST, connection)
+                end = await self.offset(topic, partition, LATEST, connection)
+                if first <= position <= end:
+                    if last_epoch != NO_EPOCH and time.monotonic() - retry.began > GONE_AFTER_S:
+                        raise _truncated(topic, partition, position, last_epoch, "no such epoch is known") from None
+                    self.refresh()
+                    await retry.wait("offset out of range")
+                    continue
+                raise PositionLost(
+                    f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds "
+                    f"{first} to {end}. "
+                    + (
+                        "Retention has deleted records that were never read"
+                        if position < first
+                        else "The topic was deleted and created again, or lost its end"
+                    )
+                    + "; see docs/reference/halted.md for the ways on"
+                ) from None
+            except kafka.KafkaError as error:
+                self.refresh()
+                if time.monotonic() - retry.began > GONE_AFTER_S:
+                    await self._still(topic, topic_id)  # a topic that was deleted never has a leader again
+                await retry.wait(error)
+
+    async def _still(self, topic: str, topic_id: bytes) -> None:
+        """Return if the topic of that name has that id.
+
+        Raises:
+            TopicReplaced: it has not.
+        """
+        now = (await self.found([topic]))[topic].id
+        if now != topic_id:
+            raise replaced(topic, id_text(topic_id), id_text(now))
+
+
+def replaced(topic: str, before: str, now: str) -> TopicReplaced:
+    """The error for a topic that is another one. before, now: ids as text."""
+    return TopicReplaced(
+        f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
+        "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
+        "records. `ratchet resume` goes on with the new one; see docs/reference/halted.md"
+    )
+
+
+def _truncated(topic: str, partition: int, position: int, last_epoch: int, instead: str) -> LogTruncated:
+    return LogTruncated(
+        f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
+        f"log as it is now {instead}: it lost its end (unclean leader election?). What was read may be gone, and other "
+        "records may stand at its offsets. `ratchet resume` says how to go on; see docs/reference/halted.md"
+    )
+
+
+def raise_for(code: int, where: str = "") -> None:
+    """Raise aiokafka's exception for a Kafka error code other than 0. where: topic and partition, for its text."""
+    if code == PRODUCER_FENCED:
+        raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
+    if code == InvalidRecord.errno:
+        raise InvalidRecord(where)
+    if code:
+        raise kafka.for_code(code)(where or f"error code {code}")

@@ -1,0 +1,86 @@
+# ruff: noqa: SLF001 - this replaces methods of aiokafka's
+"""aiokafka's connections: large batches are not copied, and under uvloop a reset one says so in Kafka's words.
+
+aiokafka 0.14 copies a request twice on its way to the transport, and keeps each response until the next one begins.
+With a batch of 64 MiB that is 192 MiB more.
+
+asyncio's transports take what is written to them after a reset, and drop it. uvloop's raise RuntimeError until
+aiokafka's reader has heard of the reset, and aiokafka 0.14 expects nothing but OSError there. Whoever asks sees an
+error that no retry is for; and the one task that fetches metadata ends by it without a word, so that a worker goes on
+asking a dead node for the partitions that it led, until somebody restarts the worker (a fault run with a node of three
+killed taught this).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from aiokafka import errors as kafka
+from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.util import wait_for
+
+from kafka_ratchet.transport.client.produce import BatchRequest
+
+_SIZE: Final = struct.Struct(">i")
+
+plain_send = AIOKafkaConnection.send
+
+
+def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
+    """As aiokafka's own, which it replaces for lanes and Faust alike once this module is imported.
+
+    Raises:
+        aiokafka.errors.KafkaConnectionError: the connection is gone; it is closed now.
+    """
+    try:
+        if isinstance(request, BatchRequest):
+            return _send_batch(connection, request)
+        return plain_send(connection, request, expect_response)
+    except RuntimeError as error:
+        connection.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
+        raise kafka.KafkaConnectionError(
+            f"Connection at {connection.host}:{connection.port} broken: {error}"
+        ) from error
+
+
+def _send_batch(connection: Any, batch_request: BatchRequest) -> Any:
+    """As `plain_send`, but that the batch is handed to the transport as it is."""
+    if connection._writer is None:
+        raise kafka.KafkaConnectionError(f"No connection to broker at {connection.host}:{connection.port}")
+    request = batch_request.prepare(connection._versions)
+    number = connection._next_correlation_id()
+    head = request.build_request_header(correlation_id=number, client_id=connection._client_id).encode()
+    before, batch = request.parts
+    try:
+        connection._writer.write(_SIZE.pack(len(head) + len(before) + len(batch)) + head + before)
+        connection._writer.write(batch)
+    except OSError as error:
+        connection.close(reason=CloseReason.CONNECTION_BROKEN)
+        raise kafka.KafkaConnectionError(
+            f"Connection at {connection.host}:{connection.port} broken: {error}"
+        ) from error
+    answer = connection._loop.create_future()
+    connection._requests.append((number, request, answer))
+    return wait_for(answer, connection._request_timeout)
+
+
+async def read(of_connection: Any) -> None:
+    """As aiokafka's own, but that nothing of a response is kept while the next one is waited for."""
+    connection = of_connection()
+    if connection is None:
+        return
+    reader = connection._reader
+    del connection
+    while True:
+        (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+        response = await reader.readexactly(size)
+        connection = of_connection()
+        if connection is None:
+            return
+        connection._handle_frame(response)
+        del connection, response
+
+
+AIOKafkaConnection.send = send
+AIOKafkaConnection._read = staticmethod(read)

@@ -1,0 +1,70 @@
+"""A batch on its way from its lane through the agent and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.errors import Aborted
+from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.policy import Policy
+
+
+class Delivery:
+    """A batch on its way through the agent.
+
+    Leave it through `async with`: an error gives it back to the lane, which retries.
+
+    Args:
+        spec: of the lane
+        policy: by which the batch is judged, or not
+        batch: the records
+    """
+
+    def __init__(self, spec: LaneSpec, policy: Policy, batch: RecordBatch) -> None:
+        self.batch, self.spec, self.policy = batch, spec, policy
+        self.outputs: deque[tuple[str, EncodedBatch]] = deque()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def forward(self, keep: NDArray[np.bool_]) -> None:
+        """Send these records to the output topic as they are. keep: bool[batch.count]."""
+        compression = self.batch.codec if self.spec.compression == "input" else self.spec.compression
+        for encoded in forward(self.batch, keep, self.spec.output_limit, compression):
+            self.outputs.append((self.spec.output, encoded))
+
+    def dead_letter(self, index: int, reason: str) -> None:
+        """Send one record to the dead-letter topic as it is, with headers that say why and where it was."""
+        headers = [
+            Header("ratchet-reason", reason.encode()),
+            Header("ratchet-topic", self.batch.topic.encode()),
+            Header("ratchet-partition", str(self.batch.partition).encode()),
+            Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),
+        ]
+        self.outputs.append(
+            (self.spec.dead_letters, with_headers(self.batch, index, headers, self.spec.dead_letters_limit))
+        )
+
+    async def __aenter__(self) -> RecordBatch:
+        return self.batch
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not self.done.done():
+            if error is None:
+                self.done.set_result(None)
+            elif isinstance(error, Exception):
+                self.done.set_exception(error)
+            else:
+                # The agent itself is being stopped; the lane is not.
+                self.done.set_exception(
+                    Aborted(
+                        f"{self.batch.topic}, partition {self.batch.partition}: the agent was stopped while it held "
+                        f"offset {self.batch.start}"
+                    )
+                )
+        # The lane has the error and tries again; the agent goes on with the other partitions.
+        return isinstance(error, Exception)

@@ -1,0 +1,471 @@
+"""A lane: one input partition, from fetch to commit.
+
+The durable order of docs/decisions/0001-durable-order.md, as numbered here:
+
+    1. fetch             record batches as columns; the next fetch is under way while this one is worked on
+    2. judge             the agent, against what is pushed
+    3. produce           output, dead letters, changelog, in the partition's own transaction; where the stream has
+                         bounds, Kafka has said when that was before it is decided who is evicted with it
+    4. send the offset   the next to read, in the same transaction
+    5. commit
+    6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog
+                         position
+
+Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which settles
+the open transaction), replay the changelog's tail, read the committed offset, go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from kafka_ratchet.errors import (
+    Aborted,
+    ChangelogLost,
+    Fenced,
+    LogTruncated,
+    OwnerDiffers,
+    RatchetError,
+    RecordTooLarge,
+)
+from kafka_ratchet.transport import owner as owners
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.batch.record_batch import CHUNK_SHARE, RecordBatch, read_chunk
+from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, Committed, replaced
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
+from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.partition_state import PartitionState
+from kafka_ratchet.transport.policy import AlwaysOn, Switch
+from kafka_ratchet.transport.transactions.crash_points import crash_point
+from kafka_ratchet.transport.transactions.outcome import is_known
+from kafka_ratchet.transport.transactions.producer import State, TransactionalProducer
+from kafka_ratchet.transport.transactions.requests import OURS, Appended, offset_metadata
+from kafka_ratchet.transport.until_stopped import done_before
+
+log = structlog.get_logger(__name__)
+
+AGENT_WAIT_S: Final = 10.0
+"""How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
+AGENT_SLOW_S: Final = 30.0
+"""How often it is said that a lane waits for the agent: far beyond what judging 2 MiB takes."""
+WORTH_A_COMMIT: Final = 10_000
+"""Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
+commits before its time, so that whoever catches up has its results at once."""
+SIGHT_EVERY_S: Final = 1.0
+"""How often the changelog's leader epoch is looked at: as often as the local store is written."""
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MOST_S: Final = 30.0
+
+
+class Lane:
+    """Runs one partition until it is stopped; see the module's text for the order of things."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        spec: LaneSpec,
+        state: PartitionState,
+        deliver: Callable[[Delivery], Awaitable[None]],
+        switch: Switch | None = None,
+        permit: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Nothing is started.
+
+        Args:
+            cluster: connected
+            spec: what the lane is told
+            state: the table partition behind it
+            deliver: hands a batch to the agent
+            switch: supplies the deduplication policy
+            permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
+        """
+        self.cluster, self.spec, self.state = cluster, spec, state
+        self.switch: Switch = switch or AlwaysOn()
+        self.status = LaneStatus()
+        self.log = log.bind(topic=spec.topic, partition=spec.partition)
+        self._deliver, self._permit = deliver, permit
+        self._producer = TransactionalProducer(
+            cluster,
+            spec.transactional_id,
+            spec.group,
+            spec.transaction_timeout_ms,
+            [(topic, spec.partition) for topic in (spec.output, spec.dead_letters, state.changelog)],
+        )
+        self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
+        self._changelog = Changelog(cluster, state, spec.partition, self._fetching, spec.batch_most)
+        self._position, self._epoch = 0, NO_EPOCH
+        self._topics: dict[str, bytes] = {}
+        """Ids of the topics by which this lane took over."""
+        self._truncated = ""
+        """What the input was found to have lost, for the changelog to keep."""
+        self._replaced: Exception | None = None
+        """What was noticed beside the lane's own work, and halts it."""
+        self._limits_known = True
+        self._deadline = 0.0
+        self._fetched_at = 0.0
+        self._records = 0
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"lane {self.spec.topic}-{self.spec.partition}")
+
+    async def stop(self) -> None:
+        """Commit what is open and end; returns when the local store is closed."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_FIRST_S
+        try:
+            while not self._stopping.is_set():
+                commits = self.status.commits
+                try:
+                    # While Kafka is away it would never take over, and could not be stopped.
+                    if await done_before(self._stopping, self._take_over()):
+                        await self._consume()
+                    return
+                except Aborted as error:
+                    self._note(LaneState.RETRYING, error)
+                except Fenced as error:
+                    # If another worker owns the partition now, the rebalance that stops this lane is on its way. If
+                    # not, the initialisation came from one that had not heard of the rebalance; taking turns at random
+                    # ends that.
+                    self._note(LaneState.RETRYING, error)
+                    pause_s = max(pause_s, random.uniform(1.0, 3.0))  # noqa: S311
+                except RatchetError as error:
+                    # The topic that a record was too large for may be changed while this waits.
+                    self._limits_known = self._limits_known and not isinstance(error, RecordTooLarge)
+                    self._note(LaneState.HALTED, error)
+                    pause_s = max(pause_s, 1.0)
+                except Exception as error:
+                    self.log.exception("lane failed")
+                    self._note(LaneState.HALTED, error)
+                    pause_s = max(pause_s, 1.0)
+                await self._undo()
+                if self.status.commits > commits:
+                    pause_s = PAUSE_FIRST_S
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), pause_s)
+                pause_s = min(pause_s * 2, PAUSE_MOST_S)
+        finally:
+            await self._undo()
+            self.state.close()
+            self.status.state = LaneState.STOPPED
+
+    async def _undo(self) -> None:
+        if self._producer.state is not State.READY:
+            await self._producer.abort()
+        self.state.rollback()
+
+    def _note(self, state: LaneState, error: Exception) -> None:
+        text = str(error) or repr(error)
+        self.status.state, self.status.error = state, text
+        self.status.restarts += 1
+        say = self.log.error if state is LaneState.HALTED else self.log.warning
+        say("lane starts again", state=str(state), error=text)
+
+    async def _take_over(self) -> None:
+        """Fence the previous owner, then read what it has committed.
+
+        First the offset: were it read last, one that is frozen before that, and thaws when another one has taken over
+        and committed, would find an offset that its changelog does not know of.
+        """
+        spec, state = self.spec, self.state
+        self.status.state = LaneState.STARTING
+        self._replaced = None
+        if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._fetching):
+            # A worker of an earlier version may be at work, or have left a transaction open.
+            await self._producer.of(spec.earlier_id).initialise()
+        await self._producer.initialise()
+        crash_point("fenced")
+        if self._permit is not None:
+            await self._permit()
+        self.status.state = LaneState.RESTORING
+        committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
+        opening = asyncio.ensure_future(asyncio.to_thread(state.open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await opening  # a thread cannot be stopped, and what it opens has to be closed
+            raise
+        self.status.restored += await self._changelog.restore()
+        await self._compare()
+        await self.switch.known_to(state.policy_position)
+        if not self._limits_known:
+            await self._ask_for_limits()
+        crash_point("restored")
+        try:
+            position = self._agreed(committed)
+        except ChangelogLost:
+            # Or a successor has committed meanwhile, and Kafka has not ended that in the changelog: it will.
+            await self._producer.still_owns()
+            raise
+        is_new = position is None
+        if position is None:
+            position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)
+        self._position = self.status.position = position
+        self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
+        self._records = 0
+        self.status.state, self.status.error = LaneState.RUNNING, None
+        self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
+        if state.ownership.is_claimed and not is_new:
+            # State of an earlier version, or of before a person's decision: from now on it says what it belongs to.
+            self._producer.begin([(state.changelog, spec.partition)])
+            await self._commit()
+        self._truncated = ""
+        if state.owner is not None and state.owner.broken:
+            raise LogTruncated(state.owner.broken)
+
+    async def _compare(self) -> None:
+        """Whether what is gone on from belongs to what is there now.
+
+        Raises:
+            TopicReplaced: a topic does not exist.
+            OwnerDiffers: it belongs to something else.
+        """
+        spec, state = self.spec, self.state
+        names = {owners.INPUT: spec.topic, owners.OUTPUT: spec.output, owners.CHANGELOG: state.changelog}
+        if spec.policy_topic:
+            names[owners.POLICY] = spec.policy_topic
+        found = await self.cluster.found(names.values())
+        self._topics = {name: found[name].id for name in names.values()}
+        topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
+        now = Owner(spec.app, spec.stream, dict(spec.rule), topics)
+        if (before := state.owner) is None:
+            for name, claimed in spec.claimed.items():
+                if name in self._topics and id_text(self._topics[name]) != claimed:
+                    raise replaced(name, claimed, id_text(self._topics[name]))
+        else:
+            broken = before.broken or self._truncated
+            now = msgspec.structs.replace(now, decisions=before.decisions, broken=broken)
+            if differences := before.differences(now):
+                raise OwnerDiffers(
+                    f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
+                    "sequences mean nothing there: going on by them would lose or double records. Put back what was "
+                    f"changed, or decide with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; "
+                    "see docs/reference/halted.md"
+                )
+        state.ownership.claim(now)
+
+    def look_at(self, topics: Mapping[str, TopicState]) -> None:
+        """Take note of the topics as they are now: the lane halts where one is another than it took over by."""
+        for name, before in self._topics.items():
+            if name in topics and topics[name].id != before:
+                self._replaced = replaced(name, id_text(before), id_text(topics[name].id))
+
+    def halt(self, error: RatchetError) -> None:
+        """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""
+        self._replaced = error
+
+    async def _notice_others(self) -> None:
+        """Without an event to work on, nothing else tells that the partition was taken over, or moved by a person."""
+        commits = self.status.commits
+        if self._producer.state is not State.READY or self._changelog.is_behind:
+            return
+        if await self._changelog.has_grown() and self._producer.state is State.READY and self.status.commits == commits:
+            raise Aborted(f"{self.state.changelog}, partition {self.spec.partition}: another has written to it")
+
+    async def _ask_for_limits(self) -> None:
+        """A record was too large: somebody may have raised max.message.bytes since."""
+        spec, changelog = self.spec, self.state.changelog
+        limits = await self.cluster.message_limits([spec.output, spec.dead_letters, changelog], self._fetching)
+        self.spec = replace(spec, output_limit=limits[spec.output], dead_letters_limit=limits[spec.dead_letters])
+        self.state.limit = limits[changelog]
+        self._limits_known = True
+
+    def _agreed(self, committed: Committed | None) -> int | None:
+        """Where to go on, after the group and the changelog; None where neither has ever heard of this partition."""
+        spec, known = self.spec, self.state.input_position
+        if committed is None:
+            if known is not None:
+                # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
+                self.log.warning("no committed offset; going on from the changelog's", offset=known)
+            return known
+        if (found := OURS.fullmatch(committed.metadata)) is None:
+            return committed.offset  # set by a person, who is right
+        here = id_text(self._topics[spec.topic])
+        if found["topic"] is not None and found["topic"] != here:
+            raise replaced(spec.topic, found["topic"], here)
+        # Otherwise both were committed in one transaction, and if they differ one of them is not what it was.
+        if known is None or known < committed.offset:
+            raise ChangelogLost(
+                f"{self.state.changelog}, partition {spec.partition}: knows what was counted below offset "
+                f"{known or 0} of {spec.topic}, but the group {spec.group} has committed {committed.offset}. It was "
+                "deleted and created again, or lost its end; going on would let duplicates pass. See "
+                "docs/reference/halted.md"
+            )
+        if known > committed.offset:
+            # For a moment after an unclean restart, while its coordinator still reads its log, Kafka 4.3 answers with
+            # offsets of long ago (tests/faults/test_short_form.py, broker restarts). Invalid records would become dead
+            # letters once more, and the totals would count twice.
+            self.log.warning("committed offset is older than the changelog", offset=committed.offset, changelog=known)
+        return known
+
+    async def _fetch(self, position: int, epoch: int) -> RecordBatch:
+        """epoch: of the batch before position."""
+        spec = self.spec
+        try:
+            fetched = await self.cluster.fetch(
+                spec.topic,
+                spec.partition,
+                position,
+                self._fetching,
+                max_bytes=FETCH_BYTES,
+                max_wait_ms=FETCH_WAIT_MS,
+                topic_id=self._topics[spec.topic],
+                last_epoch=epoch,
+            )
+        except LogTruncated as error:
+            self._truncated = str(error) if error.is_certain else ""
+            raise
+        self.status.end = fetched.stable_end
+        self._fetched_at = asyncio.get_running_loop().time()
+        return read_chunk(
+            spec.topic,
+            spec.partition,
+            position,
+            fetched.data,
+            fetched.aborted,
+            first_header=spec.first_header,
+            second_header=spec.second_header,
+            most=spec.batch_most,
+        )
+
+    async def _consume(self) -> None:
+        clock = asyncio.get_running_loop().time
+        stop = asyncio.create_task(self._stopping.wait())
+        fetch = asyncio.create_task(self._fetch(self._position, self._epoch))
+        sight = asyncio.create_task(self._sight())
+        pending: set[asyncio.Task[Any]] = {fetch, stop}
+        try:
+            while True:
+                open_ = self._producer.state is State.OPEN
+                timeout = max(0.0, self._deadline - clock()) if open_ else None
+                await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if fetch.done():
+                    batch = fetch.result()
+                    crash_point("fetched")
+                    if self._replaced is not None:
+                        raise self._replaced
+                    epoch = batch.epoch if batch.epoch >= 0 else self._epoch
+                    is_large = len(batch.data) > self.spec.batch_most // CHUNK_SHARE
+                    if not is_large:  # two of them would take twice the memory
+                        fetch = asyncio.create_task(self._fetch(batch.next, epoch))
+                    if batch.next > self._position:
+                        await self._work(batch, stop)
+                    elif self._producer.state is State.READY:
+                        self.state.at_rest()
+                    if is_large:
+                        fetch = asyncio.create_task(self._fetch(batch.next, epoch))
+                    pending = {fetch, stop}
+                if self._producer.state is State.OPEN and (stop.done() or clock() >= self._deadline or self._is_enough):
+                    await self._commit()
+                if stop.done():
+                    return
+        finally:
+            for task in (fetch, stop, sight):
+                task.cancel()
+            await asyncio.gather(fetch, stop, sight, return_exceptions=True)
+
+    async def _sight(self) -> None:
+        """Look at the changelog's leader epoch behind what was committed, for the local store to keep."""
+        try:
+            while True:
+                await asyncio.sleep(SIGHT_EVERY_S)
+                if (sighting := await self._changelog.sight()) is not None:
+                    self.state.sighted(sighting)
+                await self._notice_others()
+        except Exception as error:
+            # Whatever it is: without this look nobody would notice that the partition was taken over.
+            self._replaced = error
+
+    @property
+    def _is_enough(self) -> bool:
+        """Whether the open transaction gains nothing from waiting for its time."""
+        if self._records >= self.spec.records_per_transaction:
+            return True
+        return self._records >= WORTH_A_COMMIT and self._has_caught_up
+
+    @property
+    def _has_caught_up(self) -> bool:
+        """Whether there was nothing more to read when it was last asked."""
+        end = self.status.end
+        return end is not None and self._position >= end
+
+    async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
+        """Steps 2 and 3 for one batch."""
+        spec, producer = self.spec, self._producer
+        if producer.state is State.READY:
+            producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
+            # From when its first records came: they may have waited for the last commit to end.
+            self._deadline = self._fetched_at + spec.commit_interval_ms / 1000
+        count = batch.count
+        if count:
+            delivery = Delivery(spec, self.switch.policy, batch)
+            await self._deliver(delivery)
+            waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
+            while not (await asyncio.wait(waiting, timeout=AGENT_SLOW_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                self.log.warning("the agent does not give back a batch", offset=batch.start, records=batch.count)
+            if not delivery.done.done():
+                await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
+            if not delivery.done.done():
+                delivery.done.cancel()
+                raise Aborted(
+                    f"{spec.topic}, partition {spec.partition}: stopped while the agent held offset {batch.start}"
+                )
+            delivery.done.result()
+            crash_point("judged")
+            batch.release()
+            while delivery.outputs:
+                topic, encoded = delivery.outputs.popleft()
+                await producer.add(topic, spec.partition)
+                await producer.produce(topic, spec.partition, encoded)
+            crash_point("produced")
+        self._position = batch.next
+        self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
+        self._records += count
+
+    async def _commit(self) -> None:
+        """Steps 3 (the changelog), 4, 5 and 6."""
+        spec, state, producer = self.spec, self.state, self._producer
+        logged = await self._log(state.changes(self._position, self._epoch))
+        if state.is_bounded:
+            await producer.delivered()
+            evictions = state.evictions(logged[-1][0].result().at_ms, caught_up=self._has_caught_up)
+            logged += await self._log(evictions)
+        metadata = offset_metadata(id_text(self._topics[spec.topic]), self._epoch)
+        await producer.commit(spec.topic, spec.partition, self._position, metadata)
+        crash_point("committed")
+        sent, count = logged[-1]  # progress at least
+        state.committed(sent.result().offset + count)
+        crash_point("remembered")
+        self.status.position = self._position
+        self.status.commits += 1
+        self.status.records += self._records
+        self._records = 0
+        if producer.state is State.SPENT:
+            raise Aborted(
+                f"{spec.transactional_id}: committed, and its epochs are used up: the id is initialised before "
+                "anything else begins"
+            )
+
+    async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:
+        """Send changelog entries; returns each batch's way there and how many records it has."""
+        changelog, partition = self.state.changelog, self.spec.partition
+        sent = [(await self._producer.produce(changelog, partition, encoded), encoded.count) for encoded in entries]
+        crash_point("logged")
+        return sent

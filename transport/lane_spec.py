@@ -1,0 +1,68 @@
+"""What a lane is told, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
+
+
+class LaneState(StrEnum):
+    """What a lane is doing, as people see it."""
+
+    STARTING = "starting"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    HALTED = "halted"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """What a lane is told: topics, names, sizes."""
+
+    topic: str
+    partition: int
+    output: str
+    dead_letters: str
+    group: str
+    transactional_id: str
+    first_header: bytes = b""
+    second_header: bytes = b""
+    compression: str = "input"
+    commit_interval_ms: int = 100
+    records_per_transaction: int = 500_000
+    transaction_timeout_ms: int = 60_000
+    output_limit: int = 1_048_588
+    """bytes, max.message.bytes of the output topic; Kafka's default"""
+    dead_letters_limit: int = 1_048_588
+    batch_most: int = BATCH_MOST
+    """bytes that one batch may unpack to"""
+    app: str = ""
+    stream: str = ""
+    rule: Mapping[str, str] = field(default_factory=dict)
+    """How records are judged, as `Owner.rule` has it."""
+    policy_topic: str = ""
+    claimed: Mapping[str, str] = field(default_factory=dict)
+    """Ids, as text, that topics had when this stream claimed them, by topic: for a changelog that says nothing
+    itself."""
+    earlier_id: str = ""
+    """The transactional id that an earlier version of Ratchet had for this partition: it is fenced as well."""
+
+
+@dataclass(slots=True)
+class LaneStatus:
+    """For people: what the lane is doing, how far it is, and what went wrong last."""
+
+    state: LaneState = LaneState.STARTING
+    position: int | None = None
+    end: int | None = None
+    commits: int = 0
+    records: int = 0
+    restored: int = 0
+    restarts: int = 0
+    """How often it has started again after an error. It only rises, so that who waits for a try can see one."""
+    error: str | None = None

@@ -1,0 +1,136 @@
+"""Moving a partition by hand: its owner entry, its progress and the group's offset, in the lane's own transaction."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kafka_ratchet.errors import LogTruncated, PositionLost
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.client.cluster import Cluster, Committed
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH
+from kafka_ratchet.transport.owner import INPUT, Owner
+from kafka_ratchet.transport.partition_state import PartitionState
+from kafka_ratchet.transport.transactions.outcome import is_known
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
+
+
+class MovableState(PartitionState, Protocol):
+    """What a move needs of the table partition beyond what a lane does."""
+
+    def __len__(self) -> int:
+        """Identities with a persisted sequence."""
+
+    def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
+        """Changelog entries: the progress with this input offset, that all identities are forgotten, and the owner."""
+
+
+class PartitionMove:
+    """One input partition, out of its lane's hands for a moment."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: MovableState,
+        *,
+        topic: str,
+        partition: int,
+        group: str,
+        ids: tuple[str, str],
+        writes: tuple[str, ...],
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            cluster: connected
+            state: empty, in a folder of its own
+            topic: the input
+            partition: its number
+            group: whose offset it is
+            ids: the transactional id of an earlier version, and the lane's
+            writes: topics that the lane writes to
+        """
+        self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
+        self._connection = ("move", topic, partition)
+        places = [(name, partition) for name in writes]
+        self._earlier, ours = ids
+        self._producer = TransactionalProducer(cluster, ours, group, 60_000, places)
+        self._committed: Committed | None = None
+
+    async def take_over(self) -> None:
+        """Fence the lane, as a successor would.
+
+        Raises:
+            TransactionError: Kafka refuses.
+        """
+        if await is_known(self.cluster, self._earlier, self._connection):
+            await self._producer.of(self._earlier).initialise()
+        await self._producer.initialise()
+
+    async def read(self) -> None:
+        """What is committed: the group's offset, and the changelog from its beginning.
+
+        Raises:
+            RatchetError: the changelog cannot be read.
+        """
+        self._committed = await self.cluster.committed(self.group, self.topic, self.partition, self._connection)
+        self.state.open()
+        await Changelog(self.cluster, self.state, self.partition, self._connection).restore()
+
+    @property
+    def position(self) -> int | None:
+        """The input offset that would be read next; None where nothing says so."""
+        known = self.state.input_position
+        if self._committed is None:
+            return known
+        if OURS.fullmatch(self._committed.metadata) is None:
+            return self._committed.offset
+        return self._committed.offset if known is None else max(known, self._committed.offset)
+
+    @property
+    def committed_in(self) -> str | None:
+        """Id of the topic that the group's offset is in, as text; None where it does not say."""
+        found = OURS.fullmatch(self._committed.metadata) if self._committed else None
+        return found["topic"] if found else None
+
+    async def lost(self) -> str | None:
+        """Why the position means nothing in the input as it is now, if it lost its end after it was read; else None."""
+        position = self.position
+        if position is None or position != self.state.input_position:
+            return None
+        topic_id = (await self.cluster.found([self.topic]))[self.topic].id
+        try:
+            await self.cluster.fetch(
+                self.topic,
+                self.partition,
+                position,
+                self._connection,
+                max_bytes=1,
+                max_wait_ms=0,
+                topic_id=topic_id,
+                last_epoch=self.state.progress_epoch,
+            )
+        except LogTruncated as error:
+            return str(error)
+        except PositionLost:
+            pass  # seen by the offsets that there are
+        return None
+
+    async def write(self, owner: Owner, position: int, *, forget: bool) -> None:
+        """Commit the decision, whose newest one stands in `owner`.
+
+        Raises:
+            Fenced: the lane has taken over again.
+            Aborted: nothing of it is visible.
+        """
+        changelog = self.state.changelog
+        self._producer.begin([(changelog, self.partition)])
+        for entries in self.state.moved(owner, position, forget=forget):
+            await self._producer.produce(changelog, self.partition, entries)
+        metadata = offset_metadata(owner.topics[INPUT].id, NO_EPOCH)
+        await self._producer.commit(self.topic, self.partition, position, metadata)
+
+    def close(self) -> None:
+        """Release the store."""
+        self.state.close()

@@ -1,0 +1,143 @@
+"""Whose changelog partition this is: the entry that says what its positions and last sequences belong to.
+
+One entry of each changelog partition, committed with the first transaction and again whenever it changes:
+
+    b"o"      UTF-8 JSON, see `Owner`
+
+Everything that a lane goes on from is a number: an input offset, a changelog offset, a sequence. A number means nothing
+without the thing that it is in. A topic may have been deleted and created again under its name, two names may run
+together, a rule may have been edited over old state. So whoever takes a partition over compares this entry with what is
+there now, before anything else, and stands still where they differ. What a person decides then is recorded here too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.errors import OwnerDiffers
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+KEY: Final = b"o"
+FORMAT: Final = 2
+"""1 was without this entry: such a changelog is taken as it is, and gets its entry with the next commit."""
+NEWEST_DECISIONS: Final = 100
+"""How many are kept: the entry has to fit a record, and each may have a long reason."""
+INPUT, OUTPUT, CHANGELOG, POLICY = "input", "output", "changelog", "policy"
+"""Parts that a topic has for a stream."""
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic by what it is. id: as Kafka's tools print it."""
+
+    name: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (id {self.id})"
+
+
+class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a person has decided about a partition.
+
+    at: ISO 8601, UTC; by: user and machine; what: what was done; reason: as given;
+    before, after: the input offset to read next; None where it was not known
+    """
+
+    at: str
+    by: str
+    what: str
+    reason: str
+    before: int | None = None
+    after: int | None = None
+
+
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a changelog partition belongs to.
+
+    app, stream: names
+    rule: how records are judged, by setting: "identity", "sequence", ...
+    topics: by part; see `INPUT`
+    decisions: the newest last
+    broken: what the input's log was found to have lost; "" where nothing was. Retention may take the evidence away,
+        and the halt must not end by that: only a person's decision clears it
+    """
+
+    app: str
+    stream: str
+    rule: dict[str, str]
+    topics: dict[str, Topic]
+    decisions: tuple[Decision, ...] = ()
+    broken: str = ""
+    format: int = FORMAT
+
+    def pack(self) -> tuple[bytes, bytes]:
+        """Key and value of its entry."""
+        whole = msgspec.structs.replace(self, decisions=self.decisions[-NEWEST_DECISIONS:])
+        return KEY, msgspec.json.encode(msgspec.to_builtins(whole) | {"format": self.format})
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Owner:
+        """Read what `pack` wrote.
+
+        Raises:
+            OwnerDiffers: it is of a newer format, or none of ours.
+        """
+        try:
+            known = msgspec.json.decode(value, type=_Format).format
+            if known > FORMAT:
+                raise OwnerDiffers(
+                    f"it was written in format {known} by a newer Ratchet, and this one reads up to {FORMAT}. Run the "
+                    "newer one"
+                )
+            return msgspec.json.decode(value, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise OwnerDiffers(
+                f"its entry about whose it is cannot be read ({error}). Is another program writing to this topic?"
+            ) from None
+
+    def differences(self, now: Owner) -> list[str]:
+        """One phrase for each thing in which what is there now is another: (before, and now)."""
+        found = []
+        if (self.app, self.stream) != (now.app, now.stream):
+            found.append(
+                f"it belongs to application {self.app!r}, stream {self.stream!r}, and this is application {now.app!r}, "
+                f"stream {now.stream!r}"
+            )
+        for name in sorted(now.rule):
+            before = self.rule.get(name)
+            if before is not None and before != now.rule[name]:
+                found.append(f"it was judged with {name} = {before!r}, and the settings say {now.rule[name]!r}")
+        for part in (INPUT, OUTPUT, CHANGELOG, POLICY):
+            topic, here = self.topics.get(part), now.topics.get(part)
+            if topic is not None and here is not None and topic != here:
+                found.append(f"its {part} was {topic}, and is {here} now")
+        return found
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def indices(batch: RecordBatch) -> NDArray[np.intp]:
+    """intp[...], which records of a changelog batch are such entries."""
+    named = np.flatnonzero(batch.columns[records.KEY_LENGTH] == len(KEY))
+    found: NDArray[np.intp] = named[batch.data[batch.columns[records.KEY, named]] == KEY[0]]
+    return found
+
+
+def read(batch: RecordBatch, index: int) -> Owner:
+    """The entry of that index.
+
+    Raises:
+        OwnerDiffers: it is of a newer format, or none of ours; the text says where it stands.
+    """
+    try:
+        return Owner.unpack(batch.value(index) or b"")
+    except OwnerDiffers as error:
+        offset = int(batch.offsets[index])
+        raise OwnerDiffers(f"{batch.topic}, partition {batch.partition}, offset {offset}: {error}") from None

@@ -1,0 +1,76 @@
+"""What stands behind a lane: the state that its transactions move."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.changelog import ChangelogReader, Sighting
+from kafka_ratchet.transport.owner import Owner
+
+
+class Claim(Protocol):
+    """What the changelog is to say of its owner."""
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the next commit writes another owner than the one that is persisted."""
+
+    def claim(self, owner: Owner) -> None:
+        """Say so from the next commit on."""
+
+
+class PartitionState(ChangelogReader, Protocol):
+    """What a lane needs of the table partition that stands behind it (tables.SequencePartition)."""
+
+    @property
+    def input_position(self) -> int | None:
+        """Next input offset as of the last commit; None where nothing was ever committed."""
+
+    @property
+    def policy_position(self) -> int:
+        """Next offset of the policy topic as of the last commit: who goes on must know as much."""
+
+    def open(self) -> None:
+        """Load the local store; nothing to do when it is open."""
+
+    limit: int
+    """bytes, max.message.bytes of the changelog"""
+
+    @property
+    def progress_epoch(self) -> int:
+        """Leader epoch of the input batch that ends before `input_position`; NO_EPOCH where it is not known."""
+
+    @property
+    def ownership(self) -> Claim:
+        """Whose changelog it is, and is to be."""
+
+    def sighted(self, sighting: Sighting) -> None:
+        """The leader epoch behind the last commit was looked at."""
+
+    def changes(self, next_offset: int, epoch: int) -> list[EncodedBatch]:
+        """Changelog entries of the open transaction.
+
+        Args:
+            next_offset: of the input, before which it ends
+            epoch: leader epoch of the input batch that ends before it
+        """
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `evictions` are to be asked for."""
+
+    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
+        """More of the open transaction's changelog entries, now that Kafka has told when it appended the others."""
+
+    def committed(self, changelog_next: int) -> None:
+        """The transaction is committed: pushed becomes persisted, in one write."""
+
+    def at_rest(self) -> None:
+        """Nothing is open and nothing came for `FETCH_WAIT_MS`: the moment for what would delay records otherwise."""
+
+    def rollback(self) -> None:
+        """The transaction is lost: pushed falls back to persisted."""
+
+    def close(self) -> None:
+        """Close the local store."""

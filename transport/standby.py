@@ -1,0 +1,85 @@
+"""A standby: a warm copy of a partition that another worker serves, for the day that worker is gone.
+
+It follows the changelog into the same state that a lane would use, committed entries only, and writes nothing to
+Kafka. When the partition becomes this worker's, the lane starts on the state as it is and replays only what the standby
+had not yet fetched (docs/decisions/0005-standby.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
+from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.partition_state import PartitionState
+from kafka_ratchet.transport.until_stopped import done_before
+
+log = structlog.get_logger(__name__)
+
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_MOST_S: Final = 30.0
+"""A standby is in nobody's way: it has more patience than a lane."""
+
+
+class Standby:
+    """Follows one changelog partition until it is stopped."""
+
+    def __init__(self, cluster: Cluster, state: PartitionState, partition: int, batch_most: int = BATCH_MOST) -> None:
+        self.state, self.partition = state, partition
+        self.log = log.bind(changelog=state.changelog, partition=partition)
+        connection = ("standby", state.changelog, partition)
+        self._changelog = Changelog(cluster, state, partition, connection, batch_most)
+        self._is_late = False
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"standby {self.state.changelog}-{self.partition}")
+
+    async def stop(self, *, close: bool = True) -> None:
+        """End. close: False leaves the state open and warm, for the lane that comes next."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+        if close:
+            self.state.close()
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_FIRST_S
+        while not self._stopping.is_set():
+            try:
+                await self._follow()
+                return
+            except RatchetError as error:
+                self.log.warning("standby starts again", reason=str(error))
+            except Exception:
+                self.log.exception("standby failed")
+            self.state.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MOST_S)
+
+    async def _follow(self) -> None:
+        await asyncio.to_thread(self.state.open)
+        while await self._or_stopped(self._changelog.restore()):
+            self.log.info("standby follows", changelog_offset=self.state.position)
+            while await self._or_stopped(self._keep_up()):
+                if self._is_late:
+                    break
+
+    async def _keep_up(self) -> None:
+        self._is_late = not await self._changelog.keep_up()
+        if self._is_late:
+            self.log.warning("heard nothing for long; looks anew at what there is", offset=self.state.position)
+
+    async def _or_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """Whether the work was done, and there is more to do; False: the stop came, between two batches."""
+        return await done_before(self._stopping, work) and not self._stopping.is_set()

@@ -1,0 +1,178 @@
+"""Hanging transactions that nobody can end by itself any more: how a person ends them.
+
+A lane completes by itself what Kafka has left open, as long as somebody knows how it was to end
+(docs/decisions/0006-settlement.md, 0016). Where nobody does, or the id was given another producer id meanwhile, a
+person decides: for our own producer id as a note that the lane acts on, for another with the markers that Kafka's own
+`kafka-transactions.sh abort` writes (KIP-664), which need the right to alter the cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Hashable
+from typing import Any, Final, NamedTuple
+
+from aiokafka import errors as kafka
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, Schema
+
+from kafka_ratchet.errors import TransactionError
+from kafka_ratchet.transport.client.cluster import Cluster, Retry, explained, raise_for
+from kafka_ratchet.transport.client.describe import DescribeProducersRequest
+from kafka_ratchet.transport.client.topic_id import TAGS, TEXT
+from kafka_ratchet.transport.transactions.outcome import NO_TRANSACTION, OpenAt, Unsettled, last_transaction, leave_note
+
+HANGS_AFTER_S: Final = 60.0
+"""Beyond the transaction's own time-out. Kafka looks for those that have timed out every 10 s, and a lane completes
+what was left open within about as long."""
+
+
+class Hanging(NamedTuple):
+    """An open transaction in one partition that has outlived its time-out.
+
+    start: offset of its first record; idle_s: since its last record, by the broker's clock and ours
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    start: int
+    idle_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}, partition {self.partition}: a transaction of producer id {self.producer_id}, epoch "
+            f"{self.epoch}, is open from offset {self.start} on, and got its last record {self.idle_s:.0f} s ago"
+        )
+
+
+class WriteTxnMarkersResponse_v1(Response):  # type: ignore[misc]
+    API_KEY = 27
+    API_VERSION = 1
+    SCHEMA = Schema(
+        (
+            "markers",
+            CompactArray(
+                ("producer_id", Int64),
+                (
+                    "topics",
+                    CompactArray(
+                        ("topic", TEXT),
+                        ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), TAGS)),
+                        TAGS,
+                    ),
+                ),
+                TAGS,
+            ),
+        ),
+        TAGS,
+    )
+
+
+class WriteTxnMarkersRequest_v1(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 27
+    API_VERSION = 1
+    RESPONSE_TYPE = WriteTxnMarkersResponse_v1
+    SCHEMA = Schema(
+        (
+            "markers",
+            CompactArray(
+                ("producer_id", Int64),
+                ("producer_epoch", Int16),
+                ("commit", Boolean),
+                ("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
+                ("coordinator_epoch", Int32),
+                TAGS,
+            ),
+        ),
+        TAGS,
+    )
+
+
+class WriteTxnMarkersRequest(Request[WriteTxnMarkersRequest_v1]):  # type: ignore[misc]
+    """Ends a transaction in one partition, whatever its coordinator knows of it. To the partition's leader."""
+
+    API_KEY = 27
+
+    def __init__(self, hanging: Hanging, *, commit: bool) -> None:
+        self._hanging, self._commit = hanging, commit
+
+    def build(self, request_struct_class: type[WriteTxnMarkersRequest_v1]) -> WriteTxnMarkersRequest_v1:
+        one = self._hanging
+        topics: list[Any] = [(one.topic, [one.partition], {})]
+        return request_struct_class([(one.producer_id, one.epoch, self._commit, topics, one.coordinator_epoch, {})], {})
+
+
+async def find_hanging(
+    cluster: Cluster, places: Collection[tuple[str, int]], timeout_ms: int, connection: Hashable
+) -> list[Hanging]:
+    """Open transactions in these partitions that are older than their time-out and HANGS_AFTER_S.
+
+    Args:
+        cluster: connected
+        places: topic and partition
+        timeout_ms: of the lanes' transactions
+        connection: on which to ask
+
+    Raises:
+        TransactionError: this user may not ask.
+    """
+    found = []
+    for topic, partition in places:
+        retry = Retry("ask for open transactions", topic=topic, partition=partition)
+        while True:
+            try:
+                leader = await cluster.leader(topic, partition)
+                response = await cluster.send(leader, DescribeProducersRequest([(topic, partition)]), connection)
+                _, ((_, code, _, producers, *_),), *_ = response.topics[0]
+                raise_for(code, f"{topic}, partition {partition}")
+                break
+            except kafka.TopicAuthorizationFailedError as error:
+                raise TransactionError(explained(error)) from None
+            except kafka.KafkaError as error:
+                cluster.refresh()
+                await retry.wait(error)
+        for producer_id, epoch, _, last_ms, coordinator_epoch, start, *_ in producers:
+            idle_s = time.time() - last_ms / 1000
+            if start != NO_TRANSACTION and idle_s > timeout_ms / 1000 + HANGS_AFTER_S:
+                found.append(Hanging(topic, partition, producer_id, epoch, coordinator_epoch, start, idle_s))
+    return found
+
+
+async def end_hanging(
+    cluster: Cluster, transactional_id: str, hanging: Collection[Hanging], connection: Hashable, *, commit: bool
+) -> None:
+    """End them as a person has decided.
+
+    Args:
+        cluster: connected
+        transactional_id: of the partition's lane
+        hanging: as `find_hanging` found them
+        connection: on which to ask
+        commit: whether their records are to count
+
+    Raises:
+        TransactionError: Kafka refuses.
+    """
+    last = await last_transaction(cluster, transactional_id, connection)
+    ours = {
+        (one.topic, one.partition): OpenAt(one.epoch, one.start)
+        for one in hanging
+        if last is not None and one.producer_id == last.producer_id
+    }
+    try:
+        if last is not None and ours:
+            await leave_note(cluster, transactional_id, Unsettled(last.producer_id, commit, ours), connection)
+        for one in hanging:
+            if (one.topic, one.partition) not in ours:
+                leader = await cluster.leader(one.topic, one.partition)
+                response = await cluster.send(leader, WriteTxnMarkersRequest(one, commit=commit), connection)
+                raise_for(response.markers[0][1][0][1][0][1], f"{one.topic}, partition {one.partition}")
+    except kafka.KafkaError as error:
+        raise TransactionError(
+            f"{transactional_id}: the transaction cannot be ended: {explained(error)}. To end one of another producer "
+            "id, this user needs the right to alter the cluster"
+        ) from None

@@ -1,0 +1,331 @@
+"""Transactions that Kafka calls complete although one of their partitions never got the marker.
+
+When a transaction ends while one of its partitions has no leader, Kafka 4.3 takes the partition for deleted, skips its
+marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: invisible to
+committed readers, and everything behind them too, until the producer id's next marker ends them together with what
+that one is meant for. A worker that reads the changelog meanwhile does not see what it has committed, judges the same
+input once more, and its next commit makes both visible. So whoever takes over asks first
+(docs/decisions/0006-settlement.md).
+
+Taking over makes the coordinator forget how the last transaction ended. Who is about to do it leaves a note before: the
+offset of a group that is named as the transactional id, for each partition that is open, with the end as its metadata
+(docs/decisions/0016-a-note-before-taking-over.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+from aiokafka import errors as kafka
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.transaction import EndTxnRequest
+
+from kafka_ratchet.errors import TransactionError
+from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster, Retry, explained, raise_for
+from kafka_ratchet.transport.client.describe import DescribeProducersRequest, DescribeTransactionsRequest
+
+log = structlog.get_logger(__name__)
+
+ID_NOT_FOUND: Final = 105
+"""TRANSACTIONAL_ID_NOT_FOUND: nobody has used it yet, or not for transactional.id.expiration.ms."""
+EMPTY: Final = "Empty"
+"""Taken over, and no transaction has begun since."""
+COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
+NO_TRANSACTION: Final = -1
+MARKERS_S: Final = 0.005
+"""A few times of what the markers of a transaction take while all is well."""
+SETTLE_WITHIN_S: Final = 5.0
+"""From taking an id over until its new owner may begin to complete what was left open: after that it starts again."""
+OWNER_S: Final = 2 * SETTLE_WITHIN_S
+"""How long nothing has moved when that owner is taken for dead: it cannot begin any more, and what it sent has come."""
+ORPHANED_FOR_S: Final = 60.0
+"""After that a person is needed."""
+ORPHANED: Final = (
+    "Kafka has left a transaction open, and whoever took its id over has left no note: nobody knows how it was meant "
+    "to end. See docs/reference/halted.md"
+)
+NOTE: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
+ENDS: Final = {True: "commit", False: "abort"}
+
+Place = tuple[str, int]
+"""topic, partition"""
+
+
+class LastTransaction(NamedTuple):
+    """What the coordinator of a transactional id knows. started_ms: 0 or -1 where there is none."""
+
+    started_ms: int
+    state: str
+    producer_id: int
+    epoch: int
+
+
+class OpenAt(NamedTuple):
+    """An open transaction in a partition: of which epoch, and the offset of its first record."""
+
+    epoch: int
+    start: int
+
+
+class Unsettled(NamedTuple):
+    """A transaction that is over, and the partitions that do not know it."""
+
+    producer_id: int
+    committed: bool
+    open: dict[Place, OpenAt]
+    taken_over_at: int = -1
+    """The epoch that its id has now."""
+
+    def explains(self, producer_id: int, stuck: Mapping[Place, OpenAt]) -> bool:
+        """Whether these open records are part of it."""
+        return producer_id == self.producer_id and stuck.items() <= self.open.items()
+
+
+class Orphaned(kafka.KafkaError):  # type: ignore[misc]
+    """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way.
+
+    last: as the coordinator has it; unsettled: how they were to end, where a note says so
+    """
+
+    def __init__(self, text: str, last: LastTransaction, unsettled: Unsettled | None) -> None:
+        super().__init__(text)
+        self.last, self.unsettled = last, unsettled
+
+
+async def find_unsettled(
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Collection[Place],
+    connection: Hashable,
+    remembered: Unsettled | None = None,
+) -> Unsettled | None:
+    """What the last transaction of an id has left open; None where it left nothing, or has no end yet.
+
+    Waits for the leaders of all partitions: the next owner of the id wipes out how its last transaction ended, so it
+    must be able to act on the answer at once.
+
+    Args:
+        cluster: connected.
+        transactional_id: of the transaction.
+        partitions: all that the id writes to.
+        connection: on which to ask.
+        remembered: what this process knew before it asked to take the id over. It serves as a note does: who may not
+            leave one, and does not get the answer, has nothing else.
+
+    Raises:
+        TransactionError: this user may not ask, or Kafka is too old to be asked.
+        Orphaned: records are open, and the coordinator does not know any more how they were to end.
+        aiokafka.errors.KafkaError: a coordinator does not answer, or is about to end a transaction.
+    """
+    while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
+        left = await left_open(cluster, known.producer_id, partitions, connection)
+        is_over = known.state in COMPLETE
+        # What an open transaction has written itself is the coordinator's business; what is older is not.
+        stuck = {place: there for place, there in left.items() if is_over or there.epoch < known.epoch}
+        noted = await _noted(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
+        # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
+        if await last_transaction(cluster, transactional_id, connection) == known:
+            break
+    else:
+        return None
+    if not stuck:
+        return None
+    if noted is None and is_over:
+        noted = COMPLETE[known.state]
+    if noted is None and remembered is not None and remembered.explains(known.producer_id, stuck):
+        noted = remembered.committed
+    unsettled = None if noted is None else Unsettled(known.producer_id, noted, stuck, known.epoch)
+    if not is_over:
+        raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, unsettled)
+    return unsettled
+
+
+async def last_end(
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Collection[Place],
+    connection: Hashable,
+    remembered: Unsettled | None = None,
+) -> Unsettled | None:
+    """`find_unsettled`, tried until there is an answer; what somebody took over and did not end is ended by the note.
+
+    Raises:
+        TransactionError: this user may not ask, Kafka is too old to be asked, or nobody knows how records were to end.
+    """
+    retry = Retry("ask for the last transaction", id=transactional_id)
+    retry.pause_s = MARKERS_S
+    clock = asyncio.get_running_loop().time
+    seen: LastTransaction | None = None
+    since = 0.0
+    while True:
+        try:
+            return await find_unsettled(cluster, transactional_id, partitions, connection, remembered)
+        except kafka.TransactionalIdAuthorizationFailed as error:
+            raise TransactionError(
+                f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
+            ) from None
+        except Orphaned as orphaned:
+            if orphaned.last != seen:
+                seen, since = orphaned.last, clock()
+            if orphaned.unsettled is None:
+                if clock() - since > ORPHANED_FOR_S:
+                    raise TransactionError(f"{orphaned}. {ORPHANED}") from None
+            elif clock() - since > OWNER_S:
+                if orphaned.last.state == EMPTY:
+                    return orphaned.unsettled
+                await _end_for_another(cluster, transactional_id, orphaned.last, orphaned.unsettled, connection)
+            await retry.wait(orphaned)
+        except kafka.KafkaError as error:
+            await retry.wait(error)
+
+
+async def _end_for_another(
+    cluster: Cluster, transactional_id: str, last: LastTransaction, unsettled: Unsettled, connection: Hashable
+) -> None:
+    """End the empty transaction that another one began to complete this, and was killed: taking over would abort it."""
+    log.warning("ending what another began to complete", id=transactional_id, **describe(unsettled))
+    request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, unsettled.committed)
+    try:
+        async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
+            raise_for((await cluster.send(node, request, connection)).error_code)
+    except kafka.KafkaError as error:  # whether it ended, the next look tells
+        log.warning("not ended", id=transactional_id, reason=repr(error))
+
+
+async def leave_note(cluster: Cluster, transactional_id: str, unsettled: Unsettled, connection: Hashable) -> None:
+    """Write down how a transaction was to end, for whoever comes after the one that is about to take its id over.
+
+    Raises:
+        aiokafka.errors.KafkaError: the group's coordinator does not answer, or refuses.
+    """
+    topics = [
+        (topic, [(partition, there.start, _note(unsettled.committed, unsettled.producer_id, there))])
+        for (topic, partition), there in unsettled.open.items()
+    ]
+    request = OffsetCommitRequest(
+        transactional_id,
+        OffsetCommitRequest.DEFAULT_GENERATION_ID,  # no member: nobody subscribes as this group
+        "",
+        OffsetCommitRequest.DEFAULT_RETENTION_TIME,
+        topics,
+    )
+    await _ask_group(cluster, transactional_id, request, connection)
+
+
+async def _noted(
+    cluster: Cluster, transactional_id: str, producer_id: int, stuck: Mapping[Place, OpenAt], connection: Hashable
+) -> bool | None:
+    """Whether these open records were to be committed, by the note about them; None where there is none for all."""
+    request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
+    try:
+        response = await _ask_group(cluster, transactional_id, request, connection)
+    except kafka.GroupAuthorizationFailedError:
+        return None  # then it could not be written either, and who tried has said so
+    notes = {
+        (topic, partition): (offset, metadata)
+        for topic, partitions in response.topics
+        for partition, offset, metadata, _ in partitions
+    }
+    for committed in ENDS:
+        # Producer id, epoch and offset are this transaction's alone: an older note does not pass for one about it.
+        if all(
+            notes.get(place) == (there.start, _note(committed, producer_id, there)) for place, there in stuck.items()
+        ):
+            return committed
+    return None
+
+
+def _note(committed: bool, producer_id: int, there: OpenAt) -> str:
+    return NOTE.format(end=ENDS[committed], producer_id=producer_id, epoch=there.epoch)
+
+
+async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
+    """Commit or fetch offsets; the error code stands last in the answer about each partition."""
+    async with cluster.asking_coordinator(GROUP, group) as node:
+        response = await cluster.send(node, request, connection)
+        raise_for(getattr(response, "error_code", 0), group)
+        for topic, partitions in response.topics:
+            for partition, *_, code in partitions:
+                raise_for(code, f"{group}: {topic}, partition {partition}")
+    return response
+
+
+async def last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
+    """What the coordinator knows of an id; None where it knows nothing.
+
+    Raises:
+        TransactionError: Kafka is older than 3.0 and cannot be asked.
+        aiokafka.errors.KafkaError: it does not answer, or the markers are being written.
+    """
+    try:
+        async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
+            response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
+            code, _, state, _, started_ms, producer_id, epoch, *_ = response.transactions[0]
+            if code == ID_NOT_FOUND:
+                return None
+            raise_for(code, transactional_id)
+    except kafka.IncompatibleBrokerVersion as error:
+        raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
+    if state.startswith("Prepare"):
+        raise kafka.ConcurrentTransactions  # the markers are being written
+    return LastTransaction(started_ms, state, producer_id, epoch)
+
+
+async def left_open(
+    cluster: Cluster, producer_id: int, partitions: Iterable[Place], connection: Hashable
+) -> dict[Place, OpenAt]:
+    """Where a producer has an open transaction. Tries until all leaders have answered.
+
+    Raises:
+        TransactionError: this user may not ask.
+    """
+    places = list(partitions)
+    retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in places])
+    while True:
+        try:
+            by_leader: dict[int, list[Place]] = {}
+            for place in places:
+                by_leader.setdefault(await cluster.leader(*place), []).append(place)
+            left: dict[Place, OpenAt] = {}
+            for leader, led in by_leader.items():
+                response = await cluster.send(leader, DescribeProducersRequest(led), connection)
+                for topic, answers, *_ in response.topics:
+                    for partition, code, _, producers, *_ in answers:
+                        raise_for(code, f"{topic}, partition {partition}")
+                        for one, epoch, _, _, _, start, *_ in producers:
+                            if one == producer_id and start != NO_TRANSACTION:
+                                left[topic, partition] = OpenAt(epoch, start)
+            return left
+        except kafka.TopicAuthorizationFailedError as error:
+            raise TransactionError(
+                f"{error}: this user may not ask for open transactions. Give it the right to read the topics that it "
+                "writes to"
+            ) from None
+        except kafka.KafkaError as error:
+            cluster.refresh()
+            await retry.wait(error)
+
+
+def describe(unsettled: Unsettled) -> dict[str, Any]:
+    """For a line in the log."""
+    places = [f"{topic}-{partition}" for topic, partition in unsettled.open]
+    return {"producer_id": unsettled.producer_id, "ended": ENDS[unsettled.committed], "open": places}
+
+
+async def is_known(cluster: Cluster, transactional_id: str, connection: Hashable) -> bool:
+    """Whether the coordinator has ever heard of an id. Tries until it answers.
+
+    Raises:
+        TransactionError: Kafka is too old to be asked.
+    """
+    retry = Retry("ask for a transactional id", id=transactional_id)
+    while True:
+        try:
+            return await last_transaction(cluster, transactional_id, connection) is not None
+        except (kafka.ConcurrentTransactions, kafka.TransactionalIdAuthorizationFailed):
+            return True
+        except kafka.KafkaError as error:
+            await retry.wait(error)

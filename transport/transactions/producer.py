@@ -1,0 +1,362 @@
+"""The one place that talks Kafka transactions (KIP-98): one transactional id per input partition.
+
+Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not go through:
+
+    initialise ─▶ begin ─▶ produce* ─▶ commit ─▶ begin ...
+        ▲           └────────┴───────────┘
+        └── after any failure: whatever was open is settled, and the epoch rises
+
+Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again.
+That costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
+repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer. If
+that took more than one request, or there is none, `initialise` makes the broker settle it and the changelog tells.
+
+The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
+take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+from aiokafka import errors as kafka
+
+from kafka_ratchet.errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionError
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.client.cluster import Cluster, InvalidRecord, Retry, explained
+from kafka_ratchet.transport.transactions.crash_points import crash_point
+from kafka_ratchet.transport.transactions.outcome import (
+    SETTLE_WITHIN_S,
+    Place,
+    Unsettled,
+    describe,
+    last_end,
+    last_transaction,
+    leave_note,
+    left_open,
+)
+from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
+
+log = structlog.get_logger(__name__)
+
+TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+REFUSED: Final = (
+    InvalidRecord,
+    kafka.InvalidTimestampError,
+    kafka.InvalidTopicError,
+    kafka.PolicyViolationError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.UnsupportedForMessageFormatError,
+)
+"""What is wrong with the record or the topic, and stays so however often it is tried."""
+REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
+IN_FLIGHT: Final = 5
+"""Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
+
+
+class State(StrEnum):
+    """Where a transactional producer stands."""
+
+    NEW = "new"
+    READY = "ready"
+    OPEN = "open"
+    SPENT = "spent"
+    """Committed, and to be initialised before the next transaction begins."""
+    FAILED = "failed"
+
+
+class TransactionalProducer:
+    """The producer of one input partition.
+
+    Not for concurrent use, except that produced batches are under way at once.
+    """
+
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int, partitions: Iterable[Place]
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            cluster: connected.
+            transactional_id: one per input partition.
+            group: whose offsets are committed.
+            timeout_ms: after which the coordinator aborts an open transaction.
+            partitions: all that this id writes to; looked at for what an earlier owner has left open.
+        """
+        self.cluster, self.transactional_id, self.timeout_ms = cluster, transactional_id, timeout_ms
+        self.partitions = list(partitions)
+        self.state = State.NEW
+        self._connection = ("transaction", transactional_id)
+        self._requests = TransactionRequests(cluster, transactional_id, group, self._connection)
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._members: set[Place] = set()
+        self._owed: Unsettled | None = None
+        """What is left open and to be ended by this producer: Kafka does not know how any more."""
+        self._written: set[Place] = set()
+        """Where the last transaction has left records."""
+        self._joining: asyncio.Task[None] | None = None
+        self._sent: list[asyncio.Task[Appended]] = []
+
+    async def initialise(self) -> None:
+        """Fence whoever had this id before and settle its open transaction. Tries until the coordinator answers.
+
+        Raises:
+            TransactionError: the coordinator refuses this id.
+            Fenced: another owner has taken over meanwhile.
+        """
+        await self._drop()
+        work = asyncio.ensure_future(self._initialise())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if self._owed is not None:
+                await asyncio.wait({work}, timeout=END_FOR_S)  # a successor would have to wait
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+
+    async def _initialise(self) -> None:
+        while True:
+            taken_over = await self._take_over()
+            if self._owed is not None:
+                await self._guard(self._settle(self._owed, taken_over))
+                self._owed = None  # the coordinator knows now
+            if not self._requests.spent:
+                break
+        self.state = State.READY
+
+    async def _take_over(self) -> float:
+        """Fence whoever had the id; `_owed` is what that makes Kafka forget. Returns when this was asked for."""
+        retry = Retry("initialise transactional id", id=self.transactional_id)
+        noted: Unsettled | None = None
+        while True:
+            self._owed = await self._unsettled()
+            if self._owed is not None and self._owed != noted:
+                await self._note(self._owed)
+                noted = self._owed
+                crash_point("noted")
+                continue  # it took a moment, in which an owner that is alive may have gone on
+            asked = asyncio.get_running_loop().time()
+            if self._owed is not None and self._owed.taken_over_at >= LAST_EPOCH:
+                # Taking over would give it another producer id, which could not end it. There is nobody to fence: under
+                # this epoch no owner begins anything.
+                self._requests.resume(self._owed.producer_id, self._owed.taken_over_at)
+                break
+            try:
+                await self._requests.initialise(self.timeout_ms)
+                break
+            except REFUSED_ID as error:
+                raise TransactionError(
+                    f"{self.transactional_id}: the coordinator refuses this transactional id: {error!r}. "
+                    "Check the ACLs of the transactional id and the broker's transaction.max.timeout.ms"
+                ) from None
+            except kafka.KafkaError as error:
+                # ConcurrentTransactions: the previous owner's transaction is still being settled.
+                await retry.wait(error)
+        self._sequences.clear()
+        self._written.clear()
+        return asked
+
+    async def _unsettled(self) -> Unsettled | None:
+        return await last_end(self.cluster, self.transactional_id, self.partitions, self._connection, self._owed)
+
+    async def _note(self, unsettled: Unsettled) -> None:
+        """Leave word of how it is to end: the coordinator is about to forget it, and this process may die."""
+        retry = Retry("leave a note", id=self.transactional_id)
+        while True:
+            try:
+                return await leave_note(self.cluster, self.transactional_id, unsettled, self._connection)
+            except kafka.GroupAuthorizationFailedError:
+                log.warning(
+                    "this user may not commit offsets for a group that is named as its transactional id: if the "
+                    "worker dies in the next moment, a person has to decide how the transaction ends",
+                    id=self.transactional_id,
+                    **describe(unsettled),
+                )
+                return None
+            except kafka.KafkaError as error:
+                await retry.wait(error)
+
+    async def _settle(self, unsettled: Unsettled, taken_over: float) -> None:
+        """End what an earlier owner's transaction has left open as that one ended, by an empty one that ends so."""
+        log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(unsettled))
+        if unsettled.producer_id != self._requests.producer_id:
+            raise TransactionError(
+                f"{self.transactional_id}: a transaction of producer id {unsettled.producer_id} was left open in "
+                f"{list(unsettled.open)}, and Kafka has given out another one. End it with kafka-transactions.sh abort"
+            )
+        # Its epoch stays what it is, and when this is done the id is initialised once more.
+        self._requests.resume(self._requests.producer_id, self._requests.epoch)
+        retry = Retry("complete a transaction that Kafka left open", id=self.transactional_id)
+        while True:
+            if asyncio.get_running_loop().time() - taken_over > SETTLE_WITHIN_S:
+                # A successor may have taken this one for dead; what began now, its taking over would abort.
+                raise Aborted(f"{self.transactional_id}: could not complete it in {SETTLE_WITHIN_S:.0f} s")
+            crash_point("owing")
+            try:
+                await self._requests.join(list(unsettled.open), with_offsets=True)
+                crash_point("completing")
+                return await self._requests.end(commit=unsettled.committed)
+            except FENCED:
+                raise
+            except kafka.KafkaError as error:
+                await retry.wait(error)
+
+    async def still_owns(self) -> None:
+        """Return if nobody else has initialised the id since `initialise`; before anything is begun.
+
+        Raises:
+            Fenced: somebody has.
+            Aborted: the coordinator does not say.
+        """
+        last = await self._guard(last_transaction(self.cluster, self.transactional_id, self._connection))
+        if last is None or (last.producer_id, last.epoch) != (self._requests.producer_id, self._requests.epoch):
+            self.state = State.FAILED
+            raise Fenced(f"{self.transactional_id}: fenced: another worker has taken the partition over")
+
+    def begin(self, partitions: list[tuple[str, int]]) -> None:
+        """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
+        self._expect(State.READY)
+        self.state = State.OPEN
+        self._members = set(partitions)
+        self._joining = asyncio.create_task(self._open(partitions))
+
+    async def add(self, topic: str, partition: int) -> None:
+        """Take one more partition into the open transaction, before the first batch for it."""
+        self._expect(State.OPEN)
+        if (topic, partition) not in self._members:
+            await self._joined()
+            await self._guard(self._requests.join([(topic, partition)], with_offsets=False))
+            self._members.add((topic, partition))
+
+    async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[Appended]:
+        """Send a batch; the task's result says where it is then. `commit` waits for all of them."""
+        self._expect(State.OPEN)
+        await self._joined()
+        while len(self._sent) >= IN_FLIGHT:
+            await self._guard(asyncio.shield(self._sent[0]))
+            del self._sent[0]
+        base = self._sequences.get((topic, partition), 0)
+        self._sequences[topic, partition] = (base + batch.count) & 0x7FFFFFFF
+        data = batch.seal(self._requests.producer_id, self._requests.epoch, base)
+        leader = await self._guard(self.cluster.leader(topic, partition))
+        self._written.add((topic, partition))
+        task = asyncio.create_task(self._requests.produce(leader, topic, partition, data))
+        self._sent.append(task)
+        # Batches of one partition have to leave in order: let this one reach its socket before the next is built.
+        await asyncio.sleep(0)
+        return task
+
+    async def delivered(self) -> None:
+        """Wait until every batch sent so far is acknowledged."""
+        while self._sent:
+            await self._guard(asyncio.shield(self._sent[0]))
+            del self._sent[0]
+
+    def of(self, transactional_id: str) -> TransactionalProducer:
+        """Another one over the same partitions, under an id that an earlier version had: to be initialised only."""
+        group = self._requests.group
+        return TransactionalProducer(self.cluster, transactional_id, group, self.timeout_ms, self.partitions)
+
+    async def commit(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
+        """Commit everything produced together with the consumed offset (the next one to read).
+
+        Args:
+            topic: the input.
+            partition: its number.
+            offset: in it.
+            metadata: left with the offset.
+
+        Raises:
+            Aborted: nothing became visible, or the outcome is unknown; `initialise` settles it.
+            Fenced: another owner has taken over.
+        """
+        self._expect(State.OPEN)
+        await self._joined()
+        # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is
+        # left running.
+        steps = self.delivered(), self._guard(self._requests.send_offset(topic, partition, offset, metadata))
+        for outcome in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        crash_point("offered")
+        await self._guard(self._requests.end(commit=True))
+        if self._requests.in_doubt:
+            # Perhaps answered by a coordinator that was replaced and does not know: where ends do not raise the epoch,
+            # it tells of the transaction before, and this one is about to be aborted.
+            self.state = State.FAILED
+            raise Aborted(
+                f"{self.transactional_id}: its end was asked for more than once; whether it is committed is read from "
+                "the changelog, after the id is initialised"
+            )
+        if self._requests.ends_raise_epoch:
+            self._sequences.clear()
+        self.state = State.SPENT if self._requests.spent else State.READY
+
+    async def abort(self) -> None:
+        """Give up the open transaction, if the broker will hear of it; `initialise` does it otherwise."""
+        was, self.state = self.state, State.FAILED
+        await self._drop()
+        if was is State.OPEN:
+            try:
+                await asyncio.wait_for(self._requests.give_up(self.timeout_ms), timeout=2.0)
+            except (kafka.KafkaError, TimeoutError) as error:
+                log.info("abort not delivered", id=self.transactional_id, reason=repr(error))
+
+    def _expect(self, state: State) -> None:
+        if self.state is not state:
+            raise Aborted(f"{self.transactional_id}: is {self.state}, not {state}")
+
+    async def _drop(self) -> None:
+        """Forget what is under way. Its answers no longer matter: the epoch is about to rise."""
+        tasks: list[asyncio.Task[Any]] = [*self._sent, *([self._joining] if self._joining else [])]
+        self._sent, self._joining, self._members = [], None, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _guard(self, awaitable: Any) -> Any:
+        """Turn what goes wrong into an error of ours, and remember that this transaction is over."""
+        try:
+            return await awaitable
+        except FENCED as error:
+            self.state = State.FAILED
+            raise Fenced(
+                f"{self.transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
+                f"transaction was open for more than {self.timeout_ms} ms"
+            ) from None
+        except TOO_LARGE as error:
+            self.state = State.FAILED
+            raise RecordTooLarge(
+                f"{self.transactional_id}: {error!r}. Raise max.message.bytes of the topic written to"
+            ) from None
+        except REFUSED as error:
+            self.state = State.FAILED
+            raise RecordRefused(
+                f"{self.transactional_id}: Kafka refuses what is written: {error!r}. Look at that topic's "
+                "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
+                "message.timestamp.before.max.ms, and at this user's right to write"
+            ) from None
+        except kafka.KafkaError as error:
+            self.state = State.FAILED
+            self.cluster.refresh()
+            raise Aborted(f"{self.transactional_id}: {explained(error)}") from None
+
+    async def _joined(self) -> None:
+        if self._joining is not None:
+            joining, self._joining = self._joining, None
+            await self._guard(joining)
+
+    async def _open(self, partitions: list[Place]) -> None:
+        # Or this one's end would be the end of both, whichever it is.
+        if await left_open(self.cluster, self._requests.producer_id, self._written, self._connection):
+            unsettled = await self._unsettled()
+            if unsettled is not None:
+                self.state = State.FAILED
+                raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
+        self._written.clear()
+        await self._requests.join(partitions, with_offsets=True)

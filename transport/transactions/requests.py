@@ -1,0 +1,214 @@
+"""The requests of a transaction (KIP-98), each as one transactional id sends it; what is legal when is not known here.
+
+aiokafka has no types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from aiokafka import errors as kafka
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from kafka_ratchet.transport.client.produce import BatchRequest
+from kafka_ratchet.transport.transactions.version_2 import GiveUpRequest, RaisingEndRequest, ends_raise_epochs
+
+FENCED: Final = (
+    kafka.InvalidProducerEpoch,  # also what a transaction gets that the coordinator has timed out (version 0 requests)
+    kafka.ProducerFenced,
+    kafka.InvalidProducerIdMapping,
+    kafka.InvalidTxnState,
+)
+LAST_EPOCH: Final = (1 << 15) - 2
+"""With the next end Kafka would give out another producer id, and nobody could end under the old one any more what
+Kafka has left open in spite of it. So the id is initialised at this epoch, after a look at that."""
+END_FOR_S: Final = 60.0
+"""How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
+OFFSET_METADATA: Final = "ratchet 2 {topic} {epoch}"
+"""Left with every offset that is committed together with changelog entries: the id of the topic that the offset is in,
+and the leader epoch of the batch before it. A person who moves the group's offset with Kafka's tools leaves none: so a
+position that the changelog must know of differs from one that was set on purpose."""
+OURS: Final = re.compile(r"ratchet (?:1|2 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+))")
+"""1 was without the two."""
+
+
+def offset_metadata(topic_id: str, epoch: int) -> str:
+    """What is left with an offset. topic_id: as text; epoch: of the batch before it."""
+    return OFFSET_METADATA.format(topic=topic_id, epoch=epoch)
+
+
+def is_ours(metadata: str) -> bool:
+    """Whether an offset was committed in a lane's transaction, by what was left with it."""
+    return OURS.fullmatch(metadata) is not None
+
+
+class Appended(NamedTuple):
+    """Where a batch is in its partition.
+
+    offset: of its first record; at_ms: when the broker has appended it, in a topic with LogAppendTime, else -1
+    """
+
+    offset: int
+    at_ms: int
+
+
+class TransactionRequests:
+    """Each raises `aiokafka.errors.KafkaError` when it was refused, or nobody knows whether it was carried out."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, group: str, connection: Hashable) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            cluster: connected.
+            transactional_id: whose requests these are.
+            group: whose offsets are committed.
+            connection: that they go on, in this order.
+        """
+        self.cluster, self.transactional_id, self.group, self.connection = cluster, transactional_id, group, connection
+        self.producer_id, self.epoch = -1, -1
+        self.ends_raise_epoch = False
+        """Whether every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
+        self.in_doubt = False
+        """Whether a request has got no clear answer since then: it may still be carried out."""
+
+    async def initialise(self, timeout_ms: int) -> None:
+        """Take the id over: whoever had it is fenced, and what it has open is aborted.
+
+        Args:
+            timeout_ms: after which the coordinator aborts an open transaction.
+        """
+        request = InitProducerIdRequest(self.transactional_id, timeout_ms)
+        async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
+            ends_raise = await ends_raise_epochs(self.cluster, node, self.connection)
+            response = await self.cluster.send(node, request, self.connection)
+            raise_for(response.error_code)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        self.ends_raise_epoch, self.in_doubt = ends_raise, False
+
+    def resume(self, producer_id: int, epoch: int) -> None:
+        """Go on under this epoch, which no end raises; the id is `spent` by that."""
+        self.producer_id, self.epoch = producer_id, epoch
+        self.ends_raise_epoch, self.in_doubt = False, True
+
+    @property
+    def spent(self) -> bool:
+        """Whether the id has to be initialised before anything else begins."""
+        return self.in_doubt or self.epoch >= LAST_EPOCH
+
+    async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
+        """Take partitions into the transaction, which begins with the first.
+
+        Args:
+            partitions: topic, partition.
+            with_offsets: the group's offsets too.
+        """
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        identity = (self.transactional_id, self.producer_id, self.epoch)
+        await self._until_settled(AddPartitionsToTxnRequest(*identity, list(topics.items())), _partition_codes)
+        if with_offsets:
+            await self._until_settled(
+                AddOffsetsToTxnRequest(*identity, self.group), lambda response: [response.error_code]
+            )
+
+    async def _until_settled(self, request: Any, codes: Any) -> None:
+        """The coordinator refuses a new transaction while the markers of the last are still being written."""
+        retry = Retry("join transaction", id=self.transactional_id)
+        while True:
+            try:
+                response = await self._ask_coordinator(request)
+                for code in codes(response):
+                    raise_for(code)
+                return
+            except kafka.ConcurrentTransactions as error:
+                retry.pause_s = min(retry.pause_s, 0.02)
+                await retry.wait(error)
+            except (
+                kafka.GroupLoadInProgressError,
+                kafka.NotCoordinatorForGroupError,
+                kafka.GroupCoordinatorNotAvailableError,
+            ):
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                raise
+
+    async def produce(self, leader: int, topic: str, partition: int, data: memoryview) -> Appended:
+        """Send a sealed batch to a partition's leader."""
+        request = BatchRequest(self.transactional_id, self.cluster.request_timeout_ms, topic, partition, data)
+        response = await self.cluster.send(leader, request, self.connection)
+        _, code, offset, at_ms, *_ = response.topics[0][1][0]
+        raise_for(code, f"{topic}, partition {partition}")
+        return Appended(offset, at_ms)
+
+    async def send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
+        """Let the transaction commit the offset to read next of an input partition. metadata: see `offset_metadata`."""
+        request = TxnOffsetCommitRequest(
+            self.transactional_id,
+            self.group,
+            self.producer_id,
+            self.epoch,
+            [(topic, [(partition, offset, metadata)])],
+        )
+        async with self.cluster.asking_coordinator(GROUP, self.group) as node:
+            response = await self.cluster.send(node, request, self.connection)
+            for code in _partition_codes(response):
+                raise_for(code)
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing by itself.
+
+        But a copy that is still on its way would end whatever is open under its epoch when it arrives, and an answer
+        to a later try may be about the transaction before: after more than one this is `in_doubt`.
+        """
+        retry = Retry("end transaction", id=self.transactional_id)
+        began = asyncio.get_running_loop().time()
+        while True:
+            try:
+                return await self.end_once(commit=commit)
+            except (*FENCED, kafka.TransactionalIdAuthorizationFailed):
+                raise
+            except kafka.KafkaError as error:
+                self.in_doubt = True
+                self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                if asyncio.get_running_loop().time() - began > END_FOR_S:
+                    raise
+                await retry.wait(error)
+
+    async def end_once(self, *, commit: bool) -> None:
+        """Commit or abort, with one request."""
+        make = RaisingEndRequest if self.ends_raise_epoch else EndTxnRequest
+        response = await self._ask_coordinator(make(self.transactional_id, self.producer_id, self.epoch, commit))
+        raise_for(response.error_code)
+        if self.ends_raise_epoch:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+
+    async def give_up(self, timeout_ms: int) -> None:
+        """Abort what is open so that nothing which was sent for it can be appended any more, with one request."""
+        if self.ends_raise_epoch:
+            return await self.end_once(commit=False)
+        request = GiveUpRequest(self.transactional_id, timeout_ms, self.producer_id, self.epoch)
+        with suppress(kafka.ConcurrentTransactions):  # it is being aborted
+            raise_for((await self._ask_coordinator(request)).error_code)
+
+    async def _ask_coordinator(self, request: Any) -> Any:
+        node = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
+        try:
+            return await self.cluster.send(node, request, self.connection)
+        except kafka.KafkaError:
+            self.in_doubt = True
+            raise
+
+
+def _partition_codes(response: Any) -> list[int]:
+    return [code for _, partitions in response.errors for _, code in partitions]

@@ -1,0 +1,165 @@
+"""Transactions whose end raises the producer's epoch (KIP-890, part 2), and other requests that aiokafka 0.14 lacks.
+
+With such an end no request of one transaction can have an effect in the next. The rest of that protocol is not used:
+docs/decisions/0017-late-requests.md says why. Also here: how to take over an id only if it is still ours (KIP-360).
+
+aiokafka has no types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from io import BytesIO
+from typing import Final
+
+from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+)
+
+from kafka_ratchet.transport.client.cluster import Cluster, raise_for
+from kafka_ratchet.transport.client.describe import TAGS, TEXT
+
+FEATURE: Final = "transaction.version"
+FINALIZED_FEATURES: Final = 2
+"""Tag of the answer's field that says what the whole cluster has agreed on."""
+RAISES_EPOCHS: Final = 2
+
+
+class FeaturesResponse_v3(Response):  # type: ignore[misc]
+    API_KEY = 18
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("error_code", Int16),
+        ("api_keys", CompactArray(("api_key", Int16), ("least", Int16), ("most", Int16), TAGS)),
+        ("throttle_time_ms", Int32),
+        TAGS,
+    )
+
+
+class FeaturesRequest_v3(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 18
+    API_VERSION = 3
+    RESPONSE_TYPE = FeaturesResponse_v3
+    SCHEMA = Schema(("software_name", TEXT), ("software_version", TEXT), TAGS)
+
+    def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
+        """The answer to this request alone never has tags in its header: its reader may not know them yet."""
+        return ResponseHeader_v0.decode(read_buffer)
+
+
+class FeaturesRequest(Request[FeaturesRequest_v3]):  # type: ignore[misc]
+    """What the cluster can do (ApiVersions)."""
+
+    API_KEY = 18
+
+    def build(self, request_struct_class: type[FeaturesRequest_v3]) -> FeaturesRequest_v3:
+        return request_struct_class("ratchet", "1", {})
+
+
+async def ends_raise_epochs(cluster: Cluster, node: int, connection: Hashable) -> bool:
+    """Whether the cluster has agreed to raise the epoch with every end (feature transaction.version).
+
+    Raises:
+        aiokafka.errors.KafkaError: the node does not answer.
+    """
+    try:
+        response = await cluster.send(node, FeaturesRequest(), connection)
+    except NotImplementedError:
+        return False  # older than features are
+    raise_for(response.error_code)
+    return _finalized(response.tags.get(FINALIZED_FEATURES, b"")).get(FEATURE, 0) >= RAISES_EPOCHS
+
+
+def _finalized(field: bytes) -> dict[str, int]:
+    if not field:
+        return {}
+    features = CompactArray(("name", TEXT), ("most", Int16), ("least", Int16), TAGS).decode(BytesIO(field))
+    return {name: most for name, most, *_ in features or ()}
+
+
+PRODUCER_NOW: Final = Schema(
+    ("throttle_time_ms", Int32), ("error_code", Int16), ("producer_id", Int64), ("producer_epoch", Int16), TAGS
+)
+"""The answer to either request below."""
+
+
+class EndResponse_v5(Response):  # type: ignore[misc]
+    API_KEY = 26
+    API_VERSION = 5
+    SCHEMA = PRODUCER_NOW
+
+
+class EndRequest_v5(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 26
+    API_VERSION = 5
+    RESPONSE_TYPE = EndResponse_v5
+    SCHEMA = Schema(
+        ("transactional_id", TEXT),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("committed", Boolean),
+        TAGS,
+    )
+
+
+class RaisingEndRequest(Request[EndRequest_v5]):  # type: ignore[misc]
+    """Ends a transaction, and tells under which producer id and epoch the next one is to run."""
+
+    API_KEY = 26
+
+    def __init__(self, transactional_id: str, producer_id: int, producer_epoch: int, transaction_result: bool) -> None:
+        self._transactional_id = transactional_id
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+        self._transaction_result = transaction_result
+
+    def build(self, request_struct_class: type[EndRequest_v5]) -> EndRequest_v5:
+        identity = (self._transactional_id, self._producer_id, self._producer_epoch)
+        return request_struct_class(*identity, self._transaction_result, {})
+
+
+class InitResponse_v3(Response):  # type: ignore[misc]
+    API_KEY = 22
+    API_VERSION = 3
+    SCHEMA = PRODUCER_NOW
+
+
+class InitRequest_v3(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 22
+    API_VERSION = 3
+    RESPONSE_TYPE = InitResponse_v3
+    SCHEMA = Schema(
+        ("transactional_id", TEXT),
+        ("transaction_timeout_ms", Int32),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        TAGS,
+    )
+
+
+class GiveUpRequest(Request[InitRequest_v3]):  # type: ignore[misc]
+    """Takes over an id that is ours, if it still is (InitProducerId with the owner's epoch, KIP-360).
+
+    What is open is aborted, and its markers carry the next epoch: what was sent to those partitions before and comes
+    later is refused there. An EndTxn that aborts marks them with the present epoch.
+    """
+
+    API_KEY = 22
+
+    def __init__(
+        self, transactional_id: str, transaction_timeout_ms: int, producer_id: int, producer_epoch: int
+    ) -> None:
+        self._transactional_id, self._transaction_timeout_ms = transactional_id, transaction_timeout_ms
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+
+    def build(self, request_struct_class: type[InitRequest_v3]) -> InitRequest_v3:
+        owner = (self._producer_id, self._producer_epoch)
+        return request_struct_class(self._transactional_id, self._transaction_timeout_ms, *owner, {})
