@@ -33,6 +33,7 @@ from kafka_ratchet.errors import (
     Fenced,
     LogTruncated,
     OwnerDiffers,
+    PositionLost,
     RatchetError,
     RecordTooLarge,
 )
@@ -113,7 +114,7 @@ class Lane:
         """What was noticed beside the lane's own work, and halts it."""
         self._limits_known = True
         self._deadline = 0.0
-        self._fetched_at = 0.0
+        self._fetch_ended_at = 0.0
         self._records = 0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -333,7 +334,7 @@ class Lane:
             self._truncated = str(error) if error.is_certain else ""
             raise
         self.status.end = fetched.stable_end
-        self._fetched_at = asyncio.get_running_loop().time()
+        self._fetch_ended_at = asyncio.get_running_loop().time()
         return read_chunk(
             spec.topic,
             spec.partition,
@@ -344,6 +345,14 @@ class Lane:
             second_header=spec.second_header,
             most=spec.batch_most,
         )
+
+    async def _fetched(self, fetch: asyncio.Task[RecordBatch]) -> RecordBatch:
+        try:
+            return fetch.result()
+        except PositionLost:
+            # Or a successor has read it, and retention has deleted it, while this one slept.
+            await self._producer.still_owns()
+            raise
 
     async def _consume(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -357,7 +366,7 @@ class Lane:
                 timeout = max(0.0, self._deadline - clock()) if open_ else None
                 await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if fetch.done():
-                    batch = fetch.result()
+                    batch = await self._fetched(fetch)
                     crash_point("fetched")
                     if self._replaced is not None:
                         raise self._replaced
@@ -412,7 +421,7 @@ class Lane:
         if producer.state is State.READY:
             producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
             # From when its first records came: they may have waited for the last commit to end.
-            self._deadline = self._fetched_at + spec.commit_interval_ms / 1000
+            self._deadline = self._fetch_ended_at + spec.commit_interval_ms / 1000
         count = batch.count
         if count:
             delivery = Delivery(spec, self.switch.policy, batch)

@@ -160,6 +160,32 @@ def test_an_offset_read_behind_a_successor_whose_commit_is_open_in_the_changelog
         assert model.kafka.logs[OUT].committed() == [sent(1).record]
 
 
+@pytest.mark.parametrize("protocol", [FIRST, RAISING])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_an_offset_that_a_successor_has_read_and_retention_has_deleted(
+    monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fixed: bool
+) -> None:
+    """Taken out: that whoever cannot read on asks whether the partition is still its own."""
+    if not fixed:
+        monkeypatch.setattr(TransactionalProducer, "still_owns", nothing)
+    with one_lane(protocol) as model:
+        model.go_on(1)
+        before = model.workers[0]
+        assert before is not None
+        before.link.awake.clear()
+        model.start(slot=1)
+        model._append([sent(1)], "none")
+        model.go_on(1)
+        assert model.committed_offset == model.kafka.logs[INPUT, 0].end
+        model.kafka.logs[INPUT, 0].delete_before(model.committed_offset)
+        before.link.awake.set()
+        model.go_on(0.5)
+        assert (before.lane.status.state is not LaneState.HALTED) == fixed, before.lane.status
+        assert before.lane.status.restarts == 1
+        model.go_on(60)
+        assert model.kafka.logs[OUT].committed() == [sent(1).record]
+
+
 @pytest.mark.parametrize("protocol", [FIRST, UNVERIFIED, RAISING])
 @pytest.mark.parametrize("fixed", [True, False])
 def test_a_late_batch(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fixed: bool) -> None:

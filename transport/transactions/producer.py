@@ -207,7 +207,7 @@ class TransactionalProducer:
                 await retry.wait(error)
 
     async def still_owns(self) -> None:
-        """Return if nobody else has initialised the id since `initialise`; before anything is begun.
+        """Return if nobody else has initialised the id since `initialise`; not while a transaction is ended.
 
         Raises:
             Fenced: somebody has.
