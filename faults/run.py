@@ -40,7 +40,7 @@ SHORT = Form(
         damaged_stores=1,
         clock_jumps=1,
     ),
-    node_restarts=2,
+    node_restarts=1,
     full_disks=1,
 )
 """For every change: each fault at least once."""

@@ -776,12 +776,16 @@ class Forgetting(CommitPath):
 
 @pytest.mark.timeout(900)  # three runs a second where nothing else runs; beside other tests far fewer
 @pytest.mark.parametrize(
-    ("machine", "runs", "evicts"), [(Unbounded, 120, None), (Displacing, 45, "displaced"), (Forgetting, 45, "inactive")]
+    ("machine", "runs", "evicts"), [(Unbounded, 80, None), (Displacing, 45, "displaced"), (Forgetting, 45, "inactive")]
 )
 def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:
     EVICTED_IN_ALL.clear()
     run_state_machine_as_test(machine, settings=settings(max_examples=runs, **CHECKS))
-    assert evicts is None or EVICTED_IN_ALL[evicts] > 0
+    for _ in range(20):
+        if evicts is None or EVICTED_IN_ALL[evicts]:
+            return
+        run_state_machine_as_test(machine, settings=settings(max_examples=10, **CHECKS))
+    pytest.fail(f"nobody was ever {evicts}")
 
 
 @pytest.mark.timeout(900)
@@ -789,8 +793,11 @@ def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | Non
 def test_what_is_taken_away(what: str) -> None:
     machine = type("TakenAwayNow", (TakenAway,), {"kinds": st.just(what)})
     EVICTED_IN_ALL.clear()
-    run_state_machine_as_test(machine, settings=settings(max_examples=10, **CHECKS))
-    assert EVICTED_IN_ALL[what]
+    for _ in range(20):  # ten runs need not come to it
+        run_state_machine_as_test(machine, settings=settings(max_examples=10, **CHECKS))
+        if EVICTED_IN_ALL[what]:
+            return
+    pytest.fail(f"{what} was never taken away")
 
 
 @pytest.mark.long

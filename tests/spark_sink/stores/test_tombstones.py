@@ -30,6 +30,16 @@ def event(n: int) -> bytes:
 
 
 KEYED = pytest.mark.parametrize("site", [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+AT_LENGTH = pytest.mark.parametrize(
+    "site",
+    [
+        "delta",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL if name != "delta"),
+    ],
+    indirect=True,
+)
+"""A minute for each store: by default one that merges files and one that deletes rows."""
 
 
 def test_appended_it_is_a_row_of_nulls(site: Site, cook: Cook, new_topic: Callable[..., str], write: Write) -> None:
@@ -42,7 +52,7 @@ def test_appended_it_is_a_row_of_nulls(site: Site, cook: Cook, new_topic: Callab
         assert [(row["_offset"], row["_value"]) for row in site.rows(rejects=True)] == [(2, b"no json")]
 
 
-@KEYED
+@AT_LENGTH
 def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
     site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, spark: SparkSession, broker: str
 ) -> None:
@@ -79,7 +89,7 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
     assert {row["_key"] for row in again.deleted.to_pylist()} == {b"0", b"1", b"2", b"9", b"never there", None}
 
 
-@KEYED
+@AT_LENGTH
 def test_a_deletion_is_there_once_whenever_the_job_dies(
     site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
