@@ -54,7 +54,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'kafka_ratchet' has no attribute {name!r}")
-    return getattr(import_module(f"kafka_ratchet.{_WHERE[name]}"), name)
+    try:
+        module = import_module(f"kafka_ratchet.{_WHERE[name]}")
+    except ModuleNotFoundError as error:
+        from kafka_ratchet.app.extras import missing_extra
+
+        if sentence := missing_extra(error):
+            error.add_note(f"kafka_ratchet.{name}: {sentence}")
+        raise
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

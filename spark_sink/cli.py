@@ -16,6 +16,7 @@ from threading import Event
 from typing import TYPE_CHECKING, get_args
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, SinkError
+from kafka_ratchet.spark_sink.extras import missing_extra
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.metrics import served, write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
@@ -90,6 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FENCED
     except SinkError as error:
         print(hidden(f"refused: {error}"), file=sys.stderr)
+        return EXIT_REFUSED
+    except ModuleNotFoundError as error:
+        if (sentence := missing_extra(error)) is None:
+            raise
+        print(f"refused: {sentence}", file=sys.stderr)
         return EXIT_REFUSED
     return EXIT_OK
 

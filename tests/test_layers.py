@@ -34,6 +34,8 @@ ORDER = [
     "spark_sink",
     "app.names",
     "app.mistakes",
+    "app.extras",
+    "app.version",
     "app.settings",
     "app.log_setup",
     "app.local",

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -30,11 +30,28 @@ TOOLS: Final = ("bench", "faults")
 
 cli = typer.Typer(
     name="ratchet",
-    help="Events that arrive more than once count exactly once.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from kafka_ratchet.app.version import ratchet_version
+
+        typer.echo(f"ratchet {ratchet_version()}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Events that arrive more than once count exactly once."""
+
 
 for command in (demo, broker, worker, web, publish, tables, producers, status, resume, verify, setup):
     cli.command()(command)
@@ -57,13 +74,24 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. arguments: without the program's name; None: the process's own."""
+    """Run one command and return its exit code. arguments: without the program's name; None: the process's own.
+
+    Raises:
+        ModuleNotFoundError: a package is missing that no extra of kafka-ratchet brings.
+    """
     try:
         cli(arguments, prog_name="ratchet")
     except RatchetError as error:
         from kafka_ratchet.spark_sink.secrets import hidden
 
         print(hidden(f"ratchet: {error}"), file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        from kafka_ratchet.app.extras import missing_extra
+
+        if (sentence := missing_extra(error)) is None:
+            raise
+        print(f"ratchet: {sentence}", file=sys.stderr)
         return 2
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 2

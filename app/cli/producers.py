@@ -62,22 +62,19 @@ async def _pages(
 ) -> list[ProducersPage]:
     import asyncio
 
-    from kafka_ratchet.app.status.cluster_view import Inquiry
     from kafka_ratchet.app.status.producers import ProducersPage, with_published
     from kafka_ratchet.app.status.published import read_published
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)
+    chosen = [name for name in settings.streams if stream in (None, name)]
+    by_producer = [name for name in chosen if settings.streams[name].identity == "producer"]
+    told = await _told_by_workers(settings, bootstrap, by_producer, after, limit)
     pages = []
-    async with Inquiry(bootstrap, settings) as inquiry:
-        for name, spec in settings.streams.items():
-            if stream not in (None, name):
-                continue
-            page = ProducersPage(name, spec.input, [], None, [])
-            if spec.identity == "producer":
-                page = await inquiry.producers(name, after, limit)
-            elif spec.input not in published:
-                continue
-            pages.append(with_published(page, published.get(spec.input, {}), after, limit))
+    for name in chosen:
+        topic = settings.streams[name].input
+        if name in told or topic in published:
+            page = told.get(name) or ProducersPage(name, topic, [], None, [])
+            pages.append(with_published(page, published.get(topic, {}), after, limit))
     if stream is None:
         inputs = {spec.input for spec in settings.streams.values()}
         pages += [
@@ -86,6 +83,22 @@ async def _pages(
             if topic not in inputs and names
         ]
     return pages
+
+
+async def _told_by_workers(
+    settings: Settings, bootstrap: str, streams: list[str], after: bytes | None, limit: int
+) -> dict[str, ProducersPage]:
+    """What the workers know of the producers of each stream; only that it is not known where the extra is missing."""
+    from kafka_ratchet.app.extras import has_worker
+    from kafka_ratchet.app.status.producers import ProducersPage
+
+    if not has_worker():
+        lacking = "what the workers know is not shown; asking them needs: pip install 'kafka-ratchet[worker]'"
+        return {name: ProducersPage(name, settings.streams[name].input, [], None, [lacking]) for name in streams}
+    from kafka_ratchet.app.status.cluster_view import Inquiry
+
+    async with Inquiry(bootstrap, settings) as inquiry:
+        return {name: await inquiry.producers(name, after, limit) for name in streams}
 
 
 def _render(page: ProducersPage) -> Iterator[RenderableType]:

@@ -201,7 +201,11 @@ def _run_ivy(jars: JarSet, downloads: Path, target: Path, display: FetchDisplay)
     places = list(spec.submodule_search_locations or []) if spec else []
     ivy = next((jar for place in places for jar in sorted(Path(place, "jars").glob("ivy-*.jar"))), None)
     if ivy is None:
-        raise SetupError("pyspark with its jars is not installed beside Ratchet: install it again from its lock file")
+        raise SetupError(
+            f"the {jars.name} jars are fetched with Ivy, which comes with pyspark, and that is not installed: "
+            "pip install 'kafka-ratchet[spark]'. A command that needs no Spark can use a Kafka of yours instead: "
+            "set bootstrap, or RATCHET_BOOTSTRAP"
+        )
     with tempfile.TemporaryDirectory(prefix="ratchet-ivy-") as scratch:
         module = Path(scratch, "ivy.xml")
         module.write_text(_ivy_module(jars), "utf-8")

@@ -21,8 +21,8 @@ from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
 from kafka_ratchet.app.status.lookup import QueryError, answer_of
 from kafka_ratchet.app.status.model import KnownIdentity, Lookup, Overview, Stream, Worker, known, merge, without_kafka
-from kafka_ratchet.app.status.producers import ProducersPage, merge_pages
-from kafka_ratchet.app.status.server import IdentityAnswer, ProducersAnswer, WorkerStatus
+from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
+from kafka_ratchet.app.status.server import IdentityAnswer, WorkerStatus
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.client.security import client_options
 

@@ -4,13 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from kafka_ratchet.app.status.published import Published
-from kafka_ratchet.app.status.server import ProducerPartition, ProducersAnswer, ProducerStatus
-from kafka_ratchet.errors import StateError
-from kafka_ratchet.tables.activity import Activity
-from kafka_ratchet.tables.table import Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPartition:
+    """What one partition knows of a producer.
+
+    fresh and duplicate estimate what its owner has judged since it has the partition, or since it last remembered the
+    name, from a sample of each batch (`kafka_ratchet.tables.activity.Tally`); times are UTC, ISO 8601, by the owner's
+    clock. last_seen None: nothing since then.
+    """
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    last_seen: str | None
+    fresh: int
+    duplicate: int
+    since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatus:
+    """One producer in the partitions that know it. name_hex has the bytes of its name."""
+
+    name_hex: str
+    partitions: list[ProducerPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersAnswer:
+    """The body of GET /status/producers: names in the order of their bytes.
+
+    more says that further ones follow; complete is False where names that came within the last seconds may be missing,
+    because they were too many; not_tallied counts records that are in nobody's fresh and duplicate, because they came
+    in batches of too many producers.
+    """
+
+    producers: list[ProducerStatus]
+    more: bool
+    asked: list[int]
+    complete: bool = True
+    not_tallied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,59 +91,6 @@ class ProducersPage:
     producers: list[Producer]
     next: str | None
     problems: list[str]
-
-
-def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-    """A worker's part: the producers that its partitions know.
-
-    Args:
-        sequences: of the stream
-        asked: the partitions to look into
-        after: list names behind this one; None: from the first
-        limit: names
-    """
-    names: set[bytes] = set()
-    complete, looked_into, not_tallied = True, [], 0
-    for number in asked:
-        partition = sequences.partition(number)
-        try:
-            found, all_of_them = partition.page(after, limit + 1)
-        except StateError:
-            continue  # it is on its way to another worker
-        names.update(found)
-        complete &= all_of_them
-        looked_into.append(number)
-        not_tallied += partition.tally.not_tallied if partition.tally else 0
-    chosen = sorted(names)[:limit]
-    producers = [ProducerStatus(name.hex(), _partitions(sequences, looked_into, name)) for name in chosen]
-    return ProducersAnswer(producers, len(names) > limit, looked_into, complete, not_tallied)
-
-
-def _partitions(sequences: Sequences, numbers: list[int], name: bytes) -> list[ProducerPartition]:
-    found = []
-    for number in numbers:
-        partition = sequences.partition(number)
-        last, tally = partition.last(name), partition.tally
-        seen = tally.of(name) if tally else None
-        if last.pushed < 0 and last.persisted < 0:
-            continue
-        last_seen, fresh, duplicate = seen or Activity(0.0, 0, 0)
-        found.append(
-            ProducerPartition(
-                number,
-                last.persisted if last.persisted >= 0 else None,
-                last.pushed if last.pushed >= 0 else None,
-                _time(last_seen) if seen else None,
-                round(fresh),
-                round(duplicate),
-                _time(tally.since) if tally and tally.since is not None else None,
-            )
-        )
-    return found
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def merge_pages(

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import place_of, planner_of, result_stream, store_of
 from kafka_ratchet.errors import SettingsError
@@ -105,6 +106,8 @@ class ResultsView:
             found = standing(store_of(kept, stream.output, self._planner.identity()), self._planner)
         except (SinkError, SettingsError) as error:
             return replace(self._last, error=hidden(str(error)))
+        except ModuleNotFoundError as error:
+            return replace(self._last, error=missing_extra(error) or str(error))
         except Exception:  # of a store's own library; its text may have anything in it
             log.exception("results_failed")
             return replace(self._last, error=f"store {kept.store} cannot be asked; the log of this page says why")

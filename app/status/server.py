@@ -35,6 +35,7 @@ from kafka_ratchet.app.status.lookup import (
     parse_sequence,
     verdict_of,
 )
+from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.tables.invalid_share import InvalidShare
 
@@ -106,48 +107,6 @@ class IdentityStatus:
     partition: int
     persisted: int | None
     pushed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerPartition:
-    """What one partition knows of a producer.
-
-    fresh and duplicate estimate what its owner has judged since it has the partition, or since it last remembered the
-    name, from a sample of each batch (`kafka_ratchet.tables.activity.Tally`); times are UTC, ISO 8601, by the owner's
-    clock. last_seen None: nothing since then.
-    """
-
-    partition: int
-    persisted: int | None
-    pushed: int | None
-    last_seen: str | None
-    fresh: int
-    duplicate: int
-    since: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStatus:
-    """One producer in the partitions that know it. name_hex has the bytes of its name."""
-
-    name_hex: str
-    partitions: list[ProducerPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class ProducersAnswer:
-    """The body of GET /status/producers: names in the order of their bytes.
-
-    more says that further ones follow; complete is False where names that came within the last seconds may be missing,
-    because they were too many; not_tallied counts records that are in nobody's fresh and duplicate, because they came
-    in batches of too many producers.
-    """
-
-    producers: list[ProducerStatus]
-    more: bool
-    asked: list[int]
-    complete: bool = True
-    not_tallied: int = 0
 
 
 class StatusProvider(Protocol):

@@ -16,8 +16,9 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
-from kafka_ratchet.app.status.producers import list_producers
-from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, ProducersAnswer, TableStatus
+from kafka_ratchet.app.status.known_producers import list_producers
+from kafka_ratchet.app.status.producers import ProducersAnswer
+from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
 from kafka_ratchet.app.worker.partition_watch import watch

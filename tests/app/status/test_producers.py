@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.lookup import Verdict, answer_of
-from kafka_ratchet.app.status.producers import ProducersPage, list_producers, merge_pages, shown, with_published
+from kafka_ratchet.app.status.producers import (
+    ProducerPartition,
+    ProducersAnswer,
+    ProducersPage,
+    ProducerStatus,
+    merge_pages,
+    shown,
+    with_published,
+)
 from kafka_ratchet.app.status.published import Published, _take
-from kafka_ratchet.app.status.server import ProducerPartition, ProducersAnswer, ProducerStatus
 from kafka_ratchet.producers import Progress
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences

@@ -14,14 +14,8 @@ from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import describe_group
-from kafka_ratchet.app.status.server import (
-    IdentityStatus,
-    PartitionStatus,
-    ProducerPartition,
-    ProducersAnswer,
-    ProducerStatus,
-    TableStatus,
-)
+from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
+from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
 
 
 @dataclass

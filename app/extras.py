@@ -1,0 +1,39 @@
+"""The extra that brings a missing package, for every command."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from kafka_ratchet.spark_sink import extras as sink
+
+WORKER_EXTRAS: Final = dict.fromkeys(
+    (
+        "aiohttp",
+        "aiohttp_jinja2",
+        "aiokafka",
+        "cramjam",
+        "crc32c",
+        "faust",
+        "jinja2",
+        "mode",
+        "numba",
+        "numpy",
+        "prometheus_client",
+        "rocksdict",
+        "uvloop",
+        "yarl",
+    ),
+    "worker",
+)
+"""Extra by import name, of what the worker needs, and the commands that ask workers or read as they do."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """See `kafka_ratchet.spark_sink.extras.missing_extra`."""
+    return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS)
+
+
+def has_worker() -> bool:
+    """Whether the extra `worker` is installed."""
+    return all(find_spec(name) for name in ("aiohttp", "aiokafka", "faust", "numba", "rocksdict"))

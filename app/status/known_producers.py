@@ -1,0 +1,63 @@
+"""The worker's part of the producers' list: what its own partitions know of each name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.tables.activity import Activity
+from kafka_ratchet.tables.table import Sequences
+
+
+def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+    """The producers that a worker's partitions know.
+
+    Args:
+        sequences: of the stream
+        asked: the partitions to look into
+        after: list names behind this one; None: from the first
+        limit: names
+    """
+    names: set[bytes] = set()
+    complete, looked_into, not_tallied = True, [], 0
+    for number in asked:
+        partition = sequences.partition(number)
+        try:
+            found, all_of_them = partition.page(after, limit + 1)
+        except StateError:
+            continue  # it is on its way to another worker
+        names.update(found)
+        complete &= all_of_them
+        looked_into.append(number)
+        not_tallied += partition.tally.not_tallied if partition.tally else 0
+    chosen = sorted(names)[:limit]
+    producers = [ProducerStatus(name.hex(), _partitions(sequences, looked_into, name)) for name in chosen]
+    return ProducersAnswer(producers, len(names) > limit, looked_into, complete, not_tallied)
+
+
+def _partitions(sequences: Sequences, numbers: list[int], name: bytes) -> list[ProducerPartition]:
+    found = []
+    for number in numbers:
+        partition = sequences.partition(number)
+        last, tally = partition.last(name), partition.tally
+        seen = tally.of(name) if tally else None
+        if last.pushed < 0 and last.persisted < 0:
+            continue
+        last_seen, fresh, duplicate = seen or Activity(0.0, 0, 0)
+        found.append(
+            ProducerPartition(
+                number,
+                last.persisted if last.persisted >= 0 else None,
+                last.pushed if last.pushed >= 0 else None,
+                _time(last_seen) if seen else None,
+                round(fresh),
+                round(duplicate),
+                _time(tally.since) if tally and tally.since is not None else None,
+            )
+        )
+    return found
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
