@@ -16,7 +16,8 @@ WORKDIR /opt/ratchet
 COPY requirements.lock ./
 RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 
-COPY errors.py LICENSE ./
+# pyproject.toml: says which version this is.
+COPY errors.py LICENSE pyproject.toml ./
 COPY agents/ agents/
 COPY app/ app/
 COPY kafka_ratchet/ kafka_ratchet/

@@ -28,7 +28,7 @@ def plot(told: Path, picture: Path) -> None:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise BenchFailed("matplotlib is not installed; ./ratchet setup installs it with what the tests need") from None
+        raise BenchFailed("matplotlib is not installed; ./ratchet setup --dev installs it") from None
 
     # Text stays text, and the same figures give the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ratchet", "font.size": 9}):

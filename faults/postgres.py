@@ -177,8 +177,8 @@ def run_postgres() -> Iterator[PostgresServer]:
     if programs is None:
         raise SetupError(
             f"there is no PostgreSQL: the environment lacks the package {PACKAGE.replace('_', '-')}, which carries "
-            "one, and the distribution's is not installed. Run './ratchet setup' in a clone, or install one: 'apt "
-            "install postgresql' (Debian, Ubuntu), 'dnf install postgresql-server' (Fedora), "
+            "one, and the distribution's is not installed. Run './ratchet setup --dev' in a clone, or install one: "
+            "'apt install postgresql' (Debian, Ubuntu), 'dnf install postgresql-server' (Fedora), "
             "'brew install postgresql' (macOS)"
         )
     # Of its own, directly below the folder for temporary files: the server's user has to get there.

@@ -6,6 +6,7 @@ The environment it makes is stood in for by a recording `python`; the real insta
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements.lock", "requirements-dev.lock")
 TOOLS = ("sh", "cat", "cksum", "dirname", "env", "head", "mkdir", "readlink", "rm", "sed", "cp", "chmod")
 
 JAVA = """#!/bin/sh
@@ -48,7 +50,7 @@ class Clone:
         self.record = folder / "record"
         (self.root / "app" / "local").mkdir(parents=True)
         self.programs.mkdir()
-        for name in ("ratchet", "requirements.lock", "app/local/jars.lock"):
+        for name in ("ratchet", *LOCKS, "app/local/jars.lock"):
             shutil.copy(ROOT / name, self.root / name)
         for tool in (*TOOLS, "pwd", "sleep"):
             found = shutil.which(tool)
@@ -138,12 +140,84 @@ def test_the_first_use_makes_the_environment_and_the_second_does_not(clone: Clon
     assert clone.run("worker", "--config", "a b.toml").returncode == 0
     assert clone.recorded() == [
         f"-m venv --clear {venv}",
-        f"-m pip install --disable-pip-version-check --require-hashes -r {clone.root}/requirements.lock",
+        installed(clone, "requirements.lock"),
         "-m kafka_ratchet setup",
         "-m kafka_ratchet worker --config a b.toml",
     ]
     assert clone.run("web").returncode == 0
     assert clone.recorded() == ["-m kafka_ratchet web"]
+
+
+def installed(clone: Clone, lock: str) -> str:
+    return f"-m pip install --disable-pip-version-check --require-hashes -r {clone.root}/{lock}"
+
+
+def test_tests_add_the_developers_packages_to_what_runs(clone: Clone) -> None:
+    clone.complete().run("demo")
+    clone.recorded()
+    done = clone.run("test", "-k", "one")
+    assert "adding the developers' packages" in done.stderr
+    assert clone.recorded() == [installed(clone, "requirements-dev.lock"), "-m pytest -k one"]
+    clone.run("demo")
+    clone.run("test")
+    assert not [line for line in clone.recorded() if "pip" in line]  # one environment for both
+
+
+def test_set_up_for_developers(clone: Clone) -> None:
+    assert clone.complete().run("setup", "--dev").returncode == 0
+    expected = [f"-m venv --clear {clone.root / '.venv'}", installed(clone, "requirements-dev.lock")]
+    assert clone.recorded() == [*expected, "-m kafka_ratchet setup"]
+    assert clone.run("setup", "--dev").returncode == 0
+    assert clone.recorded() == ["-m kafka_ratchet setup"]
+
+
+def test_an_environment_for_developers_follows_their_lock(clone: Clone) -> None:
+    clone.complete().run("setup", "--dev")
+    clone.recorded()
+    for lock, remade in (("requirements.lock", False), ("requirements-dev.lock", True)):
+        with (clone.root / lock).open("a") as file:
+            file.write("# changed\n")
+        clone.run("web")
+        lines = clone.recorded()
+        assert (installed(clone, "requirements-dev.lock") in lines) == remade
+        assert lines[-1] == "-m kafka_ratchet web"
+
+
+def test_a_developers_set_up_that_was_cut_short_starts_again(clone: Clone) -> None:
+    clone.complete().run("demo")
+    clone.environment["PIP_FAILS"] = "1"
+    assert clone.run("test").returncode == 2
+    del clone.environment["PIP_FAILS"]
+    clone.recorded()
+    assert clone.run("test", "x").returncode == 0
+    assert installed(clone, "requirements-dev.lock") in clone.recorded()
+
+
+def test_the_runtimes_lock_is_a_part_of_the_developers() -> None:
+    runtime, developers = (packages_of(ROOT / lock) for lock in LOCKS)
+    assert runtime.items() <= developers.items()
+    tools = {"pytest", "hypothesis", "mypy", "ruff", "moto", "selenium", "tables", "hatchling"}
+    assert tools <= developers.keys()
+    assert not tools & runtime.keys()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_place(lock: str) -> None:
+    """It says which packages by their hashes, not where whoever made it got them from."""
+    assert not re.search(r"://|--(extra-)?index|--find-links|file:|^-e |^/", (ROOT / lock).read_text(), re.MULTILINE)
+
+
+def packages_of(lock: Path) -> dict[str, set[str]]:
+    """Name to requirement and hashes."""
+    found: dict[str, set[str]] = {}
+    name = ""
+    for line in lock.read_text().splitlines():
+        if line.strip().startswith("#"):
+            continue
+        if not line.startswith(" "):
+            name = line.partition("==")[0]
+        found.setdefault(name, set()).add(line.strip().rstrip(" \\"))
+    return found
 
 
 def test_uv_is_used_where_there_is_one(clone: Clone) -> None:
@@ -227,6 +301,8 @@ def test_tests_run_without_the_callers_settings(clone: Clone, tmp_path: Path) ->
 def test_all_tests_run_two_files_at_a_time(clone: Clone) -> None:
     clone.complete().run("test")
     assert clone.recorded()[-1] == "-m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder"
+    clone.run("test", "--quick", "-x")
+    assert clone.recorded() == ["-m pytest --quick --numprocesses 2 --dist loadfile -x"]
 
 
 def test_exit_codes_come_through(clone: Clone) -> None:
