@@ -25,7 +25,7 @@ echo 'openjdk version "{version}" 2025-04-15' >&2
 PYTHON = """#!/bin/sh
 # Takes part in making an environment as python does, and writes down what it is asked.
 case "$*" in
-    -c*) exit 0 ;;
+    -c* | "-m compileall "*) exit 0 ;;
     "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
     "-m pip "*) [ -z "${{PIP_FAILS:-}}" ] || exit 1 ;;
 esac
@@ -149,7 +149,7 @@ def test_the_first_use_makes_the_environment_and_the_second_does_not(clone: Clon
 
 
 def installed(clone: Clone, lock: str) -> str:
-    return f"-m pip install --disable-pip-version-check --require-hashes -r {clone.root}/{lock}"
+    return f"-m pip install --disable-pip-version-check --no-compile --require-hashes -r {clone.root}/{lock}"
 
 
 def test_tests_add_the_developers_packages_to_what_runs(clone: Clone) -> None:
