@@ -17,6 +17,17 @@ from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
 from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import find_java
 from kafka_ratchet.producers import create_topic
+from tests.quick import is_quick
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only the tests that take less than two minutes together")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        config.hook.pytest_deselected(items=[item for item in items if not is_quick(item)])
+        items[:] = [item for item in items if is_quick(item)]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,45 @@
+"""What `./ratchet test --quick` runs: see CONTRIBUTING. A line here may be a folder, a file or one test."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+HEAVY_FIXTURES: Final = frozenset(
+    {"broker", "chosen_broker", "kafka_jars", "own_broker", "postgres", "s3", "spark", "three_nodes"}
+)
+"""Each takes longer to start than a hundred quick tests take to run."""
+
+SLOW: Final = (
+    "tests/app/demo/test_demo.py",
+    "tests/app/local/test_broker.py",
+    "tests/app/test_extras.py",
+    "tests/app/test_kafka_away.py",
+    "tests/app/test_rights.py",
+    "tests/app/worker/",
+    "tests/bench/",
+    "tests/browser/",
+    "tests/faults/",
+    "tests/producers/test_producer.py::test_kafka_that_goes_away_is_waited_for",
+    "tests/spark_sink/spark/",
+    "tests/test_wheel.py",
+    "tests/transport/client/test_topic_id.py",
+    "tests/transport/test_commit_path.py",
+    "tests/transport/transactions/test_outcome.py",
+)
+"""Without such a fixture, and yet longer than a second or two: they start workers, brokers or Spark by themselves, or
+search for long."""
+
+WITH_BROKER: Final = (
+    "tests/app/worker/test_worker.py::test_worker_serves_hands_over_and_is_found",
+    "tests/producers/test_async.py",
+)
+"""Worth a broker's ten seconds: the way of an event through one worker, and the producer."""
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test belongs to the quick ones."""
+    if item.nodeid.startswith(WITH_BROKER):
+        return True
+    return not item.nodeid.startswith(SLOW) and HEAVY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
