@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
@@ -32,6 +34,7 @@ from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unrea
 from kafka_ratchet.app.names import is_ratchets_own
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep
+from kafka_ratchet.spark_sink.stores.registry import STORES
 from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
@@ -182,6 +185,13 @@ class WebSettings(_Section):
     """0 takes a free port and prints it."""
 
 
+def _known_store(name: str) -> str:
+    if name not in STORES:
+        *most, last = map(repr, STORES)
+        raise PydanticCustomError("unknown_store", "Input should be {known}", {"known": f"{', '.join(most)} or {last}"})
+    return name
+
+
 class SinkSettings(_Section):
     """Where the Spark job puts the results of which stream."""
 
@@ -195,7 +205,8 @@ class SinkSettings(_Section):
     """Schema of Avro values: the path of an .avsc file, or its text."""
     avro_id: int | None = Field(default=None, ge=0, le=2**32 - 1)
     """The schema's id in a registry, where values begin with a zero byte and it."""
-    store: Literal["delta", "postgres", "duckdb", "iceberg"] = "delta"
+    store: Annotated[str, AfterValidator(_known_store)] = "delta"
+    """A name in `kafka_ratchet.spark_sink.stores.registry.STORES`."""
     path: str = Field(default="ratchet-results", min_length=1)
     """Folder of the result table (delta, iceberg), or its file (duckdb)."""
     table: str = Field(default="results", min_length=1)

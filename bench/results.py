@@ -24,7 +24,7 @@ from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
 from kafka_ratchet.errors import BenchFailed
-from kafka_ratchet.spark_sink.stores.open_store import Place
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import read_rows
 
 RATCHET: Final = ("delta", "postgres", "duckdb", "iceberg")
@@ -125,7 +125,7 @@ def _place(kind: str, path: Path, table: str, server: PostgresServer | None) -> 
     if kind == "postgres":
         assert server is not None
         return Place("postgres", "", table, server.url, server.password)
-    return Place("delta" if kind in OTHERS else kind, str(path), "results")  # type: ignore[arg-type]
+    return Place("delta" if kind in OTHERS else kind, str(path), "results")
 
 
 def _command(kind: str, bootstrap: str, place: Place, at_a_time: int) -> list[str]:

@@ -18,7 +18,7 @@ from faults.postgres import PostgresServer, find_postgres, run_postgres
 from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
-from kafka_ratchet.spark_sink.stores.open_store import Place
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 
 BEFORE = ("before-write", "before-commit")

@@ -21,7 +21,8 @@ from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.stores.open_store import Place, make_store, rejects_place
+from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_place
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import read_rows
 
 PARTITIONS = 3

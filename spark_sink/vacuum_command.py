@@ -6,19 +6,21 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.stores.open_store import STORE_KINDS, Place
-from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, Orphan, vacuum
+from kafka_ratchet.spark_sink.job.access import Access
+from kafka_ratchet.spark_sink.options import add_place_options
+from kafka_ratchet.spark_sink.stores.open_store import require_path
+from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, vacuum
 
 
-def run_vacuum(arguments: Sequence[str], place_of: Callable[[argparse.Namespace], Place]) -> None:
+def run_vacuum(arguments: Sequence[str]) -> None:
     """Remove, or list, and say so.
 
     Args:
         arguments: the command line behind the word `vacuum`.
-        place_of: makes the place of options and environment.
 
     Raises:
         SinkError: see `vacuum`.
@@ -27,18 +29,17 @@ def run_vacuum(arguments: Sequence[str], place_of: Callable[[argparse.Namespace]
         prog="spark_sink vacuum",
         description="Remove files and staging tables of killed and fenced jobs, which no commit names.",
     )
-    parser.add_argument("--store", choices=STORE_KINDS, default="delta", help="kind of the result table")
-    parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
-    parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
+    add_place_options(parser)
     parser.add_argument(
         "--older-than", type=_hours, default=OLDER_THAN_S / 3600, metavar="HOURS", help="keep what is younger (1)"
     )
     parser.add_argument("--dry-run", action="store_true", help="list, and remove nothing")
     parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
     options = parser.parse_args(arguments)
-    if options.store != "postgres" and not options.path:
-        raise OptionRefused(f"store {options.store} needs a path")
-    place = place_of(options)
+    access = Access.from_environment()
+    access.hide()
+    place = access.place(options.store, options.path, options.table)
+    require_path(place)
     found = vacuum(place, options.older_than * 3600, dry_run=options.dry_run)
     print(told(place, found, dry_run=options.dry_run), file=sys.stderr if options.json else sys.stdout)
     if options.json:

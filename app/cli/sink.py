@@ -17,7 +17,8 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.settings import SinkSettings
+    from kafka_ratchet.spark_sink.job.access import Access
+    from kafka_ratchet.spark_sink.job.spec import JobSpec
 
 sink = typer.Typer(
     help="Bring the stream's output into the result table with Spark, each event exactly once.",
@@ -58,6 +59,9 @@ def run(
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.local.jars import spark_jars
+    from kafka_ratchet.app.status.results import access_of, spec_of
+    from kafka_ratchet.spark_sink.cli import EXIT_REFUSED
+    from kafka_ratchet.spark_sink.errors import SinkError
 
     if context.invoked_subcommand is not None:
         return
@@ -65,36 +69,22 @@ def run(
     _, chosen = settings.stream(stream or settings.sink.stream)
     jars = spark_jars()
     with choose_broker(settings) as bootstrap:
-        arguments = {
-            "--bootstrap": bootstrap,
-            "--topic": chosen.output,
-            "--name": settings.sink.name,
-            "--mode": mode.value,
-            "--interval": str(interval),
-            "--format": settings.sink.format,
-            "--columns": settings.sink.columns,
-            "--avro-schema": settings.sink.avro_schema,
-            "--avro-id": None if settings.sink.avro_id is None else str(settings.sink.avro_id),
-            "--max-records": str(max_records),
-            "--jars": ",".join(map(str, jars)),
-            "--store": settings.sink.store,
-            "--path": settings.sink.path,
-            "--table": settings.sink.table,
-            "--kind": settings.sink.kind,
-            "--sql": settings.sink.sql,
-            "--transform": settings.sink.transform,
-            "--metrics-port": settings.sink.metrics_port,
-            "--metrics-host": settings.sink.metrics_host,
-            "--metrics-file": settings.sink.metrics_file,
-        }
-        # --name=value, so that no value can be taken for an option.
-        command = [f"{name}={value}" for name, value in arguments.items() if value is not None]
-        command += [f"--key={column}" for column in settings.sink.key]
-        command += [f"--sum={column}" for column in settings.sink.sums]
-        command += ["--rejects"] if settings.sink.rejects else []
-        command += ["--keep-value"] if settings.sink.keep_value else []
-        command += ["--state-is-lost"] if state_is_lost else []
-        code = run_job([*command, *(["--json"] if as_json else [])], settings.kafka, settings.sink)
+        try:
+            spec = spec_of(
+                settings,
+                chosen.output,
+                bootstrap,
+                mode=mode.value,
+                interval_s=interval,
+                state_is_lost=state_is_lost,
+                max_records=max_records,
+                jars=tuple(map(str, jars)),
+                print_json=as_json,
+            )
+        except SinkError as error:  # the same as from the job, which would refuse it as well
+            print(f"refused: {error}", file=sys.stderr)
+            raise typer.Exit(EXIT_REFUSED) from None
+        code = run_job(spec, access_of(settings))
     raise typer.Exit(code)
 
 
@@ -106,7 +96,7 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
 
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import looked_at
-    from kafka_ratchet.app.status.results import planner_of, result_stream, said_as_ours, store_of
+    from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, said_as_ours, spec_of, store_of
     from kafka_ratchet.spark_sink.job.status import standing
 
     settings = settings_of_file.load(config)
@@ -114,7 +104,8 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     _, chosen = result_stream(settings, stream)
     with looked_at(settings, as_worker=False) as bootstrap, said_as_ours():
         planner = planner_of(bootstrap, settings, chosen.output)
-        found = standing(store_of(kept, chosen.output, planner.identity()), planner)
+        spec = spec_of(settings, chosen.output, bootstrap)
+        found = standing(store_of(spec, access_of(settings), planner.identity()), planner)
     if as_json:
         print(json.dumps({"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}))
         return
@@ -161,7 +152,7 @@ def resume(
     """Decide where a job goes on that refuses: its table was put back, or its topic is another one. Needs no Spark."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
-    from kafka_ratchet.app.status.results import planner_of, recipe_of, result_stream, said_as_ours, store_of
+    from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, said_as_ours, spec_of
     from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
 
     settings = settings_of_file.load(config)
@@ -169,7 +160,8 @@ def resume(
     _, chosen = result_stream(settings, stream)
     with choose_broker(settings) as bootstrap, said_as_ours():
         planner = planner_of(bootstrap, settings, chosen.output)
-        store = store_of(kept, chosen.output, planner.identity(), recipe_of(kept))
+        spec = spec_of(settings, chosen.output, bootstrap)
+        store = spec.result_store(spec.recipe(), access_of(settings), planner.identity())
         plan = plan_resume(store, planner, source, reason)
         generation = carry_out(plan, store) if execute else None
     if as_json:
@@ -197,7 +189,7 @@ def vacuum(
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
     from kafka_ratchet.spark_sink.vacuum_command import as_dict, told
 
-    place = place_of(settings_of_file.load(config).sink)
+    place = place_of(settings_of_file.load(config))
     with said_as_ours():
         found = remove(place, older_than * 3600, dry_run=dry_run)
     print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else told(place, found, dry_run=dry_run))
@@ -229,41 +221,28 @@ def package(
     print(f"spark-submit --py-files {file} ... {file.with_name('sink_job.py')} --bootstrap ... (docs/guide/cluster.md)")
 
 
-def run_job(arguments: list[str], kafka: dict[str, str | int | bool], kept: SinkSettings) -> int:
+def run_job(spec: JobSpec, access: Access) -> int:
     """Run `python -m kafka_ratchet.spark_sink` as a child of its own, so that no JVM is tied to this process.
 
     The child has a process group of its own and ends, as a whole, when this process does: see
     `kafka_ratchet.spark_sink.owner`.
 
     Args:
-        arguments: the job's command line.
-        kafka: client options in librdkafka's names; they may hold passwords, which do not belong on a command line.
-        kept: for addresses, passwords and keys of the store, which do not belong there either.
+        spec: what the job is told, on its command line.
+        access: addresses, passwords and keys, which do not belong there: in its environment.
 
     Returns:
         The job's exit code.
     """
     import kafka_ratchet
-    from kafka_ratchet.app.status.results import secret_of, secrets_of
-    from kafka_ratchet.spark_sink.cli import (
-        CATALOG_VARIABLE,
-        CLIENT_VARIABLE,
-        PASSWORD_VARIABLE,
-        STORAGE_VARIABLE,
-        URL_VARIABLE,
-    )
+    from kafka_ratchet.spark_sink.options import DOCUMENT
     from kafka_ratchet.spark_sink.owner import VARIABLE as OWNER_VARIABLE
 
     root = Path(kafka_ratchet.__file__).parents[1]
     search = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": search, CLIENT_VARIABLE: json.dumps(kafka), OWNER_VARIABLE: "1"}
-    secrets = {URL_VARIABLE: secret_of(kept.url), PASSWORD_VARIABLE: secret_of(kept.password)}
-    for variable, options in ((STORAGE_VARIABLE, kept.storage_options), (CATALOG_VARIABLE, kept.catalog)):
-        if options:
-            environment[variable] = json.dumps(secrets_of(options))
-    environment |= {variable: secret for variable, secret in secrets.items() if secret is not None}
+    environment = {**os.environ, "PYTHONPATH": search, OWNER_VARIABLE: "1", **access.as_environment()}
     with subprocess.Popen(
-        [sys.executable, "-m", "kafka_ratchet.spark_sink", *arguments],
+        [sys.executable, "-m", "kafka_ratchet.spark_sink", DOCUMENT, spec.as_json()],
         env=environment,
         stdin=subprocess.PIPE,
         start_new_session=True,

@@ -22,6 +22,7 @@ from kafka_ratchet.app.demo.events import COLUMNS, EventFile, count, excerpt
 from kafka_ratchet.app.local.broker import choose_broker
 from kafka_ratchet.app.local.child_process import Part
 from kafka_ratchet.app.settings import Settings, load
+from kafka_ratchet.app.status.results import place_of
 from kafka_ratchet.app.verify import Report, verify
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.stores.results import read_totals
@@ -159,7 +160,7 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
     with demo.step("the proof: input and output are read again and compared"):
         report = verify(demo.settings, STREAM)
     with demo.step("the result table is added up"):
-        totals = read_totals(demo.settings.sink.path, "repository", ["added", "deleted"])
+        totals = read_totals(place_of(demo.settings), "repository", ["added", "deleted"])
     return report, totals
 
 

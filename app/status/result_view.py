@@ -12,7 +12,7 @@ import structlog
 
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.results import place_of, planner_of, result_stream, store_of
+from kafka_ratchet.app.status.results import access_of, place_of, planner_of, result_stream, spec_of, store_of
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
@@ -74,7 +74,7 @@ class ResultsView:
         self._bootstrap, self._settings = bootstrap, settings
         self._is_wanted = "sink" in settings.model_fields_set
         kept = settings.sink
-        self._last = Results(kept.name, kept.store, str(place_of(kept)), None, None, [], None, None)
+        self._last = Results(kept.name, kept.store, str(place_of(settings)), None, None, [], None, None)
         self._planner: TopicPlanner | None = None
         self._asking: asyncio.Future[Results] | None = None
         self._began_at = float("-inf")
@@ -101,9 +101,11 @@ class ResultsView:
         kept = self._settings.sink
         try:
             _, stream = result_stream(self._settings)
+            spec = spec_of(self._settings, stream.output, self._bootstrap)
             if self._planner is None:
                 self._planner = planner_of(self._bootstrap, self._settings, stream.output, KAFKA_TIMEOUT_S)
-            found = standing(store_of(kept, stream.output, self._planner.identity()), self._planner)
+            store = store_of(spec, access_of(self._settings), self._planner.identity())
+            found = standing(store, self._planner)
         except (SinkError, SettingsError) as error:
             return replace(self._last, error=hidden(str(error)))
         except ModuleNotFoundError as error:

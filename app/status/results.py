@@ -5,19 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pydantic import SecretStr
 
-from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
+from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
-from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe, function_transform, sql_transform
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
-from kafka_ratchet.spark_sink.stores.open_store import Place, make_store
+from kafka_ratchet.spark_sink.job.spec import JobSpec, Mode
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+
+class OfRun(TypedDict, total=False):
+    """What differs from run to run, and is no setting; see `JobSpec`."""
+
+    mode: Mode
+    interval_s: float
+    state_is_lost: bool
+    max_records: int
+    jars: tuple[str, ...]
+    print_json: bool
 
 
 def result_stream(settings: Settings, name: str | None = None) -> tuple[str, StreamSettings]:
@@ -29,12 +40,12 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
     return settings.stream(name or settings.sink.stream)
 
 
-def place_of(kept: SinkSettings) -> Place:
-    """Where the results are."""
-    return Place(
-        kept.store,
-        kept.path,
-        kept.table,
+def access_of(settings: Settings) -> Access:
+    """How Kafka and the store are reached: what no command line has."""
+    kept = settings.sink
+    return Access(
+        kafka_options(settings),
+        {},
         secret_of(kept.url) or "",
         secret_of(kept.password),
         secrets_of(kept.storage_options),
@@ -42,17 +53,47 @@ def place_of(kept: SinkSettings) -> Place:
     )
 
 
-def recipe_of(kept: SinkSettings) -> Recipe:
-    """What becomes of the records, as the job is told it.
+def place_of(settings: Settings) -> Place:
+    """Where the results are."""
+    return access_of(settings).place(settings.sink.store, settings.sink.path, settings.sink.table)
+
+
+def spec_of(settings: Settings, topic: str, bootstrap: str, **of_run: Unpack[OfRun]) -> JobSpec:
+    """What the job is told.
+
+    Args:
+        settings: whose `[sink]` says it.
+        topic: the stream's output.
+        bootstrap: host:port[,host:port].
+        of_run: what a run may be told beside the settings.
 
     Raises:
-        OptionRefused: the settings contradict each other, or name a function that is not there.
+        OptionRefused: the settings contradict each other.
     """
-    transform = None if kept.sql is None else sql_transform(kept.sql)
-    if kept.transform is not None:
-        transform = function_transform(kept.transform)
-    avro = None if kept.avro_schema is None else avro_values(kept.avro_schema, kept.avro_id)
-    return Recipe(kept.columns, Shape(kept.kind, kept.key, kept.sums), kept.rejects, transform, avro, kept.keep_value)
+    kept = settings.sink
+    return JobSpec(
+        bootstrap,
+        topic,
+        kept.name,
+        kept.store,
+        kept.path,
+        kept.table,
+        format=kept.format,
+        columns=kept.columns,
+        avro_schema=kept.avro_schema,
+        avro_id=kept.avro_id,
+        kind=kept.kind,
+        key=kept.key,
+        sums=kept.sums,
+        rejects=kept.rejects,
+        keep_value=kept.keep_value,
+        sql=kept.sql,
+        transform=kept.transform,
+        metrics_port=kept.metrics_port,
+        metrics_host=kept.metrics_host,
+        metrics_file=kept.metrics_file,
+        **of_run,
+    )
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:
@@ -70,19 +111,18 @@ def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float 
     return TopicPlanner(bootstrap, topic, kafka_options(settings), **more)
 
 
-def store_of(kept: SinkSettings, topic: str, identity: int, recipe: Recipe | None = None) -> ResultStore:
-    """The store, not opened.
+def store_of(spec: JobSpec, access: Access, identity: int) -> ResultStore:
+    """The store for whoever looks at offsets only: a step of the user's own is not imported for that.
 
     Args:
-        kept: where the results are, and the job's name.
-        topic: the topic the offsets belong to.
+        spec: of the job.
+        access: how the store is reached.
         identity: `TopicPlanner.identity()`.
-        recipe: None: a plain one, which does for whoever looks at offsets only.
 
     Raises:
         OptionRefused: see `make_store`.
     """
-    return make_store(place_of(kept), kept.name, topic, identity, recipe or Recipe())
+    return spec.result_store(Recipe(), access, identity)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.results import kafka_options, place_of, planner_of, recipe_of, said_as_ours, store_of
+from kafka_ratchet.app.status.results import access_of, planner_of, said_as_ours, spec_of
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.findings import Kind, ProvenBy, ResultsReport
 from kafka_ratchet.app.verify.identities import Emitted, Numbers, Steps
@@ -19,11 +19,10 @@ from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, Stored, m
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.job.first_columns import with_columns
 from kafka_ratchet.spark_sink.job.plan import resume
-from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.recount import recount
-from kafka_ratchet.spark_sink.job.scan import partition_and_offset, scan
 from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN
-from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.stores.registry import store_class
+from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,9 +32,6 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 QUIET_ATTEMPTS = 5
 """How often a table with a key is read again because the job has committed meanwhile: such rows change."""
-
-REJECTS_APART = frozenset({"delta", "iceberg"})
-"""Stores whose commit is one table's: a table of rejects would be a commit ahead of the rows for a moment."""
 
 
 class ResultTable:
@@ -54,13 +50,14 @@ class ResultTable:
     """
 
     def __init__(self, settings: Settings, topic: str, bootstrap: str, session: Session) -> None:
-        self._settings, self._topic, self._bootstrap, self._session = settings, topic, bootstrap, session
-        self._kept = settings.sink
-        self._place = place_of(self._kept)
+        self._session, self._kept = session, settings.sink
+        self._access = access_of(settings)
         with said_as_ours():
-            self._recipe = recipe_of(self._kept)
+            self._spec = spec_of(settings, topic, bootstrap)
+            self._place = self._spec.place(self._access)
+            self._recipe = self._spec.recipe()
             self._planner = planner_of(bootstrap, settings, topic)
-            self._store = store_of(self._kept, topic, self._planner.identity(), self._recipe)
+            self._store = self._spec.result_store(self._recipe, self._access, self._planner.identity())
             generation = self._store.generation()
         self._rows, self._rejects = RowOffsets(), RowOffsets()
         self._before: dict[int, int] = {}
@@ -109,14 +106,7 @@ class ResultTable:
 
         shape = self._recipe.shape
         compared = (COUNT_COLUMN, *shape.sums) if shape.kind == "totals" else ("_partition", "_offset")
-        named = Job(
-            self._bootstrap,
-            self._topic,
-            self._kept.name,
-            self._recipe,
-            client_options=kafka_options(self._settings),
-            reader_options=java_options(kafka_options(self._settings), {}),
-        )
+        named = self._spec.job(self._recipe, self._access)
         with self._session() as spark:
             job = with_columns(named, self._planner, self._store, spark)
             if job is None:
@@ -158,7 +148,7 @@ class ResultTable:
         partition, records = expected.partition, emitted.offsets
         stored = Stored.of(self._before, self._after, partition)
         rows, rejects = self._rows.take(partition), self._rejects.take(partition)
-        found = match(records, rows, rejects, stored, rejects_ahead=self._kept.store in REJECTS_APART)
+        found = match(records, rows, rejects, stored, rejects_ahead=store_class(self._place.kind).rejects_apart)
         steps = found.steps
         self.report.records += int(np.count_nonzero(records < stored.before))
         if self.report.proven_by != "rows":

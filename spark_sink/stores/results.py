@@ -1,36 +1,41 @@
-"""Reading a result table without Spark."""
+"""Reading a result table of any kind without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
-from kafka_ratchet.spark_sink.stores.delta.store import open_table, table_folder
-from kafka_ratchet.spark_sink.stores.duckdb.store import read_duckdb
-from kafka_ratchet.spark_sink.stores.iceberg.store import read_iceberg
-from kafka_ratchet.spark_sink.stores.open_store import Place
-from kafka_ratchet.spark_sink.stores.postgres.store import read_postgres
+from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError, first_line
+from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_place
+from kafka_ratchet.spark_sink.stores.place import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
 
 
-def count(path: str) -> int:
+def count(place: Place) -> int:
     """Rows in the result table.
 
     Raises:
-        StoreError: there is no table at `path`, or it cannot be read.
+        SinkError: there is no such table, or it cannot be read.
     """
-    return delta_table(path).count()
+    return reader(place).count()
 
 
-def read_totals(path: str, group_by: str, sums: list[str]) -> dict[str, dict[str, int]]:
+def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Those columns of a result table, in no order.
+
+    Raises:
+        SinkError: there is no such table, or it cannot be read.
+    """
+    return reader(place).rows(columns)
+
+
+def read_totals(place: Place, group_by: str, sums: Sequence[str]) -> dict[str, dict[str, int]]:
     """Sum integer columns per value of a text column.
 
     Args:
-        path: folder of the table.
+        place: where the results are.
         group_by: name of the column that groups; rows without a value in it come under "".
         sums: names of the columns to add up; a missing value counts as 0.
 
@@ -39,47 +44,51 @@ def read_totals(path: str, group_by: str, sums: list[str]) -> dict[str, dict[str
 
     Raises:
         OptionRefused: the table has no such column.
-        StoreError: there is no table at `path`, or it cannot be read.
+        StoreError: there is no table, or it cannot be read.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = delta_table(path)
-    names = [field.name for field in table.schema().fields]
+    columns = reader(place).columns()
+    if columns is None:
+        raise StoreError(f"{place}: there is no result table. Run the sink first, or check the path")
     for column in [group_by, *sums]:
-        if column not in names:
-            raise OptionRefused(f"{path}: the table has no column {column!r} (it has: {', '.join(names)})")
-    rows = table.to_pyarrow_dataset().to_table(columns=list(dict.fromkeys([group_by, *sums])))
-    keys = pc.fill_null(rows[group_by].cast(pa.string()), "")
-    totals = rows.set_column(rows.schema.get_field_index(group_by), group_by, keys)
-    grouped = totals.group_by(group_by).aggregate([(column, "sum") for column in sums]).sort_by(group_by)
-    return {row[group_by]: {column: int(row[f"{column}_sum"] or 0) for column in sums} for row in grouped.to_pylist()}
+        if column not in columns.names:
+            raise OptionRefused(f"{place}: the table has no column {column!r} (it has: {', '.join(columns.names)})")
+    totals: dict[str, dict[str, int]] = {}
+    for group, *values in read_rows(place, [group_by, *sums]):
+        total = totals.setdefault("" if group is None else str(group), dict.fromkeys(sums, 0))
+        for column, value in zip(sums, values, strict=True):
+            total[column] += int(value or 0)
+    return dict(sorted(totals.items()))
 
 
-def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Those columns of a result table of any kind, in no order.
+def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[pa.RecordBatch]:
+    """Those columns of the table, batch by batch, in no order, in these types and without a Python object for each row.
+
+    Rows that a job commits meanwhile are among them or not, each commit as a whole; of PostgreSQL's plain rows, each
+    Kafka partition of a commit.
+
+    Args:
+        place: where the results are.
+        schema: the columns that are wanted.
+        rejects: look into the table of rejects instead.
 
     Raises:
-        SinkError: there is no such table, or it cannot be read.
+        SinkError: there is no such table or column, or it cannot be read.
     """
-    if place.kind == "delta":
-        return _tuples(
-            delta_table(place.path, place.storage_options).to_pyarrow_dataset().to_table(columns=list(columns))
-        )
-    if place.kind == "duckdb":
-        return read_duckdb(place.path, place.table, columns)
-    if place.kind == "iceberg":
-        return _tuples(read_iceberg(place.path, place.table, columns, place.storage_options, place.catalog))
-    return read_postgres(place.url, place.password, place.table, columns)
+    import pyarrow as pa
+
+    try:
+        for batch in reader(rejects_place(place) if rejects else place).scan(schema):
+            yield pa.RecordBatch.from_arrays(
+                [batch.column(name).cast(schema.field(name).type) for name in schema.names], schema=schema
+            )
+    except SinkError:
+        raise
+    except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file is gone, a column is missing
+        raise StoreError(f"{place}: its rows cannot be read ({first_line(error)}). Look at the table") from None
 
 
-def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+def partition_and_offset() -> pa.Schema:
+    """The two columns that say which record a row is."""
+    import pyarrow as pa
 
-
-def delta_table(path: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
-    """The Delta table of a result; raises StoreError where there is none."""
-    table = open_table(table_folder(path, storage_options))
-    if table is None:
-        raise StoreError(f"{path}: there is no result table. Run the sink first, or check the path")
-    return table
+    return pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])

@@ -1,25 +1,34 @@
-"""What the job asks of a place that keeps results."""
+"""What the job asks of a store, and what a folder under stores/ has to provide."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.topic_id import StoredId, text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+    from kafka_ratchet.spark_sink.stores.orphans import Orphan
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Job names become part of keys in every store; this alphabet is plain in all of them."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
+
+
+RUN_FIRST = "Run the sink first, or check the path"
+"""What a reader is told where there is no table."""
 
 
 class ResultStore(Protocol):
@@ -29,10 +38,10 @@ class ResultStore(Protocol):
     "next to read", per partition number; partition numbers may have gaps.
     """
 
-    narrow: bool
+    narrow: bool = False
     """True: text may have no NUL, and times lie in the years 1 to 9999; `_columns.rows` keeps other values whole."""
 
-    one_machine: str
+    one_machine: str = ""
     """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
 
     def generation(self) -> int:
@@ -147,6 +156,84 @@ class ResultStore(Protocol):
 
     def close(self) -> None:
         """Let go of what the store holds open. The next `open` does not depend on this having been called."""
+        ...
+
+
+class TableStore(ResultStore, Protocol):
+    """A kind of store, as `registry.STORES` names it: a `ResultStore` over one table, which can be read without a job.
+
+    A subclass states what differs from these defaults. `docs/guide/own-store.md` goes through it step by step.
+    """
+
+    needs_path: bool = True
+    """False: the store has no folder or file, and `Place.path` means nothing to it."""
+
+    rejects_apart: bool = False
+    """True: a commit is one table's. Rejects then go to a second store of this class at `rejects_at`, one commit ahead
+    of the rows (see `pair`), and `open`, `make` and `put` are those of `pair.Numbered`. False: `commit` takes both."""
+
+    @classmethod
+    def at(
+        cls,
+        place: Place,
+        name: str,
+        topic: str,
+        topic_identity: int = 0,
+        shape: Shape = APPEND,
+        *,
+        rejects: StructType | None = None,
+        in_tasks: bool = False,
+    ) -> Self:
+        """The store of a job, not opened. Nothing is asked or made yet.
+
+        Args:
+            place: where the results are.
+            name: the job's name; a job that opens the store fences the older one of its name.
+            topic: the topic the offsets belong to.
+            topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+            shape: what the rows do to the table.
+            rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
+            in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
+
+        Raises:
+            OptionRefused: a name or the place cannot be used, or the store's package is not installed.
+        """
+        ...
+
+    @classmethod
+    def rejects_at(cls, place: Place) -> Place:
+        """Where the rejects of a result are."""
+        return replace(place, table=f"{place.table}_rejects")
+
+    def count(self) -> int:
+        """Rows of the table.
+
+        Raises:
+            SinkError: there is no such table, or it cannot be read.
+        """
+        ...
+
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Those columns of all rows, in no order; raises as `count` does."""
+        ...
+
+    def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The columns of `schema` batch by batch, as of one commit; the types may be others that can be cast to it.
+
+        Raises:
+            Exception: there is no such table or column; `results.scan` makes a sentence of it.
+        """
+        ...
+
+    def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
+        """What holders of any job have left beside the table that a newer one has fenced; see `vacuum`.
+
+        Args:
+            needed: False: it is no mistake if there is no such table.
+
+        Raises:
+            StoreError: there is no such table.
+        """
         ...
 
 
@@ -287,3 +374,8 @@ def require_columns(
                 f"{where}: column {column}{of_table} is {present.get(column, 'absent')} in the table and "
                 f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another {another}"
             )
+
+
+def tuples(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of an Arrow table, as `TableStore.rows` hands them out."""
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -23,8 +23,8 @@ from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
-from kafka_ratchet.spark_sink.stores.open_store import Place
 from kafka_ratchet.spark_sink.stores.pair import PairedStore
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import kafka_ratchet.spark_sink
-from kafka_ratchet.spark_sink.cli import CLIENT_VARIABLE, EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
+from kafka_ratchet.spark_sink.cli import EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import Fenced
+from kafka_ratchet.spark_sink.job.access import CLIENT_VARIABLE
 from kafka_ratchet.spark_sink.job.job import Outcome
 
 

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli.verify import verify as verify_command
 from kafka_ratchet.app.settings import Settings, SinkSettings
-from kafka_ratchet.app.status.results import recipe_of
+from kafka_ratchet.app.status.results import spec_of
 from kafka_ratchet.app.verify import RecordView, Report, verify_results
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe
 from tests.app.written_stream import NewTopic, Stage, record
 from tests.spark_sink.damage import change, delete, repeat
 from tests.spark_sink.sites import Site
@@ -56,8 +57,12 @@ class Followed:
         for topic in (0, 1):
             self.stage.write(topic, partition, records)
 
+    @property
+    def recipe(self) -> Recipe:
+        return spec_of(self.settings, self.stage.topics[1], self.stage.broker).recipe()
+
     def run(self, max_records: int = 1_000) -> Outcome:
-        recipe, topic = recipe_of(self.settings.sink), self.stage.topics[1]
+        recipe, topic = self.recipe, self.stage.topics[1]
         planner = TopicPlanner(self.stage.broker, topic, {})
         rejects = record_schema() if recipe.rejects else None
         store = self.site.make("job", topic, planner.identity(), recipe.shape, rejects)

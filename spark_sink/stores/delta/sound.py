@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, first_line
+from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError, first_line
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
+from kafka_ratchet.spark_sink.stores.delta.actions import newest_generation, rows_key, stored_offsets, version_key
 from kafka_ratchet.spark_sink.stores.delta.log import Folder, Log, read_entry
+from kafka_ratchet.spark_sink.stores.delta.table import open_table
 from kafka_ratchet.spark_sink.stores.store import rows_lost
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ class Soundness:
 
     def __init__(self, folder: Folder, job: str, topic: str) -> None:
         self._folder, self._name, self._topic = folder, job, topic
-        self.version_key = f"ratchet-sink/{job}/version"
-        self.rows_key = f"ratchet-sink/{job}/rows"
 
     def require(self, table: DeltaTable) -> None:
         """Refuse a table whose rows are not those that the `txn` actions stand for, or that may lose these.
@@ -46,10 +46,12 @@ class Soundness:
             return
         log = Log(self._folder, table, self._name)
         try:
-            since = table.transaction_version(self.version_key)
+            since = table.transaction_version(version_key(self._name))
             since = log.last_of_job() if since is None else since  # an earlier version has noted none
             found = None if since is None else log.break_since(since)
-            if found is None or (found.kind == "unknown" and table.count() == table.transaction_version(self.rows_key)):
+            if found is None or (
+                found.kind == "unknown" and table.count() == table.transaction_version(rows_key(self._name))
+            ):
                 return
             known = self.of_rows(table) is not None
         except OSError as error:
@@ -70,6 +72,33 @@ class Soundness:
                 f"the table has rows that job {self._name} wrote, and its log has no offsets of it: they were erased, "
                 "or it is a clone",
                 self.of_rows(table) is not None,
+            )
+
+    def require_same_table(self, table_id: str, version: int) -> None:
+        """Refuse a table that has been made in the place of the one that the job opened.
+
+        Args:
+            table_id: of the table that was opened.
+            version: of the job's last entry in its log.
+
+        Raises:
+            RowsLost: it is another one, or its log has been put back.
+        """
+        try:
+            about = {} if (entry := read_entry(self._folder, version)) is None else entry.about
+        except OSError:
+            about = {}
+        if about.get("job") == self._name and about.get("table") == table_id:
+            return
+        now = open_table(self._folder)  # the entry may have been cleaned up
+        if (
+            now is None
+            or str(now.metadata().id) != table_id
+            or (now.transaction_version(version_key(self._name)) or 0) < version
+        ):
+            raise RowsLost(
+                f"{self._folder}: the table was removed or made anew while job {self._name} wrote to it. Nothing more "
+                "was added; run the job again, and it begins where the table that is there now says"
             )
 
     def of_rows(self, table: DeltaTable) -> dict[int, int] | None:
@@ -111,52 +140,3 @@ def require_plain_log(table: DeltaTable, folder: Folder) -> None:
             f"{folder}: the table has the property {MAPPING} = {properties[MAPPING]!r}, so that readers would not find "
             "the job's columns in its files. Take it away, or choose another path"
         )
-
-
-CHUNK = 7
-"""Bytes of a text in one `txn` action, whose version is a signed 64-bit integer."""
-
-
-def _rule_key(job: str) -> str:
-    """Under which the log keeps how long the rule is; the names of its pieces begin so. No topic's begin so."""
-    return f"ratchet-sink/{job}/rule"
-
-
-def rule_actions(job: str, rule: str) -> dict[str, int]:
-    """The `txn` actions that keep a text of `rule_of`: they stay where entries of the log are cleaned up."""
-    data, key = rule.encode("ascii"), _rule_key(job)
-    pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
-    return {key: len(data)} | {f"{key}.{n}": int.from_bytes(piece) for n, piece in enumerate(pieces)}
-
-
-def stored_rule(table: DeltaTable, job: str) -> str:
-    """The text again; empty: an earlier version has written the table, or nobody."""
-    key = _rule_key(job)
-    size, data = table.transaction_version(key) or 0, b""
-    while len(data) < size:
-        piece = table.transaction_version(f"{key}.{len(data) // CHUNK}") or 0
-        data += piece.to_bytes(min(size - len(data), CHUNK))
-    return data.decode("ascii")
-
-
-def topic_key(job: str, topic: str) -> str:
-    """How the names of a job's `txn` actions for a topic begin."""
-    return f"ratchet-sink/{job}/{topic}"
-
-
-def stored_offsets(table: DeltaTable, job: str, topic: str) -> dict[int, int]:
-    """Next offset of each partition, by the `txn` actions."""
-    key = topic_key(job, topic)
-    count = table.transaction_version(f"{key}/partitions") or 0
-    versions = {partition: table.transaction_version(f"{key}/{partition}") for partition in range(count)}
-    return {partition: offset for partition, offset in versions.items() if offset is not None}
-
-
-def generation_key(job: str) -> str:
-    """Under which the log keeps the number of a job's newest holder."""
-    return f"ratchet-sink/{job}/generation"
-
-
-def newest_generation(table: DeltaTable, job: str) -> int:
-    """Number of the newest holder; 0: there was none."""
-    return table.transaction_version(generation_key(job)) or 0

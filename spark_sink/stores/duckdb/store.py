@@ -6,33 +6,35 @@ transaction. The file is open during a call only, so that others can read it in 
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError, first_line
+from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError
+from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.files.parquet import stem, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, COUNT_COLUMN, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores import topic_id as topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.duckdb import vacuum
+from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted
+from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
+from kafka_ratchet.spark_sink.stores.duckdb.merge import add
+from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.rule import require_rule, rule_of
 from kafka_ratchet.spark_sink.stores.store import (
+    TableStore,
     other_topic,
-    require_columns,
     require_holder,
     require_names,
     require_start,
     rows_lost,
 )
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,39 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-LOCK_PATIENCE_S = 30.0
-"""How long a call waits for another process that has the file open, in seconds: another job's commit, or a reader."""
 
-LOCK_PAUSE_S = 0.1
-"""Between two attempts to open the file, in seconds."""
-
-CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
-"""A result file fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
-
-BOOK = """
-CREATE TABLE IF NOT EXISTS ratchet_sink_jobs
-    (result VARCHAR, job VARCHAR, generation BIGINT NOT NULL, PRIMARY KEY (result, job));
-CREATE TABLE IF NOT EXISTS ratchet_sink_offsets
-    (result VARCHAR, job VARCHAR, topic VARCHAR, "partition" INTEGER, next BIGINT NOT NULL, identity BIGINT NOT NULL,
-     PRIMARY KEY (result, job, topic, "partition"));
-CREATE TABLE IF NOT EXISTS ratchet_sink_marks
-    (result VARCHAR, job VARCHAR, topic VARCHAR, relation VARCHAR, topic_id VARCHAR NOT NULL, filled BOOLEAN NOT NULL,
-     PRIMARY KEY (result, job, topic, relation));
-CREATE TABLE IF NOT EXISTS ratchet_sink_rules
-    (result VARCHAR, job VARCHAR, rule VARCHAR NOT NULL, PRIMARY KEY (result, job));
-CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
-    (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
-"""
-"""A table is marked as filled where a commit has left rows in it: one that is empty or gone later was put back."""
-
-
-OF_JOB = "WHERE result = ? AND job = ? AND topic = ?"
-
-
-class DuckDBStore:
+class DuckDBStore(TableStore):
     """A `ResultStore` over one table of a DuckDB file; jobs of different names may share it.
 
     Args:
@@ -88,7 +59,6 @@ class DuckDBStore:
         OptionRefused: a name or the path cannot be used, or duckdb is not installed.
     """
 
-    narrow = False
     one_machine = "store duckdb keeps its results in one file on the driver's machine"
 
     def __init__(
@@ -112,59 +82,90 @@ class DuckDBStore:
         if "://" in path or path.startswith(":") or "\0" in path:
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
         self._path = Path(path).absolute()
-        self._staging = staging_prefix(self._path, table, name)
+        self._file = DatabaseFile(self._path)
+        self._staging = vacuum.staging_prefix(self._path, table, name)
         self._table, self._rejected = table, f"{table}_rejects"
         self._name, self._topic, self._topic_identity = name, topic, topic_identity
         self._shape, self._rejects = shape, rejects
+        relations = [table, *([] if rejects is None else [self._rejected])]
+        self._state = JobState(table, name, topic, topic_identity, relations)
         self._generation: int | None = None
         self._arrow: Any = None
 
+    @classmethod
+    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+           *, rejects: StructType | None = None, in_tasks: bool = False) -> DuckDBStore:  # fmt: skip
+        """See `TableStore.at`."""
+        return cls(place.path, place.table, name, topic, topic_identity, shape, rejects=rejects)
+
+    def count(self) -> int:
+        """See `TableStore.count`."""
+        with self._file.reading() as database:
+            [(found,)] = database.execute(f"SELECT count(*) FROM {quoted(self._table)}").fetchall()  # noqa: S608
+        return int(found)
+
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """See `TableStore.rows`."""
+        with self._file.reading() as database:
+            found: list[tuple[Any, ...]] = database.execute(self._select(columns)).fetchall()
+        return found
+
+    def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `TableStore.scan`."""
+        with self._file.reading() as database:
+            # All at once: while the file is open no job can commit to it.
+            whole = database.sql(self._select(schema.names)).to_arrow_table()
+        yield from whole.to_batches()
+
+    def _select(self, columns: Sequence[str]) -> str:
+        return f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(self._table)}"  # noqa: S608
+
+    def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
+        """See `TableStore.orphans`."""
+        if not self._path.is_file():
+            raise StoreError(f"{self._path}: there is no result file. Look at the path")
+        staged = LocalFolder(self._path.parent).folders()
+        with self._file.reading() as database:
+            generations = self._state.generations(database)
+        yield from vacuum.orphans(self._path, self._table, staged, generations)
+
     def generation(self) -> int:
         """See `ResultStore.generation`."""
-        with self.reading() as database:
-            return self._newest(database)
+        with self._file.reading() as database:
+            return self._state.newest(database)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
-        with self.reading() as database:
+        with self._file.reading() as database:
             self._require_sound(database)
             self._require_same_topic(database)
-            return self._stored(database)
+            return self._state.stored(database)
 
     def held(self) -> Held:
         """See `ResultStore.held`."""
-        with self.reading() as database:
-            if not self._newest(database):
+        with self._file.reading() as database:
+            if not self._state.newest(database):
                 raise StoreError(f"{self._path}: job and table have never met. Run the sink first")
-            stored, what = self._stored(database), self._broken(database)
-            is_other = self._known_topic(database).is_other(self._topic_identity)
+            stored, what = self._state.stored(database), self._state.broken(database)
+            is_other = self._state.known_topic(database).is_other(self._topic_identity)
             of_rows = None if is_other or what == self._rejected else {} if what else stored
             return Held(stored, of_rows, str(self._lost(what)) if what else "", is_other)
 
     def put(self, offsets: dict[int, int], decision: Decision) -> int:
         """See `ResultStore.put`; decisions are kept in the table `ratchet_sink_decisions`."""
-        with self._writing() as database:
-            database.execute(BOOK)
-            generation, before = self._newest(database) + 1, self._stored(database)
-            decision.require_seen(self._path, before)
-            rules = (self._rule(database), rule_of(self._shape))
-            database.execute(
-                "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
-            )
-            database.execute(f"DELETE FROM ratchet_sink_offsets {OF_JOB}", self._key)  # noqa: S608
-            self._move(database, offsets)
-            database.execute(
-                "INSERT INTO ratchet_sink_decisions VALUES (?, ?, ?, current_timestamp, ?)",
-                [*self._key, decision.as_json(before, offsets, rules)],
-            )
+        with self._file.writing() as database:
+            database.execute(TABLES)
+            decision.require_seen(self._path, self._state.stored(database))
+            self._state.replace(database, offsets, rule_of(self._shape), decision)
+            generation = self._state.take_over(database)
         return generation
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        with self.reading() as database:
-            if not self._has(database, self._table):
+        with self._file.reading() as database:
+            if not has_table(database, self._table):
                 return None
             return from_arrow_schema(database.table(quoted(self._table)).limit(0).to_arrow_table().schema)
 
@@ -172,35 +173,32 @@ class DuckDBStore:
         """See `ResultStore.require_fits`."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        with self.reading() as database:
+        with self._file.reading() as database:
             for table, wanted in ((self._table, schema), (self._rejected, self._rejects)):
-                found = database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall()
-                if wanted is not None and found:
-                    self._require_columns(database, table, to_arrow_schema(wanted))
+                if wanted is not None and has_table(database, table):
+                    self._file.require_columns(database, table, to_arrow_schema(wanted))
 
     def require_rule(self) -> None:
         """See `ResultStore.require_rule`."""
-        with self.reading() as database:
-            require_rule(self._path, self._name, self._rule(database), self._shape)
+        with self._file.reading() as database:
+            self._require_rule(database)
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        self._make_folder()
+        self._file.make_folder()
         arrow = to_arrow_schema(schema)
-        with self._writing() as database:
-            database.execute(BOOK)
+        with self._file.writing() as database:
+            database.execute(TABLES)
             self._require_sound(database)  # before a table that was dropped is made anew
-            require_rule(self._path, self._name, self._rule(database), self._shape)
-            self._create_table(database, self._table, arrow)
+            self._require_rule(database)
+            self._file.create_table(database, self._table, arrow)
             if self._rejects is not None:
-                self._create_table(database, self._rejected, to_arrow_schema(self._rejects))
+                self._file.create_table(database, self._rejected, to_arrow_schema(self._rejects))
             self._require_same_topic(database)
-            generation, stored = self._newest(database) + 1, self._stored(database)
-            database.execute(
-                "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
-            )
+            stored = self._state.stored(database)
+            generation = self._state.take_over(database)
         self._remove_staged(before=generation)
         self._arrow, self._generation = arrow, generation
         return stored
@@ -215,7 +213,7 @@ class DuckDBStore:
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
             raise ValueError("rejects go to a store that was made with rejects")
-        with self.reading() as database:  # before the work, so that a fenced job writes no more files
+        with self._file.reading() as database:  # before the work, so that a fenced job writes no more files
             self._require_holder(database, generation, start)
         crash_points.passing("before-write")
         folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
@@ -246,84 +244,19 @@ class DuckDBStore:
     def _commit(
         self, brought: _Brought, rejected: _Brought, generation: int, start: Mapping[int, int], end: Mapping[int, int]
     ) -> None:
-        with self._writing() as database:
+        with self._file.writing() as database:
             self._require_holder(database, generation, start)
             self._require_sound(database)
             if brought.files:
                 database.register("brought", brought.dataset())
-                self._add(database, deletes=brought.deletes)
+                add(database, self._table, self._shape, deletes=brought.deletes)
                 database.unregister("brought")
             if rejected.files:
                 database.register("rejected", rejected.dataset())
                 database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
                 database.unregister("rejected")
-            self._move(database, end)
+            self._state.move(database, end, rule_of(self._shape))
             crash_points.passing("in-commit")
-
-    def _add(self, database: DuckDBPyConnection, *, deletes: bool) -> None:
-        """Bring the rows of the view `brought` into the table. All names are quoted, and there are no values in it.
-
-        deletes: the view has a column `DELETED`.
-        """
-        table = quoted(self._table)
-        insert = f"INSERT INTO {table} BY NAME SELECT * FROM brought"  # noqa: S608
-        if self._shape.kind == "append":
-            database.execute(insert)
-            return
-        same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM brought.{name}" for name in map(quoted, self._shape.key))
-        if self._shape.kind == "upsert":
-            database.execute(f"DELETE FROM {table} AS held USING brought WHERE {same}")  # noqa: S608
-            kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM brought WHERE NOT {DELETED}"  # noqa: S608
-            database.execute(kept if deletes else insert)
-            return
-        added = map(quoted, [COUNT_COLUMN, *self._shape.sums])
-        changes = ", ".join(f"{name} = held.{name} + brought.{name}" for name in added)
-        new = f"NOT EXISTS (SELECT 1 FROM {table} AS held WHERE {same})"  # noqa: S608
-        database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM brought WHERE {new}")  # noqa: S608
-        database.execute(f"UPDATE {table} AS held SET {changes} FROM brought WHERE {same}")  # noqa: S608
-        database.execute(f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
-        database.execute("DROP TABLE ratchet_new")
-
-    # -- what is stored
-
-    def _newest(self, database: DuckDBPyConnection) -> int:
-        if not self._has_book(database):
-            return 0
-        found = database.execute(
-            "SELECT generation FROM ratchet_sink_jobs WHERE result = ? AND job = ?", [self._table, self._name]
-        ).fetchone()
-        return int(found[0]) if found else 0
-
-    def generations(self) -> dict[str, int]:
-        """The newest holder of each job that writes to the result table."""
-        with self.reading() as database:
-            if not self._has_book(database):
-                return {}
-            found = database.execute("SELECT job, generation FROM ratchet_sink_jobs WHERE result = ?", [self._table])
-            return dict(found.fetchall())
-
-    def _stored(self, database: DuckDBPyConnection) -> dict[int, int]:
-        return {partition: offset for partition, offset, _ in self._entries(database)}
-
-    def _entries(self, database: DuckDBPyConnection) -> list[tuple[int, int, int]]:
-        if not self._has_book(database):
-            return []
-        return database.execute(
-            'SELECT "partition", next, identity FROM ratchet_sink_offsets '
-            'WHERE result = ? AND job = ? AND topic = ? ORDER BY "partition"',
-            [self._table, self._name, self._topic],
-        ).fetchall()
-
-    def _rule(self, database: DuckDBPyConnection) -> str:
-        if not self._newest(database) or not self._has(database, "ratchet_sink_rules"):
-            return ""
-        found = database.execute(
-            "SELECT rule FROM ratchet_sink_rules WHERE result = ? AND job = ?", [self._table, self._name]
-        ).fetchall()
-        return str(found[0][0]) if found else ""
-
-    def _has_book(self, database: DuckDBPyConnection) -> bool:
-        return self._has(database, "ratchet_sink_offsets")
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
         """After an error, what the file itself says.
@@ -332,144 +265,33 @@ class DuckDBStore:
             Fenced: another job has taken over.
         """
         try:
-            with self.reading() as database:
+            with self._file.reading() as database:
                 self._require_holder(database, generation, None)
-                return self._stored(database).items() >= end.items()
+                return self._state.stored(database).items() >= end.items()
         except StoreError:
             return False  # what happened first is the better sentence
 
     def _require_holder(self, database: DuckDBPyConnection, generation: int, start: Mapping[int, int] | None) -> None:
-        newest, stored = self._newest(database), self._stored(database)
+        newest, stored = self._state.newest(database), self._state.stored(database)
         require_holder(self._name, self._topic, self._path, generation, newest, stored, start)
 
     def _require_same_topic(self, database: DuckDBPyConnection) -> None:
-        known = self._known_topic(database)
+        known = self._state.known_topic(database)
         if known.is_other(self._topic_identity):
-            raise other_topic(self._topic, self._path, self._stored(database), known, self._topic_identity)
+            raise other_topic(self._topic, self._path, self._state.stored(database), known, self._topic_identity)
 
-    def _known_topic(self, database: DuckDBPyConnection) -> StoredId:
-        first_bits = max((identity for _, _, identity in self._entries(database)), default=0)
-        found: list[tuple[str]] = []
-        if self._has(database, "ratchet_sink_marks"):
-            found = database.execute(f"SELECT topic_id FROM ratchet_sink_marks {OF_JOB}", self._key).fetchall()  # noqa: S608
-        return StoredId(max((text for (text,) in found), default=""), first_bits)
+    def _require_rule(self, database: DuckDBPyConnection) -> None:
+        require_rule(self._path, self._name, self._state.rule(database), self._shape)
 
-    # -- whether the tables are those that the offsets belong to
-
-    @property
-    def _key(self) -> list[str]:
-        return [self._table, self._name, self._topic]
-
-    @property
-    def _relations(self) -> list[str]:
-        return [self._table, *([] if self._rejects is None else [self._rejected])]
-
-    def _move(self, database: DuckDBPyConnection, end: Mapping[int, int]) -> None:
-        """Store these offsets, which tables they belong to, and by which rule rows came there."""
-        rule = [self._table, self._name, rule_of(self._shape)]
-        database.execute("INSERT OR REPLACE INTO ratchet_sink_rules VALUES (?, ?, ?)", rule)
-        for partition, offset in end.items():
-            database.execute(
-                "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",
-                [*self._key, partition, offset, topic_ids.first_bits(self._topic_identity)],
-            )
-        for relation in self._relations:
-            database.execute(
-                "INSERT OR REPLACE INTO ratchet_sink_marks VALUES (?, ?, ?, ?, ?, ?)",
-                [*self._key, relation, topic_ids.text(self._topic_identity), self._is_filled(database, relation)],
-            )
-
-    def _broken(self, database: DuckDBPyConnection) -> str:
-        """The table that is empty or gone and was not; empty: none."""
-        if not self._stored(database):
-            return ""
-        marks: dict[str, bool] = {}
-        if self._has(database, "ratchet_sink_marks"):
-            select = f"SELECT relation, filled FROM ratchet_sink_marks {OF_JOB}"  # noqa: S608
-            marks = dict(database.execute(select, self._key).fetchall())
-        filled = {relation for relation, is_filled in marks.items() if is_filled}
-        if self._table not in marks and not self._has(database, self._table):
-            filled.add(self._table)  # an earlier version has left no mark, and made the table before any offset
-        return next((name for name in self._relations if name in filled and not self._is_filled(database, name)), "")
+    def _require_sound(self, database: DuckDBPyConnection) -> None:
+        """Raise `RowsLost` where a table has been emptied or dropped since the offsets were committed."""
+        what = self._state.broken(database)
+        if what:
+            raise self._lost(what)
 
     def _lost(self, relation: str) -> RowsLost:
         what = f"table {relation} was dropped, or all its rows were removed"
         return rows_lost(self._path, what, relation == self._table)
-
-    def _require_sound(self, database: DuckDBPyConnection) -> None:
-        """Raise `RowsLost` where a table has been emptied or dropped since the offsets were committed."""
-        what = self._broken(database)
-        if what:
-            raise self._lost(what)
-
-    def _is_filled(self, database: DuckDBPyConnection, relation: str) -> bool:
-        if not self._has(database, relation):
-            return False
-        return bool(database.execute(f"SELECT 1 FROM {quoted(relation)} LIMIT 1").fetchall())  # noqa: S608
-
-    def _has(self, database: DuckDBPyConnection, relation: str) -> bool:
-        return bool(database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [relation]).fetchall())
-
-    # -- tables and the file
-
-    def _create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        database.register("wanted", schema.empty_table())
-        create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
-        database.execute(create)
-        database.unregister("wanted")
-        self._require_columns(database, table, schema)
-
-    def _require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        database.register("wanted", schema.empty_table())
-        expected = _described(database, "wanted")
-        present = _described(database, quoted(table))
-        database.unregister("wanted")
-        require_columns(self._path, present, expected, table)
-
-    @contextmanager
-    def _writing(self) -> Iterator[DuckDBPyConnection]:
-        """The file in one transaction, which commits unless something is raised."""
-        import duckdb
-
-        try:
-            with self._connect(read_only=False) as database:
-                database.begin()
-                yield database
-                database.commit()
-        except duckdb.Error as error:
-            self._refuse(error)
-
-    @contextmanager
-    def reading(self) -> Iterator[DuckDBPyConnection]:
-        """The file as it is; an empty database where there is none."""
-        import duckdb
-
-        try:
-            with self._connect(read_only=True) if self._path.exists() else duckdb.connect() as database:
-                yield database
-        except duckdb.Error as error:
-            self._refuse(error)
-
-    def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
-        """Wait for a process that has the file open now: holders have it during a commit only."""
-        import duckdb
-
-        deadline = time.monotonic() + LOCK_PATIENCE_S
-        while True:
-            try:
-                return duckdb.connect(str(self._path), read_only=read_only, config=CONFIG)
-            except duckdb.IOException as error:
-                if "lock" not in str(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(LOCK_PAUSE_S)
-
-    def _make_folder(self) -> None:
-        if self._path.is_dir():
-            raise StoreError(f"{self._path} is a folder, not a DuckDB file. Choose another path")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self._path}: its folder cannot be made ({error.strerror}). Choose another") from None
 
     def _remove_staged(self, before: int) -> None:
         """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
@@ -478,11 +300,6 @@ class DuckDBStore:
                 generation = folder.name.removeprefix(self._staging).partition("-")[0]
                 if generation.isdecimal() and int(generation) < before:
                     shutil.rmtree(folder, ignore_errors=True)
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        raise StoreError(
-            f"{self._path}: {first_line(error)}. Look at the file and its rights, then run again"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -507,32 +324,3 @@ class _Brought:
         import pyarrow.dataset as ds
 
         return ds.dataset(self.files, format="parquet")
-
-
-def read_duckdb(path: str, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Those columns of a table, in no order.
-
-    Raises:
-        StoreError: there is no such table, or it cannot be read.
-    """
-    store = DuckDBStore(path, table, "reader", "none")
-    with store.reading() as database:
-        names = ", ".join(map(quoted, columns))
-        found: list[tuple[Any, ...]] = database.execute(f"SELECT {names} FROM {quoted(table)}").fetchall()  # noqa: S608
-    return found
-
-
-def staging_prefix(path: Path, table: str, job: str) -> str:
-    """How folders with a job's rows on their way begin, beside the database; its holder's generation comes next."""
-    digest = hashlib.sha256(f"{table}\0{job}".encode()).hexdigest()[:12]
-    return f".{path.name}.{digest}.staged-"
-
-
-def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
-    found = database.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()  # noqa: S608
-    return {str(column): str(data_type) for column, data_type, *_ in found}
-
-
-def quoted(name: str) -> str:
-    """A name as DuckDB's SQL writes it, whatever characters it has."""
-    return '"' + name.replace('"', '""') + '"'

@@ -9,40 +9,43 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError, first_line
+from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError
 from kafka_ratchet.spark_sink.files.bucket import BucketFolder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, require_files, stem, write_file, write_files
+from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, require_files, stem, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores import topic_id as topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.iceberg import vacuum
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import Lake
-from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
-    MARKS_KEY,
-    OFFSETS_KEY,
-    broken,
-    mark_key,
-    marks,
-    offsets_of_rows,
-    rows_key,
-    total_rows,
+from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
+from kafka_ratchet.spark_sink.stores.iceberg.lineage import broken, offsets_of_rows
+from kafka_ratchet.spark_sink.stores.iceberg.table import (
+    RETRIES,
+    SCHEMA_KEY,
+    find_table,
+    open_or_create,
+    refuse,
+    require_same_columns,
 )
-from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
+from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.rule import require_rule, rule_of
 from kafka_ratchet.spark_sink.stores.store import (
+    RUN_FIRST,
+    TableStore,
     next_generation,
     other_topic,
-    require_columns,
     require_holder,
     require_names,
     require_start,
     rows_lost,
+    tuples,
 )
 from kafka_ratchet.spark_sink.stores.topic_id import StoredId
 
@@ -55,30 +58,8 @@ if TYPE_CHECKING:
 COMMIT_ATTEMPTS = 100
 """How often a commit is tried again after another writer of the table was first; each is a success of somebody else."""
 
-NAMESPACE = "ratchet"
-
 TABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 """Table names become folders; this alphabet is plain in all of them."""
-
-RETRIES = {"commit.retry.num-retries": "0"}
-"""pyiceberg would put a commit behind one that it was not compared with, and its properties over the newer ones."""
-
-KEEP_KEY = "history.expire.min-snapshots-to-keep"
-
-KEEP_SNAPSHOTS = 20
-"""pyiceberg copies the list of all snapshots some twenty times in each commit, so that a stream would become slower
-with every one. Of more than twice as many, this number is left, in the same commit; newer ones have their rows too."""
-
-UPKEEP = {
-    KEEP_KEY: str(KEEP_SNAPSHOTS),
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-    "commit.manifest-merge.enabled": "true",
-}
-"""Properties of a new table; they are the user's to change."""
-
-SCHEMA_KEY = "ratchet-sink.schema"
-"""Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
 DECISIONS_KEPT = 20
 """Of who has decided where a job goes on, the newest so many stay in the table's properties."""
@@ -86,7 +67,7 @@ DECISIONS_KEPT = 20
 ONE_MACHINE = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
 
 
-class IcebergStore:
+class IcebergStore(TableStore):
     """A `ResultStore` over one Iceberg table; jobs of different names and topics may share it.
 
     Args:
@@ -103,6 +84,7 @@ class IcebergStore:
         OptionRefused: a name, the path or an option cannot be used, or pyiceberg is not installed.
     """
 
+    rejects_apart = True
     narrow = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
     def __init__(
@@ -136,6 +118,39 @@ class IcebergStore:
         self._table: Table | None = None
         self._schema: StructType | None = None
 
+    @classmethod
+    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+           *, rejects: StructType | None = None, in_tasks: bool = False) -> IcebergStore:  # fmt: skip
+        """See `TableStore.at`."""
+        return cls(
+            place.path,
+            place.table,
+            name,
+            topic,
+            topic_identity,
+            shape,
+            storage_options=place.storage_options,
+            catalog=place.catalog,
+        )
+
+    def count(self) -> int:
+        """See `TableStore.count`."""
+        return self._existing(RUN_FIRST).scan().count()
+
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """See `TableStore.rows`."""
+        found = self._existing(RUN_FIRST).scan(selected_fields=tuple(columns))
+        return tuples(found.to_arrow().select(list(columns)))
+
+    def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `TableStore.scan`."""
+        yield from self._existing(RUN_FIRST).scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
+
+    def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
+        """See `TableStore.orphans`."""
+        table = self._existing() if needed else self.existing()
+        return iter(()) if table is None else vacuum.orphans(table, self.data_folder(table))
+
     def generation(self) -> int:
         """See `ResultStore.generation`."""
         table = self.existing()
@@ -152,7 +167,7 @@ class IcebergStore:
 
     def held(self) -> Held:
         """See `ResultStore.held`."""
-        table = self._there()
+        table = self._existing()
         stored, is_other = self._stored(table), self._entry(table)[1].is_other(self._topic_identity)
         try:
             self._require_sound(table)
@@ -162,7 +177,7 @@ class IcebergStore:
 
     def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
         """See `ResultStore.put`; decisions are a property of the table."""
-        table = self._there()
+        table = self._existing()
         key = f"ratchet-sink-decisions.{self._name}"
         kept = [
             *json.loads(table.properties.get(key, "[]")),
@@ -178,7 +193,7 @@ class IcebergStore:
 
     def make(self, schema: StructType) -> None:
         """See `Numbered.make`."""
-        self._open_or_create(schema)
+        open_or_create(self._lake, self._table_name, schema)
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
@@ -192,7 +207,7 @@ class IcebergStore:
         """See `ResultStore.require_fits`."""
         table = self.existing()
         if table is not None:
-            self._require_columns(table, schema)
+            require_same_columns(self._lake, table, schema)
 
     def require_rule(self) -> None:
         """See `ResultStore.require_rule`."""
@@ -203,7 +218,7 @@ class IcebergStore:
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `Numbered.open`."""
         self.require_rule()  # before the columns, which another kind may have others of
-        table = self._open_or_create(schema)
+        table = open_or_create(self._lake, self._table_name, schema)
         self._generation = self._take_over(table, generation)
         self._table, self._schema = table, schema
         return self._stored(table)
@@ -258,7 +273,7 @@ class IcebergStore:
                 break  # the commit is in place; what failed came after it
             self._require_holder(table, generation, start)
             if not isinstance(failure, CommitFailedException):
-                self._refuse(failure)
+                refuse(self._lake, failure)
         else:
             raise StoreError(
                 f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
@@ -298,7 +313,7 @@ class IcebergStore:
         require_holder(self._name, self._topic, self._lake, generation, newest, stored, start)
         self._require_sound(table)
         if self._schema is not None:
-            self._require_columns(table, self._schema)
+            require_same_columns(self._lake, table, self._schema)
 
     def _require_same_topic(self, table: Table) -> None:
         stored, known = self._entry(table)
@@ -321,7 +336,7 @@ class IcebergStore:
         try:
             files = [task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()]
         except Exception as error:
-            self._refuse(error)
+            refuse(self._lake, error)
         if any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files)):
             what = f"the table has rows that job {self._name} wrote, and no offsets: they were removed, or it is a copy"
             raise rows_lost(self._lake, what, self._of_rows(table) is not None)
@@ -353,75 +368,22 @@ class IcebergStore:
             except CommitFailedException:
                 continue  # another writer was first; it may have taken the same generation
             except Exception as error:
-                self._refuse(error)
+                refuse(self._lake, error)
             self._refresh(table)
             return int(taken)
         raise StoreError(f"{self._lake}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again")
 
-    def _there(self) -> Table:
+    def _existing(self, remedy: str = "Look at the path") -> Table:
         table = self.existing()
         if table is None:
-            raise StoreError(f"{self._lake}: there is no result table {self._table_name}. Look at the path")
+            raise StoreError(f"{self._lake}: there is no result table {self._table_name}. {remedy}")
         return table
 
     # -- the table
 
-    def _topics(self, properties: Mapping[str, str]) -> dict[str, dict[str, int]]:
-        """Offsets of each topic that the job has read."""
-        prefix = f"ratchet-sink.{self._name}."
-        return {
-            key.removeprefix(prefix): json.loads(value)["offsets"]
-            for key, value in properties.items()
-            if key.startswith(prefix) and key != self._generation_key
-        }
-
     def _write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str], added: int = 0) -> None:
-        """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to.
-
-        Args:
-            table: the table.
-            rows: Parquet files to add, or rows with a key to bring in.
-            properties: to set.
-            added: how many rows the files have.
-        """
-        from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.table.update.snapshot import ExpireSnapshots
-
-        mark = uuid.uuid4().hex[:16]
-        summary = {
-            MARKS_KEY: json.dumps({**(marks(table) or {}), self._name: mark}),
-            OFFSETS_KEY: json.dumps({"mark": mark, "topics": self._topics({**table.properties, **properties})}),
-        }
-        total = (total_rows(table) or 0) + added
-        with table.transaction() as transaction:
-            if not len(rows):
-                with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                    pass  # a snapshot without files, for whoever holds the older one to fail on
-            elif not isinstance(rows, list):
-                plain = [name for name in rows.column_names if name != DELETED]
-                held = table.scan().to_arrow().cast(rows.select(plain).schema)
-                whole = merged(held, rows, self._shape)
-                folder = self.data_folder(table)
-                if len(held):
-                    # The last snapshot of the commit is the one that says what it stands on.
-                    transaction.delete(AlwaysTrue(), {} if len(whole) else summary)
-                if len(whole):
-                    # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
-                    stemmed = stem(self._name, self._generation or 0)
-                    name = write_file(whole, folder.inside(), stemmed, folder.filesystem)
-                    transaction.add_files([f"{table.location()}/data/{name}"], summary, check_duplicate_files=False)
-                elif not len(held):
-                    with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                        pass  # deletions of rows that are not there
-                total = whole.num_rows
-            else:  # names are new, and a look through all is slow
-                transaction.add_files(rows, summary, check_duplicate_files=False)
-            noted = {mark_key(self._name): mark, rows_key(self._name): str(total)}
-            transaction.set_properties({**properties, **noted})
-            expired = _expired(table)
-            if expired:
-                with ExpireSnapshots(transaction) as expire:
-                    expire.by_ids(expired)
+        commit = Commit(self._name, self._generation or 0, self._shape, self.data_folder(table))
+        commit.write(table, rows, properties, added)
 
     def data_folder(self, table: Table) -> LocalFolder | BucketFolder:
         """Where the table's files are."""
@@ -429,99 +391,10 @@ class IcebergStore:
 
     def existing(self) -> Table | None:
         """The table, where there is one; raises StoreError where it cannot be read."""
-        from pyiceberg.exceptions import NoSuchTableError
-
-        if not self._lake.is_there():
-            return None
-        try:
-            return self._lake.connect().load_table(f"{NAMESPACE}.{self._table_name}")
-        except NoSuchTableError:
-            return None
-        except Exception as error:
-            self._refuse(error)
-
-    def _open_or_create(self, schema: StructType) -> Table:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        try:
-            self._lake.make()
-            catalog = self._lake.connect()
-            catalog.create_namespace_if_not_exists(NAMESPACE)
-            table = catalog.create_table_if_not_exists(
-                f"{NAMESPACE}.{self._table_name}",
-                to_arrow_schema(schema),
-                properties={**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()},
-            )
-        except Exception as error:
-            self._refuse(error)
-        self._require_columns(table, schema)
-        return table
-
-    def _require_columns(self, table: Table, schema: StructType) -> None:
-        described = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
-        stored = {field["name"]: _described(field["type"]) for field in described}
-        present = {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
-        expected = {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
-        require_columns(self._lake, present, expected)
+        return find_table(self._lake, self._table_name)
 
     def _refresh(self, table: Table) -> None:
         try:
             table.refresh()
         except Exception as error:
-            self._refuse(error)
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        raise StoreError(
-            f"{self._lake}: {first_line(error)}. Look at the folder and its rights, then run again"
-        ) from None
-
-
-def _expired(table: Table) -> list[int]:
-    """Snapshots to forget: all but the newest, of which there are twice as many now, and those that have a name."""
-    keep = max(1, int(table.properties.get(KEEP_KEY, KEEP_SNAPSHOTS)))
-    snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
-    if len(snapshots) <= 2 * keep:
-        return []
-    named = {reference.snapshot_id for reference in table.refs().values()}
-    return [snapshot.snapshot_id for snapshot in snapshots[:-keep] if snapshot.snapshot_id not in named]
-
-
-def generation_key(job: str) -> str:
-    """Property with the number of a job's newest holder."""
-    return f"ratchet-sink.{job}.generation"
-
-
-def newest_generation(table: Table, job: str) -> int:
-    """Number of the newest holder; 0: there was none."""
-    return int(table.properties.get(generation_key(job), "0"))
-
-
-def _described(data_type: object) -> str:
-    return data_type if isinstance(data_type, str) else json.dumps(data_type, sort_keys=True)
-
-
-def read_iceberg(
-    path: str,
-    table: str,
-    columns: Sequence[str],
-    storage_options: Mapping[str, str] | None = None,
-    catalog: Mapping[str, str] | None = None,
-) -> pa.Table:
-    """Those columns of a table, in no order.
-
-    Raises:
-        StoreError: there is no such table, or it cannot be read.
-    """
-    found = iceberg_table(path, table, storage_options, catalog)
-    return found.scan(selected_fields=tuple(columns)).to_arrow().select(list(columns))
-
-
-def iceberg_table(
-    path: str, table: str, storage_options: Mapping[str, str] | None, catalog: Mapping[str, str] | None
-) -> Table:
-    """The Iceberg table of a result; raises StoreError where there is none, or it cannot be read."""
-    store = IcebergStore(path, table, "reader", "none", storage_options=storage_options, catalog=catalog)
-    found = store.existing()
-    if found is None:
-        raise StoreError(f"{path}: there is no result table {table}. Run the sink first, or check the path")
-    return found
+            refuse(self._lake, error)

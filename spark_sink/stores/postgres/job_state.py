@@ -60,11 +60,16 @@ class Book:
         self._schema = table_parts(table)[:-1]
         self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
         self.marks = Marks(self, topic_identity)
+        self._url, self._password = url, password
         digest = hashlib.sha256(f"{table}\0{name}".encode()).hexdigest()[:12]
         # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
         # ends the sessions and drops the staging tables of the generations before it.
         self._application = f"sink:{name[:24]}:{digest}:"
         self._staging = f"ratchet_stage_{digest}_"
+
+    def of_job(self, name: str) -> Book:
+        """The bookkeeping of another job over the same result table."""
+        return Book(self._url, self._password, self._table_name, name, self._topic, 0)
 
     # -- sessions
 
@@ -301,6 +306,12 @@ class Book:
             prefix=self._literal(self._staging),
         )
         return [(table, size) for table, size in found if _is_older(table.rpartition("_")[0], self._staging, newest)]
+
+    def drop_staged(self, table: str, newest: int) -> None:
+        """Remove one of them, from outside of the job."""
+        with self.database() as database:
+            self.end_sessions(database, newest)  # one that is frozen amid a COPY would keep the table
+            self.run(database, "DROP TABLE IF EXISTS {table}", table=self.table(table))
 
     def drop_staging(self, database: Database, newest: int) -> None:
         """Remove what holders up to that generation have left."""

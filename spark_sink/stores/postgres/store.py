@@ -6,29 +6,37 @@ else is staged by the tasks and moved into the table by one transaction of the d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, COUNT_COLUMN, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.postgres.job_state import Book
+from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names, spark_schema, table_parts
 from kafka_ratchet.spark_sink.stores.rule import require_rule, rule_of
-from kafka_ratchet.spark_sink.stores.store import require_names, require_start, rows_lost
+from kafka_ratchet.spark_sink.stores.store import TableStore, require_names, require_start, rows_lost
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from psycopg import sql
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.postgres.job_state import Database
 
+BATCH_ROWS = 50_000
+"""Rows that a scan fetches at a time: the driver hands them over as Python objects."""
 
-class PostgresStore:
+
+class PostgresStore(TableStore):
     """A `ResultStore` over one table of a PostgreSQL database; jobs of different names may share it.
 
     Args:
@@ -47,8 +55,8 @@ class PostgresStore:
         OptionRefused: a name or the url cannot be used, or psycopg is not installed.
     """
 
+    needs_path = False
     narrow = True
-    one_machine = ""
 
     def __init__(
         self,
@@ -73,6 +81,57 @@ class PostgresStore:
         self._name, self._shape, self._rejects, self._in_tasks = name, shape, rejects, in_tasks
         self._generation: int | None = None
         self._columns: list[Column] = []
+
+    @classmethod
+    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+           *, rejects: StructType | None = None, in_tasks: bool = False) -> PostgresStore:  # fmt: skip
+        """See `TableStore.at`."""
+        return cls(
+            place.url,
+            place.table,
+            name,
+            topic,
+            topic_identity,
+            shape,
+            rejects=rejects,
+            password=place.password,
+            in_tasks=in_tasks,
+        )
+
+    def count(self) -> int:
+        """See `TableStore.count`."""
+        with self._book.database() as database:
+            table = self._book.table(self._result)
+            [(found,)] = self._book.run(database, "SELECT count(*) FROM {table}", table=table)
+        return int(found)
+
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """See `TableStore.rows`."""
+        with self._book.database() as database:
+            return database.execute(self._select(columns)).fetchall()
+
+    def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `TableStore.scan`."""
+        import pyarrow as pa
+
+        with self._book.database() as database, database.transaction(), database.cursor("ratchet_scan") as cursor:
+            cursor.execute(self._select(schema.names))
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                columns = zip(zip(*rows, strict=True), schema, strict=True)
+                arrays = [pa.array(column, field.type) for column, field in columns]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _select(self, columns: Sequence[str]) -> sql.Composed:
+        wanted = names([Column(column, "") for column in columns])
+        return self._book.text("SELECT {wanted} FROM {table}", wanted=wanted, table=self._book.table(self._result))
+
+    def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
+        """See `TableStore.orphans`. Staging tables have no time of their own: the generation alone decides."""
+        with self._book.database() as database:
+            for job, newest in self._book.generations(database).items():
+                book = self._book.of_job(job)
+                for table, size in book.staged(database, newest - 1):
+                    yield Orphan(table, size, None, partial(book.drop_staged, table, newest - 1))
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
@@ -305,50 +364,14 @@ class PostgresStore:
             staging=self._book.table(staging),
             tokens=sql.Literal(list(tokens)),
             deleted=sql.Identifier(DELETED),
-            conflict=self._on_conflict(columns) if keyed else sql.SQL(""),
+            conflict=on_conflict(columns, self._shape) if keyed else sql.SQL(""),
         )
         done = self._book.text("DROP TABLE {staging}", staging=self._book.table(staging))
-        return [*(self._deletions(table, staging, list(tokens)) if deletes else []), insert, done], tokens
-
-    def _deletions(self, table: str, staging: str, tokens: list[str]) -> list[sql.Composed]:
-        """One statement for keys without null, which PostgreSQL looks up in the index, and one for the few with it."""
-        from psycopg import sql
-
-        def each(form: str, between: str) -> sql.Composed:
-            return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in self._shape.key)
-
-        same = each("held.{0} = brought.{0}", " AND ")
-        same_with_null = sql.SQL("({}) AND {}").format(
-            each("brought.{0} IS NULL", " OR "), each("held.{0} IS NOT DISTINCT FROM brought.{0}", " AND ")
-        )
         return [
-            self._book.text(
-                "DELETE FROM {table} AS held USING {staging} AS brought "
-                "WHERE brought.ratchet_token = ANY({tokens}) AND brought.{deleted} AND {match}",
-                table=self._book.table(table),
-                staging=self._book.table(staging),
-                tokens=sql.Literal(tokens),
-                deleted=sql.Identifier(DELETED),
-                match=match,
-            )
-            for match in (same, same_with_null)
-        ]
-
-    def _on_conflict(self, columns: list[Column]) -> sql.Composed:
-        from psycopg import sql
-
-        added = {COUNT_COLUMN, *self._shape.sums} if self._shape.kind == "totals" else set()
-        changes = [
-            sql.SQL("{0} = held.{0} + excluded.{0}" if column.name in added else "{0} = excluded.{0}").format(
-                sql.Identifier(column.name)
-            )
-            for column in columns
-            if column.name not in self._shape.key
-        ]
-        key = sql.SQL(", ").join(map(sql.Identifier, self._shape.key))
-        if not changes:  # every column is of the key, so that a row that is there is the same
-            return sql.SQL("ON CONFLICT ({}) DO NOTHING").format(key)
-        return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(changes))
+            *(deletions(self._book, table, staging, list(tokens), self._shape) if deletes else []),
+            insert,
+            done,
+        ], tokens
 
     def _copy(self, table: str, columns: list[Column]) -> str:
         return self._book.text(
@@ -365,17 +388,3 @@ class PostgresStore:
         with self._book.database() as database:
             self._book.require_holder(database, generation, None)
             return self._book.stored(database).items() >= end.items()
-
-
-def read_postgres(url: str, password: str | None, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Those columns of a table, in no order.
-
-    Raises:
-        StoreError: there is no such table, or it cannot be read.
-    """
-    book = Book(url, password, table, "reader", "none", 0)
-    with book.database() as database:
-        wanted = names([Column(column, "") for column in columns])
-        return book.run(
-            database, "SELECT {wanted} FROM {table}", wanted=wanted, table=book.table(table_parts(table)[-1])
-        )

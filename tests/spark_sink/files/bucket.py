@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from kafka_ratchet.spark_sink.files.bucket import Bucket
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.open_store import Place
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.sites import Rows, Site
 

@@ -19,7 +19,8 @@ from kafka_ratchet.spark_sink.rows.pipeline import Recipe
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
-from kafka_ratchet.spark_sink.stores.open_store import Place, make_store
+from kafka_ratchet.spark_sink.stores.open_store import make_store
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum

@@ -15,6 +15,7 @@ from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecr
 from kafka_ratchet.spark_sink.job.job import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 
 Run = Callable[..., Outcome]
@@ -95,7 +96,7 @@ def test_refuses_when_retention_has_passed_the_stored_offset(
         OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15.*sink resume"
     ):
         run(topic)
-    assert count(table) == 10
+    assert count(Place("delta", table)) == 10
     assert "any more" not in caplog.text
     assert run(topic, name="again").rows == 6  # a job of another name has offsets of its own
     assert "does not begin at offset 0 any more (partition 0 at 15)" in caplog.text
@@ -117,7 +118,7 @@ def test_refuses_a_topic_that_was_created_again(
     write(topic, [b"z"] * 30)
     with pytest.raises(TopicRecreated, match="not the one that"):
         run(topic)
-    assert count(table) == 10
+    assert count(Place("delta", table)) == 10
 
 
 def _run_without_identity(planner: TopicPlanner, table: str, topic: str) -> None:

@@ -24,6 +24,7 @@ from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.pipeline import Recipe
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 
 Write = Callable[..., None]
@@ -93,7 +94,7 @@ def test_a_stop_waits_for_the_commit_under_way_and_no_longer(
     write(topic, [b"x"] * 10)
     assert stream(topic, [stop.set], stop, max_records=4).commits == 1
     assert DeltaStore(table, "job", topic).offsets() == {0: 4}
-    assert count(table) == 4
+    assert count(Place("delta", table)) == 4
 
 
 def test_a_stream_steps_over_no_hole_and_into_no_other_topic(
@@ -157,4 +158,4 @@ def test_sigterm_ends_the_process_after_a_commit(
     assert job.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["offsets"] == {"0": 11}
     assert "Traceback" not in err
-    assert count(table) == 10
+    assert count(Place("delta", table)) == 10

@@ -26,7 +26,8 @@ from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import Recipe, Transform, sql_transform
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.open_store import Place, make_store
+from kafka_ratchet.spark_sink.stores.open_store import make_store
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count, read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.sites import Site
@@ -229,7 +230,7 @@ def test_retention_that_passes_a_running_query_is_named(
 
     with pytest.raises(OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15"):
         structured(DeltaStore(table, "job", topic), topic, {}, after=lose_records)
-    assert count(table) == 10
+    assert count(Place("delta", table)) == 10
 
 
 def test_another_topic_of_the_name_is_not_read(
@@ -246,7 +247,7 @@ def test_another_topic_of_the_name_is_not_read(
 
     with pytest.raises(TopicRecreated, match="deleted and created again while"):
         structured(DeltaStore(table, "job", topic), topic, {}, after=create_again)
-    assert count(table) == 1
+    assert count(Place("delta", table)) == 1
 
 
 def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:

@@ -45,12 +45,12 @@ def test_a_process_that_has_the_file_open_is_waited_for_and_named_in_the_end(
         assert other.stdout is not None
         other.stdout.readline()
         with monkeypatch.context() as patch:
-            patch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.LOCK_PATIENCE_S", 0.0)
+            patch.setattr("kafka_ratchet.spark_sink.stores.duckdb.file.LOCK_PATIENCE_S", 0.0)
             with pytest.raises(StoreError, match=f"lock.*{other.pid}"):
                 store.offsets()
         # Gone while this one waits. The store's name for the module is replaced: other threads sleep by time.sleep too.
         waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.communicate())
-        monkeypatch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.time", waiting)
+        monkeypatch.setattr("kafka_ratchet.spark_sink.stores.duckdb.file.time", waiting)
         assert store.offsets() == {}
 
 

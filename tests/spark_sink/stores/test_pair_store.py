@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 from kafka_ratchet.spark_sink.errors import Fenced, SchemaDiffers, TopicRecreated
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.stores.open_store import Place, make_store, rejects_place
+from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_place
 from kafka_ratchet.spark_sink.stores.pair import PairedStore
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.sites import LOCAL, Site
 

@@ -14,6 +14,7 @@ from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 
 Frame = Callable[..., DataFrame]
@@ -80,7 +81,7 @@ def test_a_compacted_cleaned_and_vacuumed_delta_table_knows_its_jobs(
     version = DeltaTable(table).version()
     assert store.commit(frame(("c", 1)), {0: 2}, {0: 3}) == 1
     assert DeltaTable(table).version() == version + 2
-    assert (store.offsets(), count(table)) == ({0: 3}, 4)
+    assert (store.offsets(), count(Place("delta", table))) == ({0: 3}, 4)
 
 
 def test_a_delta_log_is_checkpointed_and_cleaned_by_the_commits_themselves(table: str, schema: StructType) -> None:

@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 from kafka_ratchet.spark_sink.cli import EXIT_OK, EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import Shape, reduced, table_schema
-from kafka_ratchet.spark_sink.stores.vacuum import Orphan, vacuum
+from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, PostgresSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"

@@ -1,0 +1,96 @@
+"""What a job is not told on a command line, because others can read that: how Kafka and the store are reached."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.secrets import keep
+from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.registry import store_class
+
+CLIENT_VARIABLE = "SPARK_SINK_KAFKA_OPTIONS"
+READER_VARIABLE = "SPARK_SINK_SPARK_KAFKA_OPTIONS"
+URL_VARIABLE = "SPARK_SINK_URL"
+PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
+STORAGE_VARIABLE = "SPARK_SINK_STORAGE_OPTIONS"
+CATALOG_VARIABLE = "SPARK_SINK_CATALOG"
+
+WORDS = frozenset({"client.id", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "security.protocol"})
+"""Client options whose values are words of every text: not looked for in what is written."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Addresses, passwords and keys. They go from process to process in environment variables."""
+
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client options in librdkafka's names."""
+    spark_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of Spark's Kafka client in Java's names, where `kafka` cannot be translated."""
+    url: str = field(default="", repr=False)
+    """The database of store postgres."""
+    password: str | None = field(default=None, repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How a bucket is reached."""
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the catalog of store iceberg."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Access:
+        """What this process was given.
+
+        Raises:
+            OptionRefused: a variable is no JSON object.
+        """
+        return cls(
+            _options(CLIENT_VARIABLE, environment),
+            _options(READER_VARIABLE, environment),
+            environment.get(URL_VARIABLE, ""),
+            environment.get(PASSWORD_VARIABLE),
+            _options(STORAGE_VARIABLE, environment),
+            _options(CATALOG_VARIABLE, environment),
+        )
+
+    def as_environment(self) -> dict[str, str]:
+        """The variables of a process that is to be given the same."""
+        options = {
+            READER_VARIABLE: self.spark_kafka,
+            STORAGE_VARIABLE: self.storage_options,
+            CATALOG_VARIABLE: self.catalog,
+        }
+        variables = {CLIENT_VARIABLE: json.dumps(dict(self.kafka))}
+        variables |= {variable: json.dumps(dict(values)) for variable, values in options.items() if values}
+        variables |= {URL_VARIABLE: self.url} if self.url else {}
+        return variables | ({} if self.password is None else {PASSWORD_VARIABLE: self.password})
+
+    def hide(self) -> None:
+        """Have all of it left out of what this process writes; see `secrets.keep`."""
+        keep(value for name, value in self.kafka.items() if name not in WORDS)
+        keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
+
+    def place(self, store: str, path: str, table: str) -> Place:
+        """Where the results are. A path that the kind of store has no use for is left out.
+
+        Raises:
+            OptionRefused: there is no such kind of store.
+        """
+        needed = path if store_class(store).needs_path else ""
+        return Place(store, needed, table, self.url, self.password, self.storage_options, self.catalog)
+
+
+def _options(variable: str, environment: Mapping[str, str]) -> dict[str, str]:
+    text = environment.get(variable, "")
+    if not text:
+        return {}
+    try:
+        options = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise OptionRefused(f'{variable} is no JSON object. Write {{"security.protocol": "SASL_SSL"}}')
+    # JSON's true is Kafka's "true".
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}

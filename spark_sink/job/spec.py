@@ -1,0 +1,224 @@
+"""All that a job is told, but for what is secret: one document, whoever tells it.
+
+Settings and command-line options both fill a `JobSpec`. `ratchet sink` hands it to the job as JSON on one option; the
+page, `ratchet sink status` and verify use the same, so that what one refuses the others do not take.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.job.access import Access
+from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
+from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
+from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.pipeline import Recipe, Transform, function_transform, sql_transform
+from kafka_ratchet.spark_sink.rows.write_mode import Kind, Shape
+from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.stores.open_store import make_store
+from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.registry import STORES
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+Mode = Literal["batch", "stream", "structured"]
+Format = Literal["json", "avro", "bytes"]
+
+MAX_INTERVAL_S = 86_400
+"""A day. Longer intervals are a scheduler's, with the batch mode."""
+
+MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, repr=False)
+class JobSpec:
+    """What a job reads, what it makes of it, and where the results go.
+
+    Raises:
+        OptionRefused: a value cannot be used, or two contradict each other.
+    """
+
+    bootstrap: str
+    """Kafka, host:port[,host:port]."""
+    topic: str
+    name: str
+    """The job's name; two jobs of one name fence each other."""
+    store: str = "delta"
+    """A name in `registry.STORES`."""
+    path: str = ""
+    table: str = "results"
+    mode: Mode = "batch"
+    interval_s: float = 1.0
+    """Not batch: from one look at the topic to the next, in seconds."""
+    state_is_lost: bool = False
+    scratch: str | None = None
+    """Structured: folder of the throw-away checkpoint."""
+    format: Format | None = None
+    """What values are; None: json where columns are given, avro where a schema is, else bytes."""
+    columns: str | None = None
+    avro_schema: str | None = None
+    avro_id: int | None = None
+    kind: Kind = "append"
+    key: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+    rejects: bool = False
+    keep_value: bool = False
+    sql: str | None = None
+    transform: str | None = None
+    """module:function."""
+    max_records: int = MAX_RECORDS
+    """Offsets per commit, at most."""
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
+    """Client options beside those of `Access`, in librdkafka's names."""
+    spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+    """Of Spark's Kafka connector; not under spark-submit."""
+    master: str = "local[*]"
+    """Where Spark runs; not under spark-submit."""
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_file: str | None = None
+    print_json: bool = False
+    """Print one line of JSON at the end."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not _TYPES[str(each.type)](getattr(self, each.name)):
+                raise OptionRefused(f"{each.name}: expected {each.type}, not {type(getattr(self, each.name)).__name__}")
+        self._require_known("store", STORES)
+        self._require_known("mode", get_args(Mode))
+        self._require_known("format", (None, *get_args(Format)))
+        self._require_known("kind", get_args(Kind))
+        self._require_within("interval_s", 0, MAX_INTERVAL_S)
+        self._require_within("metrics_port", 0, MAX_PORT)
+        self._require_within("max_records", 1, 2**63 - 1)
+        self._require_values_of_format()
+        if self.sql is not None and self.transform is not None:
+            raise OptionRefused("give either sql or transform: each makes all rows of the result")
+
+    def _require_known(self, name: str, known: Iterable[str | None]) -> None:
+        if getattr(self, name) not in known:
+            raise OptionRefused(f"{name} {getattr(self, name)!r}: there are {', '.join(filter(None, known))}")
+
+    def _require_within(self, name: str, least: int, most: int) -> None:
+        value = getattr(self, name)
+        if value is not None and not least <= value <= most:
+            raise OptionRefused(f"{name} {value} is not between {least} and {most}")
+
+    def _require_values_of_format(self) -> None:
+        if self.format == "json" and self.columns is None:
+            raise OptionRefused(f'format json needs columns. Write "user string, amount double", or "{INFER}"')
+        if self.format == "avro" and self.avro_schema is None:
+            raise OptionRefused("format avro needs a schema: give the path of an .avsc file, or its text")
+        if self.format in {"bytes", "avro"} and self.columns is not None:
+            raise OptionRefused(f"format {self.format} has no columns of yours. Leave them out, or choose json")
+        if self.format in {"bytes", "json"} and self.avro_schema is not None:
+            raise OptionRefused(f"format {self.format} has no Avro schema. Leave it out, or choose avro")
+        if self.avro_schema is None and self.avro_id is not None:
+            raise OptionRefused("an id of an Avro schema goes with the schema itself. Give it too")
+
+    # -- from process to process
+
+    def as_json(self) -> str:
+        """One document, which `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """The same again.
+
+        Raises:
+            OptionRefused: it is no such document; see also the class.
+        """
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise OptionRefused("--job is no JSON object")
+        names = [each.name for each in fields(cls)]
+        unknown = [name for name in found if name not in names]
+        if unknown:
+            raise OptionRefused(f"--job: {unknown[0]!r} is unknown; there are {', '.join(names)}")
+        missing = [name for name in ("bootstrap", "topic", "name") if name not in found]
+        if missing:
+            raise OptionRefused(f"--job: {missing[0]} is missing")
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+        return cls(**values)
+
+    # -- what it says, as the job's parts take it
+
+    def recipe(self) -> Recipe:
+        """What becomes of the records.
+
+        Raises:
+            OptionRefused: the parts contradict each other, or name a function or a file that is not there.
+        """
+        shape = Shape(self.kind, self.key, self.sums)
+        return Recipe(self.columns, shape, self.rejects, self._transform(), self._avro(), self.keep_value)
+
+    def _transform(self) -> Transform | None:
+        if self.sql is not None:
+            return sql_transform(self.sql)
+        return None if self.transform is None else function_transform(self.transform)
+
+    def _avro(self) -> AvroValues | None:
+        return None if self.avro_schema is None else avro_values(self.avro_schema, self.avro_id)
+
+    def job(self, recipe: Recipe, access: Access) -> Job:
+        """What Spark reads.
+
+        Raises:
+            OptionRefused: a client option has no translation for Spark.
+        """
+        client = {**access.kafka, **self.kafka_options}
+        reader = java_options(client, {**access.spark_kafka, **self.spark_kafka_options})
+        return Job(self.bootstrap, self.topic, self.name, recipe, self.max_records, client, reader)
+
+    def place(self, access: Access) -> Place:
+        """Where the results are."""
+        return access.place(self.store, self.path, self.table)
+
+    def result_store(self, recipe: Recipe, access: Access, topic_identity: int) -> ResultStore:
+        """The store, not opened yet.
+
+        Args:
+            recipe: `recipe()`; a plain one does for whoever looks at offsets only.
+            access: how it is reached.
+            topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+
+        Raises:
+            OptionRefused: see `make_store`.
+        """
+        return make_store(self.place(access), self.name, self.topic, topic_identity, recipe)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "str | None": lambda value: value is None or _is_text(value),
+    "int": _is_whole,
+    "int | None": lambda value: value is None or _is_whole(value),
+    "float": lambda value: _is_whole(value) or isinstance(value, float),
+    "bool": lambda value: isinstance(value, bool),
+    "tuple[str, ...]": _is_texts,
+    "Mapping[str, str]": lambda value: isinstance(value, dict) and _is_texts((*value, *value.values())),
+    "Mode": _is_text,
+    "Kind": _is_text,
+    "Format | None": lambda value: value is None or _is_text(value),
+}
+"""Whether a value is of an annotation's type: JSON may have any in its place."""

@@ -1,0 +1,182 @@
+"""The job's command line: options, or one document, as a `JobSpec`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import get_args
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.job.access import (
+    CATALOG_VARIABLE,
+    CLIENT_VARIABLE,
+    PASSWORD_VARIABLE,
+    READER_VARIABLE,
+    STORAGE_VARIABLE,
+    URL_VARIABLE,
+)
+from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS
+from kafka_ratchet.spark_sink.job.spec import MAX_INTERVAL_S, MAX_PORT, Format, JobSpec, Mode
+from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.write_mode import Kind
+from kafka_ratchet.spark_sink.stores.registry import STORES
+
+DOCUMENT = "--job"
+"""The option that has a whole `JobSpec` as JSON, and stands alone."""
+
+
+def job_spec(words: Sequence[str]) -> JobSpec:
+    """What a command line asks for.
+
+    Raises:
+        OptionRefused: see `JobSpec`.
+        SystemExit: argparse does not understand it, and has said why.
+    """
+    if words and words[0].partition("=")[0] == DOCUMENT:
+        text = words[0].partition("=")[2] or next(iter(words[1:2]), "")
+        if len(words) > (1 if "=" in words[0] else 2):
+            raise OptionRefused(f"{DOCUMENT} says everything. Leave the other options out")
+        return JobSpec.from_json(text)
+    options = vars(option_parser().parse_args(words))
+    return JobSpec(
+        **{
+            **options,
+            "key": tuple(options["key"]),
+            "sums": tuple(options["sums"]),
+            "jars": tuple(jar for jar in options["jars"].split(",") if jar),
+            "kafka_options": _pairs("--kafka-option", options["kafka_options"]),
+            "spark_kafka_options": _pairs("--spark-kafka-option", options["spark_kafka_options"]),
+        }
+    )
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """Those that say where the results are."""
+    parser.add_argument("--store", choices=tuple(STORES), default="delta", help="kind of the result table")
+    parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
+    parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """What spark-submit's arguments and people say."""
+    parser = argparse.ArgumentParser(
+        prog="spark_sink",
+        description="Bring the committed records of a Kafka topic into a result table, each exactly once.",
+        epilog="`vacuum` removes what killed jobs have left. --job JSON in place of all options is how `ratchet sink` "
+        "starts a job. Exit codes: 0 done, 2 refused with a sentence, 3 fenced "
+        "by another job of the same name. Secrets "
+        f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
+        f"{READER_VARIABLE} (JSON objects), the database of store postgres into {URL_VARIABLE} and its password, where "
+        f"that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the catalog of store "
+        f"iceberg into {CATALOG_VARIABLE} (JSON objects).",
+    )
+    parser.add_argument("--bootstrap", required=True, help="Kafka, host:port[,host:port]")
+    parser.add_argument("--topic", required=True, help="the topic to read")
+    add_place_options(parser)
+    parser.add_argument("--name", required=True, help="name of the job; two jobs of one name fence each other")
+    parser.add_argument(
+        "--mode",
+        choices=get_args(Mode),
+        default="batch",
+        help="batch: stop at the end as of the start; stream: go on until SIGTERM; structured: likewise, as a query of "
+        "Structured Streaming, whose operators --sql and --transform may use",
+    )
+    parser.add_argument(
+        "--interval",
+        dest="interval_s",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="stream, structured: seconds between two looks at the topic",
+    )
+    parser.add_argument(
+        "--state-is-lost",
+        action="store_true",
+        help="structured: take operators that keep state, though every start begins without it",
+    )
+    parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
+    parser.add_argument("--format", choices=get_args(Format), help="what values are; without it the next ones say it")
+    parser.add_argument(
+        "--columns", help=f'fields of JSON values as Spark DDL, "user string, amount double"; or "{INFER}"'
+    )
+    parser.add_argument("--avro-schema", metavar="AVSC", help="schema of Avro values: its text, or a file with it")
+    parser.add_argument(
+        "--avro-id", type=int, metavar="N", help="its id in a schema registry, where values begin with that"
+    )
+    parser.add_argument(
+        "--kind",
+        choices=get_args(Kind),
+        default="append",
+        help="append: a row for each record; upsert: the last row of each key; totals: counts and sums of each key",
+    )
+    parser.add_argument("--key", action="append", default=[], metavar="COLUMN", help="upsert, totals: part of the key")
+    parser.add_argument(
+        "--sum", dest="sums", action="append", default=[], metavar="COLUMN", help="totals: a column to add up"
+    )
+    parser.add_argument("--rejects", action="store_true", help="values that do not parse go to a table of their own")
+    parser.add_argument(
+        "--keep-value", action="store_true", help="keep _value of every record, not only of what does not parse"
+    )
+    parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
+    parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")
+    parser.add_argument(
+        "--max-records", type=_positive, default=MAX_RECORDS, metavar="N", help="offsets per commit, at most"
+    )
+    parser.add_argument(
+        "--kafka-option",
+        dest="kafka_options",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="client option, librdkafka's name",
+    )
+    parser.add_argument(
+        "--spark-kafka-option",
+        dest="spark_kafka_options",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="option of Spark's Kafka client, Java's name",
+    )
+    parser.add_argument(
+        "--jars", default="", help="jars of Spark's Kafka connector, comma-separated (not under spark-submit)"
+    )
+    parser.add_argument("--master", default="local[*]", help="where Spark runs (not under spark-submit)")
+    parser.add_argument(
+        "--metrics-port", type=_port, metavar="N", help="serve metrics for Prometheus meanwhile; 0: on a free port"
+    )
+    parser.add_argument("--metrics-host", default="127.0.0.1", metavar="H", help="address to serve them on")
+    parser.add_argument("--metrics-file", metavar="F", help="write them to this file at the end (F.prom)")
+    parser.add_argument("--json", dest="print_json", action="store_true", help="print one line of JSON at the end")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{number} is not between 0 and {MAX_PORT}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= MAX_INTERVAL_S:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {MAX_INTERVAL_S}")
+    return number
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise OptionRefused(f"{option} {name}: write name=value")  # the value may be a secret
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,92 @@
+"""What a job keeps in a table's log: `txn` actions, each a name with a whole number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.stores import topic_id
+from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+CHUNK = 7
+"""Bytes of a text in one `txn` action, whose version is a signed 64-bit integer."""
+
+IDENTITY_PARTS = ("identity", "identity-low", "identity-rest")
+"""How the names of a topic's id end, in the order of `topic_id.parts`."""
+
+
+def _rule_key(job: str) -> str:
+    """Under which the log keeps how long the rule is; the names of its pieces begin so. No topic's begin so."""
+    return f"ratchet-sink/{job}/rule"
+
+
+def rule_actions(job: str, rule: str) -> dict[str, int]:
+    """The `txn` actions that keep a text of `rule_of`: they stay where entries of the log are cleaned up."""
+    data, key = rule.encode("ascii"), _rule_key(job)
+    pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+    return {key: len(data)} | {f"{key}.{n}": int.from_bytes(piece) for n, piece in enumerate(pieces)}
+
+
+def stored_rule(table: DeltaTable, job: str) -> str:
+    """The text again; empty: an earlier version has written the table, or nobody."""
+    key = _rule_key(job)
+    size, data = table.transaction_version(key) or 0, b""
+    while len(data) < size:
+        piece = table.transaction_version(f"{key}.{len(data) // CHUNK}") or 0
+        data += piece.to_bytes(min(size - len(data), CHUNK))
+    return data.decode("ascii")
+
+
+def topic_key(job: str, topic: str) -> str:
+    """How the names of a job's `txn` actions for a topic begin."""
+    return f"ratchet-sink/{job}/{topic}"
+
+
+def stored_offsets(table: DeltaTable, job: str, topic: str) -> dict[int, int]:
+    """Next offset of each partition, by the `txn` actions."""
+    key = topic_key(job, topic)
+    count = table.transaction_version(f"{key}/partitions") or 0
+    versions = {partition: table.transaction_version(f"{key}/{partition}") for partition in range(count)}
+    return {partition: offset for partition, offset in versions.items() if offset is not None}
+
+
+def generation_key(job: str) -> str:
+    """Under which the log keeps the number of a job's newest holder."""
+    return f"ratchet-sink/{job}/generation"
+
+
+def version_key(job: str) -> str:
+    """Under which the log keeps the version of a job's newest entry."""
+    return f"ratchet-sink/{job}/version"
+
+
+def rows_key(job: str) -> str:
+    """Under which the log keeps how many rows the table had then."""
+    return f"ratchet-sink/{job}/rows"
+
+
+def newest_generation(table: DeltaTable, job: str) -> int:
+    """Number of the newest holder; 0: there was none."""
+    return table.transaction_version(generation_key(job)) or 0
+
+
+def stored_id(table: DeltaTable, job: str, topic: str) -> StoredId:
+    """The id of the topic that the offsets belong to."""
+    high, low, rest = (table.transaction_version(f"{topic_key(job, topic)}/{part}") for part in IDENTITY_PARTS)
+    if high is None or low is None or rest is None:
+        return StoredId("", high or 0)
+    return StoredId(topic_id.text(topic_id.of_parts(high, low, rest)), high)
+
+
+def offset_actions(job: str, topic: str, identity: int, end: Mapping[int, int]) -> dict[str, int]:
+    """The `txn` actions that say how far the topic is read."""
+    key = topic_key(job, topic)
+    actions = {f"{key}/{partition}": offset for partition, offset in end.items()}
+    actions[f"{key}/partitions"] = max(end, default=-1) + 1
+    if identity:
+        names = [f"{key}/{part}" for part in IDENTITY_PARTS]
+        actions |= dict(zip(names, topic_id.parts(identity), strict=True))
+    return actions

@@ -1,0 +1,103 @@
+"""The Delta table in a folder: found, made, and compared with a job's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line
+from kafka_ratchet.spark_sink.files.bucket import BucketFolder
+from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.stores.delta.log import Folder
+from kafka_ratchet.spark_sink.stores.store import require_columns
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable, Schema
+    from pyspark.sql.types import StructType
+
+
+def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:
+    """The folder of a table.
+
+    Raises:
+        OptionRefused: delta-rs cannot keep a table there, or an option cannot be used.
+    """
+    if "://" in path:
+        return BucketFolder(path, storage_options or {})
+    if "%" in str(Path(path).absolute()):
+        # delta-rs 1.6 reads %20 in a folder's name as a blank when it writes and not when it reads.
+        raise OptionRefused(f"path {path!r}: the folder's name may not contain '%'. Choose another")
+    return LocalFolder(Path(path).absolute())
+
+
+def open_table(folder: Folder) -> DeltaTable | None:
+    """The table in that folder, or None where there is none.
+
+    Raises:
+        StoreError: something else is there, or it cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if isinstance(folder, LocalFolder) and folder.path.exists() and not folder.path.is_dir():
+        raise StoreError(f"{folder} is a file, not the folder of a Delta table. Choose another path")
+    try:
+        if not DeltaTable.is_deltatable(folder.uri, folder.options):
+            return None
+        return DeltaTable(folder.uri, storage_options=folder.options)
+    except (DeltaError, OSError) as error:
+        raise StoreError(f"{folder}: the Delta table cannot be read: {first_line(error)}") from None
+
+
+def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
+    """The table in that folder, made where there is none.
+
+    Raises:
+        SchemaDiffers: it is there with other columns.
+        StoreError: it can be neither read nor made.
+    """
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import DeltaError
+
+    wanted = Schema.from_json(schema.json())
+    table = open_table(folder)
+    if table is None:
+        try:
+            folder.make()
+        except OSError as error:
+            raise StoreError(
+                f"{folder}: the table's folder cannot be made ({error.strerror}). Choose another path"
+            ) from None
+        try:
+            DeltaTable.create(folder.uri, schema=wanted, mode="ignore", storage_options=folder.options)
+        except DeltaError as error:
+            # Two jobs may create it together: then the other one's table is there now.
+            if open_table(folder) is None:
+                refuse(folder, error)
+        table = DeltaTable(folder.uri, storage_options=folder.options)
+    require_fits(folder, table, schema)
+    return table
+
+
+def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
+    """Refuse a table with other columns, or one that is partitioned.
+
+    Raises:
+        SchemaDiffers: it is one.
+    """
+    from deltalake import Schema
+
+    if table.metadata().partition_columns:
+        raise SchemaDiffers(f"{folder}: the table is partitioned, and not one of Ratchet's. Choose another path")
+    require_columns(folder, types_of(table.schema()), types_of(Schema.from_json(schema.json())))
+
+
+def types_of(schema: Schema) -> dict[str, str]:
+    """Each column's type."""
+    return {field.name: str(field.type) for field in schema.fields}
+
+
+def refuse(folder: Folder, error: Exception) -> NoReturn:
+    """Raise an error of delta-rs or the disk as one of ours."""
+    raise StoreError(f"{folder}: {first_line(error)}. Look at the folder and its rights, then run again") from None

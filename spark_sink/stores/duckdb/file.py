@@ -1,0 +1,130 @@
+"""The DuckDB file: open for the time of a call only, so that others can read it in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from kafka_ratchet.spark_sink.errors import StoreError, first_line
+from kafka_ratchet.spark_sink.stores.store import require_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+LOCK_PATIENCE_S = 30.0
+"""How long a call waits for another process that has the file open, in seconds: another job's commit, or a reader."""
+
+LOCK_PAUSE_S = 0.1
+"""Between two attempts to open the file, in seconds."""
+
+CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+"""A result file fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
+
+
+class DatabaseFile:
+    """A file on a disk of this machine.
+
+    Args:
+        path: absolute path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def writing(self) -> Iterator[DuckDBPyConnection]:
+        """The file in one transaction, which commits unless something is raised."""
+        import duckdb
+
+        try:
+            with self._connect(read_only=False) as database:
+                database.begin()
+                yield database
+                database.commit()
+        except duckdb.Error as error:
+            self._refuse(error)
+
+    @contextmanager
+    def reading(self) -> Iterator[DuckDBPyConnection]:
+        """The file as it is; an empty database where there is none."""
+        import duckdb
+
+        try:
+            with self._connect(read_only=True) if self.path.exists() else duckdb.connect() as database:
+                yield database
+        except duckdb.Error as error:
+            self._refuse(error)
+
+    def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
+        """Wait for a process that has the file open now: holders have it during a commit only."""
+        import duckdb
+
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        while True:
+            try:
+                return duckdb.connect(str(self.path), read_only=read_only, config=CONFIG)
+            except duckdb.IOException as error:
+                if "lock" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(LOCK_PAUSE_S)
+
+    def make_folder(self) -> None:
+        """Make the folder that the file lies in.
+
+        Raises:
+            StoreError: it cannot be made, or the path is a folder.
+        """
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder, not a DuckDB file. Choose another path")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.path}: its folder cannot be made ({error.strerror}). Choose another") from None
+
+    def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        """Make a table that is not there yet; raises as `require_columns` does."""
+        database.register("wanted", schema.empty_table())
+        create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
+        database.execute(create)
+        database.unregister("wanted")
+        self.require_columns(database, table, schema)
+
+    def require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        """Raise SchemaDiffers where the table has other columns."""
+        database.register("wanted", schema.empty_table())
+        expected = _described(database, "wanted")
+        present = _described(database, quoted(table))
+        database.unregister("wanted")
+        require_columns(self.path, present, expected, table)
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        raise StoreError(f"{self.path}: {first_line(error)}. Look at the file and its rights, then run again") from None
+
+
+def has_table(database: DuckDBPyConnection, table: str) -> bool:
+    """Whether there is such a table."""
+    return bool(database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall())
+
+
+def is_filled(database: DuckDBPyConnection, table: str) -> bool:
+    """Whether there is such a table, and a row in it."""
+    if not has_table(database, table):
+        return False
+    return bool(database.execute(f"SELECT 1 FROM {quoted(table)} LIMIT 1").fetchall())  # noqa: S608
+
+
+def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
+    found = database.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()  # noqa: S608
+    return {str(column): str(data_type) for column, data_type, *_ in found}
+
+
+def quoted(name: str) -> str:
+    """A name as DuckDB's SQL writes it, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'

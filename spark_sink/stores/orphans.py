@@ -1,0 +1,45 @@
+"""What killed and fenced jobs leave beside a result table, as each store lists it for `vacuum`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from kafka_ratchet.spark_sink.files.bucket import BucketFolder
+from kafka_ratchet.spark_sink.files.local import LocalFolder, Stored
+from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """Something beside a table that no reader of it needs."""
+
+    name: str
+    """Within the table's folder; in a database, a table's."""
+    bytes: int
+    modified_s: float | None = field(compare=False)
+    """When it was last written, in seconds since 1970; None: the store does not know."""
+    remove: Callable[[], None] = field(repr=False, compare=False)
+
+
+def file_orphan(folder: LocalFolder | BucketFolder, file: Stored, *folders: str) -> Orphan:
+    """A file in the table's folder, or in these folders within it."""
+    name = "/".join([*folders, file.name])
+    return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
+
+
+def files_of_older_holders(
+    folder: LocalFolder | BucketFolder, files: Iterable[Stored], newest: Callable[[str], int]
+) -> Iterator[Orphan]:
+    """Files that a fenced holder's tasks have written.
+
+    Args:
+        folder: of the table.
+        files: those in it that no version of the table names.
+        newest: the newest generation of a job.
+    """
+    for file in files:
+        written = FILE_NAME.fullmatch(file.name)  # every other file is somebody else's
+        if written and int(written["generation"]) < newest(written["job"]):
+            yield file_orphan(folder, file)

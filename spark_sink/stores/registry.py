@@ -1,0 +1,36 @@
+"""The kinds of stores by name. A new one is a folder beside this file and one line here; see docs/guide/own-store.md.
+
+Settings and command lines ask for the names, so this module imports nothing: a store's packages are imported when the
+store is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from kafka_ratchet.spark_sink.stores.store import TableStore
+
+STORES = {
+    "delta": "kafka_ratchet.spark_sink.stores.delta.store:DeltaStore",
+    "postgres": "kafka_ratchet.spark_sink.stores.postgres.store:PostgresStore",
+    "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.store:DuckDBStore",
+    "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store:IcebergStore",
+}
+"""module:class of each kind of store, a `TableStore`."""
+
+
+def store_class(kind: str) -> type[TableStore]:
+    """The class of a kind of store.
+
+    Raises:
+        OptionRefused: there is no such kind.
+    """
+    if kind not in STORES:
+        raise OptionRefused(f"store {kind!r}: there are {', '.join(STORES)}")
+    module, _, name = STORES[kind].partition(":")
+    found: type[TableStore] = getattr(import_module(module), name)
+    return found
