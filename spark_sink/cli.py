@@ -14,8 +14,8 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, SinkError
-from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.extras import missing_extra
+from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.metrics import served, write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner

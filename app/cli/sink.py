@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,24 +68,23 @@ def run(
         return
     settings = settings_of_file.load(config)
     _, chosen = settings.stream(stream or settings.sink.stream)
-    jars = spark_jars()
+    try:
+        spec = spec_of(
+            settings,
+            chosen.output,
+            settings.bootstrap or "",
+            mode=mode.value,
+            interval_s=interval,
+            state_is_lost=state_is_lost,
+            max_records=max_records,
+            print_json=as_json,
+        )
+    except SinkError as error:  # the same as from the job, which would refuse it as well
+        print(f"refused: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_REFUSED) from None
+    jars = tuple(map(str, spark_jars()))
     with choose_broker(settings) as bootstrap:
-        try:
-            spec = spec_of(
-                settings,
-                chosen.output,
-                bootstrap,
-                mode=mode.value,
-                interval_s=interval,
-                state_is_lost=state_is_lost,
-                max_records=max_records,
-                jars=tuple(map(str, jars)),
-                print_json=as_json,
-            )
-        except SinkError as error:  # the same as from the job, which would refuse it as well
-            print(f"refused: {error}", file=sys.stderr)
-            raise typer.Exit(EXIT_REFUSED) from None
-        code = run_job(spec, access_of(settings))
+        code = run_job(replace(spec, bootstrap=bootstrap, jars=jars), access_of(settings))
     raise typer.Exit(code)
 
 

@@ -27,7 +27,6 @@ class OfRun(TypedDict, total=False):
     interval_s: float
     state_is_lost: bool
     max_records: int
-    jars: tuple[str, ...]
     print_json: bool
 
 

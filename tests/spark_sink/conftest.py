@@ -31,8 +31,9 @@ from kafka_ratchet.spark_sink.rows.pipeline import Recipe
 from kafka_ratchet.spark_sink.spark.package import write_package
 from kafka_ratchet.spark_sink.spark.session import spark_session
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.registry import STORES
 from tests.spark_sink.files.bucket import BucketSite, s3_server
-from tests.spark_sink.sites import LOCAL, SERVED, Site
+from tests.spark_sink.sites import LOCAL, SERVED, FolderSite, Site
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
@@ -137,6 +138,15 @@ def s3() -> Iterator[dict[str, str]]:
 
 
 IN_A_BUCKET = "delta-s3"
+OF_THE_TESTS = "folder"
+
+
+@pytest.fixture
+def folder_store() -> Iterator[None]:
+    """What adding a store takes, beside its folder: one line in the table of stores."""
+    with pytest.MonkeyPatch.context() as patch:  # one of its own: tests undo theirs midway
+        patch.setitem(STORES, "folder", "tests.spark_sink.stores.folder_store:FolderStore")
+        yield
 
 
 @pytest.fixture(
@@ -144,12 +154,16 @@ IN_A_BUCKET = "delta-s3"
         *LOCAL,
         *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED),
         pytest.param(IN_A_BUCKET, marks=pytest.mark.long),
+        pytest.param(OF_THE_TESTS, marks=pytest.mark.long),
     ]
 )
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A result table of each kind."""
     if request.param == IN_A_BUCKET:
         return BucketSite(tmp_path.name, request.getfixturevalue("s3"))
+    if request.param == OF_THE_TESTS:
+        request.getfixturevalue("folder_store")
+        return FolderSite(tmp_path)
     if request.param in LOCAL:
         return LOCAL[request.param](tmp_path)
     return SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {tmp_path.name}")

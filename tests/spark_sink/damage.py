@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +15,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from tests.spark_sink.sites import DeltaSite, DuckDBSite, IcebergSite, PostgresSite, Site
+from tests.spark_sink.sites import DeltaSite, DuckDBSite, FolderSite, IcebergSite, PostgresSite, Site, folder_version
+from tests.spark_sink.stores.folder_store import Version
 
 
 def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
@@ -92,6 +96,12 @@ def put_back(site: Site, then: int, *, rejects: bool = False) -> None:
     ending = "_rejects" if rejects else ""
     if isinstance(site, DeltaSite):
         DeltaTable(site.path + ending).restore(then)
+    elif isinstance(site, FolderSite):
+        version = folder_version(site.place, rejects)
+        removed = Version(version.number, {})
+        removed.keep(version.rows().slice(0, 0))
+        file = Path(site.place.path, site.place.table + ending, str(version.number), "table.json")
+        file.write_text(json.dumps({**version.state, "rows": removed.state["rows"]}), "utf-8")
     elif isinstance(site, IcebergSite):
         _iceberg(site, ending).manage_snapshots().rollback_to_snapshot(then).commit()
     else:

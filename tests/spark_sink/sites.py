@@ -6,7 +6,7 @@ import datetime
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import psycopg
@@ -23,10 +23,13 @@ from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
-from kafka_ratchet.spark_sink.stores.pair import PairedStore
+from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_place
+from kafka_ratchet.spark_sink.stores.pair import Numbered, PairedStore
 from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
+from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.stores.folder_store import FolderStore, Version
 
 Rows = list[dict[str, Any]]
 
@@ -189,6 +192,33 @@ class PostgresTasksSite(PostgresSite):
     in_tasks = True
     fenced_at = "before-write"  # later, each partition's rows are visible already, with their offset
     committing = ("_commit_in_tasks", psycopg.OperationalError("the connection was lost"))
+
+
+class FolderSite(Site):
+    """The store of the tests; see `stores/folder_store.py`. Whoever uses it registers it first."""
+
+    committing = ("_write", OSError("the disk is full"))
+
+    @property
+    def place(self) -> Place:
+        return Place("folder", str(self.folder / "results of Zoë"), "results")
+
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+             rejects: StructType | None = None) -> ResultStore:  # fmt: skip
+        rows = store_class("folder").at(self.place, name, topic, identity, shape)
+        if rejects is None:
+            return rows
+        beside = store_class("folder").at(rejects_place(self.place), name, topic, identity)
+        return PairedStore(cast(Numbered, rows), cast(Numbered, beside), rejects)
+
+    def rows(self, rejects: bool = False) -> Rows:
+        found: Rows = folder_version(self.place, rejects).rows().to_pylist()
+        return found
+
+
+def folder_version(place: Place, rejects: bool = False) -> Version:
+    store = cast(FolderStore, reader(rejects_place(place) if rejects else place))
+    return store._for_reading()
 
 
 def _utc(value: object) -> object:

@@ -13,12 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import SinkError, StoreError
 from kafka_ratchet.spark_sink.files.parquet import require_files, stem, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
-from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.delta import vacuum
 from kafka_ratchet.spark_sink.stores.delta.actions import (
     generation_key,
@@ -36,26 +34,17 @@ from kafka_ratchet.spark_sink.stores.delta.sound import Soundness, require_plain
 from kafka_ratchet.spark_sink.stores.delta.table import (
     open_or_create,
     open_table,
-    refuse,
     require_fits,
     table_folder,
     types_of,
 )
 from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
+from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.rule import require_rule, rule_of
-from kafka_ratchet.spark_sink.stores.store import (
-    RUN_FIRST,
-    TableStore,
-    next_generation,
-    other_topic,
-    require_columns,
-    require_holder,
-    require_names,
-    require_start,
-    tuples,
-)
+from kafka_ratchet.spark_sink.stores.rule import rule_of
+from kafka_ratchet.spark_sink.stores.store import require_columns, tuples
+from kafka_ratchet.spark_sink.stores.topic_id import StoredId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,12 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-COMMIT_ATTEMPTS = 100
-"""How often a commit is tried again after another writer of the table was first. Each of those is a success of somebody
-else (another job, a compaction), so this many in a row means that something is wrong."""
 
-
-class DeltaStore(TableStore):
+class DeltaStore(OptimisticStore["DeltaTable"]):
     """A `ResultStore` over one Delta table; jobs of different names and topics may share it.
 
     Args:
@@ -83,8 +68,6 @@ class DeltaStore(TableStore):
         OptionRefused: a name, the path or an option cannot be used.
     """
 
-    rejects_apart = True
-
     def __init__(
         self,
         path: str,
@@ -95,17 +78,11 @@ class DeltaStore(TableStore):
         *,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        require_names(name, topic)
         require_plain(shape)
-        self._shape = shape
         self._folder = table_folder(path, storage_options)
-        self._name = name
-        self._topic = topic
-        self._topic_identity = topic_identity
-        self._generation_key = generation_key(name)
+        super().__init__(self._folder, name, topic, topic_identity, shape)
         self._sound = Soundness(self._folder, name, topic)
-        self._generation: int | None = None
-        self._table: DeltaTable | None = None
+        self._attempt = -1
         self._table_id, self._version = "", -1
         """Of the table that was opened, and of this holder's last entry in its log."""
         self._columns: dict[str, str] = {}
@@ -125,165 +102,106 @@ class DeltaStore(TableStore):
 
     def count(self) -> int:
         """See `TableStore.count`."""
-        return self._existing(RUN_FIRST).count()
+        return self._for_reading().count()
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """See `TableStore.rows`."""
-        return tuples(self._existing(RUN_FIRST).to_pyarrow_dataset().to_table(columns=list(columns)))
+        return tuples(self._for_reading().to_pyarrow_dataset().to_table(columns=list(columns)))
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See `TableStore.scan`."""
-        yield from self._existing(RUN_FIRST).to_pyarrow_dataset().to_batches(columns=schema.names)
+        yield from self._for_reading().to_pyarrow_dataset().to_batches(columns=schema.names)
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         """See `TableStore.orphans`."""
         return vacuum.orphans(self._folder, needed=needed)
 
-    def generation(self) -> int:
-        """See `ResultStore.generation`."""
-        table = open_table(self._folder)
-        return 0 if table is None else self._newest(table)
-
-    def offsets(self) -> dict[int, int]:
-        """See `ResultStore.offsets`."""
-        table = open_table(self._folder)
-        if table is None:
-            return {}
-        self._sound.require(table)
-        self._require_same_topic(table)
-        return self._stored(table)
-
-    def held(self) -> Held:
-        """See `ResultStore.held`."""
-        table = self._existing()
-        stored, is_other = self._stored(table), stored_id(table, self._name, self._topic).is_other(self._topic_identity)
-        try:
-            self._sound.require(table)
-        except SinkError as error:
-            return Held(stored, None if is_other else self._sound.of_rows(table), str(error), is_other)
-        return Held(stored, None if is_other else stored, "", is_other)
-
-    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """See `ResultStore.put`; the decision is in the entry's userMetadata, which DESCRIBE HISTORY shows."""
-        table = self._existing()
-        require_plain_log(table, self._folder)
-        actions = offset_actions(self._name, self._topic, self._topic_identity, offsets) | rule_actions(
-            self._name, rule_of(self._shape)
-        )
-        taken, _ = self._take_over(table, generation, actions, offsets, decision)
-        return taken
-
-    def make(self, schema: StructType) -> None:
-        """See `Numbered.make`."""
-        open_or_create(self._folder, schema)
-
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
         from pyspark.sql.types import StructType
 
-        table = open_table(self._folder)
+        table = self._find()
         # Spark and Delta describe schemas in the same JSON.
         return None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
 
-    def require_fits(self, schema: StructType) -> None:
-        """See `ResultStore.require_fits`."""
-        table = open_table(self._folder)
-        if table is not None:
-            require_fits(self._folder, table, schema)
+    # -- the table
 
-    def require_rule(self) -> None:
-        """See `ResultStore.require_rule`."""
-        table = open_table(self._folder)
-        if table is not None:
-            self._require_rule(table)
+    def _find(self) -> DeltaTable | None:
+        return open_table(self._folder)
 
-    def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
-        """See `Numbered.open`."""
-        self.require_rule()  # before the columns, which another kind may have others of
-        table = open_or_create(self._folder, schema)
-        taken, stored = self._take_over(table, generation)
-        self._table, self._generation = table, taken
+    def _find_or_make(self, schema: StructType) -> DeltaTable:
+        return open_or_create(self._folder, schema)
+
+    def _refresh(self, table: DeltaTable) -> None:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table.update_incremental()
+        except DeltaError as error:
+            self._refuse(error)
+
+    def _require_fits(self, table: DeltaTable, schema: StructType) -> None:
+        require_fits(self._folder, table, schema)
+
+    # -- what it says of the job
+
+    def _newest(self, table: DeltaTable) -> int:
+        return newest_generation(table, self._name)
+
+    def _stored(self, table: DeltaTable) -> dict[int, int]:
+        return stored_offsets(table, self._name, self._topic)
+
+    def _stored_id(self, table: DeltaTable) -> StoredId:
+        return stored_id(table, self._name, self._topic)
+
+    def _rule(self, table: DeltaTable) -> str:
+        return stored_rule(table, self._name)
+
+    def _require_sound(self, table: DeltaTable) -> None:
+        self._sound.require(table)
+
+    def _of_rows(self, table: DeltaTable) -> dict[int, int] | None:
+        return self._sound.of_rows(table)
+
+    def _require_holder(self, table: DeltaTable, start: Mapping[int, int]) -> None:
+        require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
+        super()._require_holder(table, start)
+        require_columns(self._folder, types_of(table.schema()), self._columns)
+
+    # -- what changes it
+
+    def _is_conflict(self, error: Exception) -> bool:
+        from deltalake.exceptions import CommitFailedError
+
+        return isinstance(error, CommitFailedError)
+
+    def _is_failure(self, error: Exception) -> bool:
+        from deltalake.exceptions import DeltaError
+
+        return isinstance(error, DeltaError | OSError)
+
+    def _enter(
+        self, table: DeltaTable, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
+    ) -> None:
+        stored = self._stored(table)
+        actions, note = {generation_key(self._name): generation}, {}
+        if decision is not None and offsets is not None:
+            require_plain_log(table, self._folder)
+            rule = rule_of(self._shape)
+            # In the entry's userMetadata, which DESCRIBE HISTORY shows.
+            note["resume"] = json.loads(decision.as_json(stored, offsets, (self._rule(table), rule)))
+            actions |= self._offset_actions(offsets) | rule_actions(self._name, rule)
+            stored = dict(offsets)
+        entry = JobEntry(self._name, self._topic, generation, stored, note, actions)
+        write_entry(table, self._folder, entry, [], self._shape)
+
+    def _taken(self, table: DeltaTable, schema: StructType) -> None:
         self._version = table.transaction_version(version_key(self._name)) or 0
         self._table_id = str(table.metadata().id)
         self._columns = types_of(table.schema())
         rule = rule_of(self._shape)
-        self._rule_actions = {} if stored_rule(table, self._name) == rule else rule_actions(self._name, rule)
-        self._remove_staged(before=taken)
-        return stored
-
-    def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
-    ) -> int:
-        """See `ResultStore.commit`."""
-        import pyarrow as pa
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        generation = require_start(self._generation, start, end)
-        if rejects is not None:
-            raise ValueError("a commit is one table's: rejects go to a store of their own")
-        table = self._table
-        if table is None:
-            raise RuntimeError("commit() after close()")
-        self._sound.require_same_table(self._table_id, self._version)
-        self._refresh(table)
-        self._require_unchanged(table, start)  # before the work, so that a fenced job writes no more files
-        crash_points.passing("before-write")
-        inner = [STAGING, f"{self._name}.{generation}"] if self._shape.key else []
-        self._folder.make(*inner)
-        try:
-            schema = pa.schema(table.schema().to_arrow())
-            if DELETED in dataframe.columns:
-                schema = schema.append(pa.field(DELETED, pa.bool_()))
-            written = write_files(
-                dataframe,
-                self._folder.inside(*inner),
-                schema,
-                stem(self._name, generation),
-                self._folder.filesystem,
-            )
-        except Exception:
-            self._refresh(table)
-            self._require_unchanged(table, start)  # a successor removes what was staged before it
-            raise
-        transactions = {
-            self._generation_key: generation,
-            **offset_actions(self._name, self._topic, self._topic_identity, end),
-            **self._rule_actions,
-        }
-        crash_points.passing("before-commit")
-        for _ in range(COMMIT_ATTEMPTS):
-            failure: DeltaError | OSError
-            if not self._shape.key:
-                require_files(self._folder, written)  # a clean-up takes files that no entry names yet
-            attempt = table.version() + 1
-            try:
-                self._write(table, written, transactions, generation, end)
-                break
-            except (DeltaError, OSError) as error:  # a successor removes what was staged before it
-                failure = error
-            self._refresh(table)
-            if self._is_committed(table, end):
-                break  # the log entry was in place; what failed came after it, such as a checkpoint
-            self._require_unchanged(table, start)
-            if not isinstance(failure, CommitFailedError):
-                refuse(self._folder, failure)
-        else:
-            raise StoreError(
-                f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
-            )
-        self._version, self._rule_actions = attempt, {}
-        crash_points.passing("after-commit")
-        if not self._shape.key:
-            require_files(self._folder, written, f"Version {self._version} of the table names it")
-        if self._shape.key:
-            with suppress(OSError):  # the commit is done
-                for name, _, _ in written:
-                    self._folder.remove(name, *inner)
-        return sum(rows for _, rows, _ in written)
-
-    def close(self) -> None:
-        """See `ResultStore.close`."""
-        self._table = None
+        self._rule_actions = {} if self._rule(table) == rule else rule_actions(self._name, rule)
+        self._remove_staged(before=self._newest(table))
 
     def _remove_staged(self, before: int) -> None:
         """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
@@ -293,93 +211,50 @@ class DeltaStore(TableStore):
                 if job == self._name and generation.isdecimal() and int(generation) < before:
                     self._folder.remove_folder(STAGING, name)
 
-    def _refresh(self, table: DeltaTable) -> None:
-        from deltalake.exceptions import DeltaError
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`."""
+        if self._table is not None:
+            self._sound.require_same_table(self._table_id, self._version)
+        return super().commit(dataframe, start, end, rejects)
 
-        try:
-            table.update_incremental()
-        except DeltaError as error:
-            refuse(self._folder, error)
+    def _staging(self, generation: int) -> list[str]:
+        """Folders within the table's for the rows of a merge; files that are added lie in the table's own."""
+        return [STAGING, f"{self._name}.{generation}"] if self._shape.key else []
 
-    def _newest(self, table: DeltaTable) -> int:
-        return newest_generation(table, self._name)
+    def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
+        import pyarrow as pa
 
-    def _stored(self, table: DeltaTable) -> dict[int, int]:
-        return stored_offsets(table, self._name, self._topic)
+        inner = self._staging(generation)
+        self._folder.make(*inner)
+        schema = pa.schema(table.schema().to_arrow())
+        if DELETED in dataframe.columns:
+            schema = schema.append(pa.field(DELETED, pa.bool_()))
+        folder, name = self._folder.inside(*inner), stem(self._name, generation)
+        written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
+        return Staged(sum(rows for _, rows, _ in written), written)
 
-    def _is_committed(self, table: DeltaTable, end: Mapping[int, int]) -> bool:
-        return self._newest(table) == self._generation and self._stored(table) == end
+    def _offset_actions(self, offsets: Mapping[int, int]) -> dict[str, int]:
+        return offset_actions(self._name, self._topic, self._topic_identity, offsets)
 
-    def _require_unchanged(self, table: DeltaTable, start: Mapping[int, int]) -> None:
-        require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
-        newest, stored = self._newest(table), self._stored(table)
-        require_holder(self._name, self._topic, self._folder, self._generation, newest, stored, start)
-        self._sound.require(table)
-        require_columns(self._folder, types_of(table.schema()), self._columns)
+    def _require_staged(self, table: DeltaTable, staged: Staged) -> None:
+        if not self._shape.key:
+            require_files(self._folder, staged.files)  # a clean-up takes files that no entry names yet
 
-    def _require_same_topic(self, table: DeltaTable) -> None:
-        known = stored_id(table, self._name, self._topic)
-        if known.is_other(self._topic_identity):
-            raise other_topic(self._topic, self._folder, self._stored(table), known, self._topic_identity)
+    def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
+        self._attempt = table.version() + 1
+        actions = {generation_key(self._name): generation, **self._offset_actions(end), **self._rule_actions}
+        entry = JobEntry(self._name, self._topic, generation, end, {}, actions)
+        write_entry(table, self._folder, entry, staged.files, self._shape)
 
-    def _require_rule(self, table: DeltaTable) -> None:
-        require_rule(self._folder, self._name, stored_rule(table, self._name), self._shape)
+    def _committed(self) -> None:
+        self._version, self._rule_actions = self._attempt, {}
 
-    # -- writing
-
-    def _take_over(
-        self,
-        table: DeltaTable,
-        generation: int | None,
-        actions: Mapping[str, int] | None = None,
-        offsets: Mapping[int, int] | None = None,
-        decision: Decision | None = None,
-    ) -> tuple[int, dict[int, int]]:
-        """An entry with a new generation, and where given, other offsets.
-
-        Returns:
-            Generation and offsets.
-        """
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        for _ in range(COMMIT_ATTEMPTS):
-            self._refresh(table)
-            note: dict[str, object] = {}
-            if decision is None:
-                self._sound.require(table)
-                self._require_same_topic(table)
-                self._require_rule(table)
-            else:
-                decision.require_seen(self._folder, self._stored(table))
-                rules = (stored_rule(table, self._name), rule_of(self._shape))
-                note["resume"] = json.loads(decision.as_json(self._stored(table), offsets or {}, rules))
-            stored = self._stored(table) if offsets is None else dict(offsets)
-            taken = next_generation(self._newest(table), generation, f"job {self._name} on {self._folder}")
-            try:
-                self._write(table, [], {self._generation_key: taken, **(actions or {})}, taken, stored, note)
-            except CommitFailedError:
-                continue  # another writer was first; it may have taken the same generation
-            except DeltaError as error:
-                refuse(self._folder, error)
-            return taken, stored
-        raise StoreError(
-            f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
-        )
-
-    def _existing(self, remedy: str = "Look at the path") -> DeltaTable:
-        table = open_table(self._folder)
-        if table is None:
-            raise StoreError(f"{self._folder}: there is no result table. {remedy}")
-        return table
-
-    def _write(
-        self,
-        table: DeltaTable,
-        written: Sequence[tuple[str, int, int]],
-        transactions: Mapping[str, int],
-        generation: int,
-        end: Mapping[int, int],
-        note: Mapping[str, object] | None = None,
-    ) -> None:
-        entry = JobEntry(self._name, self._topic, generation, end, note or {}, transactions)
-        write_entry(table, self._folder, entry, written, self._shape)
+    def _finish(self, table: DeltaTable, staged: Staged) -> None:
+        if not self._shape.key:
+            require_files(self._folder, staged.files, f"Version {self._version} of the table names it")
+            return
+        with suppress(OSError):  # the commit is done
+            for name, _, _ in staged.files:
+                self._folder.remove(name, *self._staging(self._generation or 0))

@@ -14,6 +14,7 @@ from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 
@@ -90,7 +91,7 @@ def test_a_delta_log_is_checkpointed_and_cleaned_by_the_commits_themselves(table
     DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
     delta = DeltaTable(table)
     for offset in range(1, 110):
-        store._write(delta, [], {"ratchet-sink/job/events/0": offset, "ratchet-sink/job/events/partitions": 1}, 1, {})
+        store._write(delta, Staged(0), 1, {0: offset})
         store._refresh(delta)
     log = {entry.name for entry in Path(table, "_delta_log").iterdir()}
     assert "00000000000000000099.checkpoint.parquet" in log
@@ -106,7 +107,7 @@ def test_iceberg_forgets_snapshots_and_neither_rows_nor_offsets(
     store.open(schema)
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
     other = IcebergStore(path, "results", "other", "events")
-    table = store.existing()
+    table = store._find()
     assert table is not None
     first = table.current_snapshot()
     assert first is not None

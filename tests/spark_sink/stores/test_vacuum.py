@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import Shape, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
-from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, PostgresSite, Site
+from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, PostgresSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 EVERYTHING = -60.0
@@ -66,12 +66,15 @@ def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(
-    params=["delta", "delta-merge", "iceberg", "duckdb", pytest.param("postgres", marks=pytest.mark.postgres)]
+    params=["delta", "delta-merge", "iceberg", "duckdb", "folder", pytest.param("postgres", marks=pytest.mark.postgres)]
 )
 def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, Shape | None]:
     kind, _, merge = request.param.partition("-")
     if kind == "postgres":
         return PostgresSite(request.getfixturevalue("postgres"), f"schema of {tmp_path.name}"), None
+    if kind == "folder":
+        request.getfixturevalue("folder_store")
+        return FolderSite(tmp_path), None
     return LOCAL[kind](tmp_path), Shape("upsert", ("who",)) if merge else None
 
 

@@ -1,0 +1,306 @@
+"""What stores have in common whose commit is one new version of a table, which fails if another writer was first.
+
+Before each attempt a holder compares itself with the newest version: is it still the holder, are the rows still those
+that the offsets stand for. A version that came in between makes the attempt fail, and the holder compares itself again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from kafka_ratchet.spark_sink.errors import SinkError, StoreError, first_line
+from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.rule import require_rule
+from kafka_ratchet.spark_sink.stores.store import (
+    RUN_FIRST,
+    TableStore,
+    next_generation,
+    other_topic,
+    require_holder,
+    require_names,
+    require_start,
+)
+from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+COMMIT_ATTEMPTS = 100
+"""How often a commit is tried again after another writer of the table was first. Each of those is a success of somebody
+else (another job, a compaction), so this many in a row means that something is wrong."""
+
+Table = TypeVar("Table")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows of a commit that nobody sees yet."""
+
+    rows: int
+    files: list[tuple[str, int, int]] = field(default_factory=list)
+    """Name, rows and bytes of what the tasks wrote."""
+    arrow: Any = None
+    """The rows themselves, where the driver brings them in."""
+
+
+class OptimisticStore(TableStore, Generic[Table]):
+    """A `TableStore` and `pair.Numbered`, of which a subclass says how its tables are found, read and written.
+
+    Args:
+        where: the table, for people.
+        name: the job's name.
+        topic: the topic the offsets belong to.
+        topic_identity: its id, or 0.
+        shape: what the rows do to the table.
+    """
+
+    rejects_apart = True
+
+    remedy = "Look at the folder and its rights, then run again"
+
+    def __init__(self, where: object, name: str, topic: str, topic_identity: int, shape: Shape) -> None:
+        require_names(name, topic)
+        self._where, self._name, self._topic = where, name, topic
+        self._topic_identity, self._shape = topic_identity, shape
+        self._generation: int | None = None
+        self._table: Table | None = None
+
+    # -- what a subclass says: the table
+
+    def _find(self) -> Table | None:
+        """The table at its newest version; None: there is none."""
+        raise NotImplementedError
+
+    def _find_or_make(self, schema: StructType) -> Table:
+        """The same, made where there is none. Refuses one with other columns."""
+        raise NotImplementedError
+
+    def _refresh(self, table: Table) -> None:
+        """Bring it to its newest version."""
+        raise NotImplementedError
+
+    def _require_fits(self, table: Table, schema: StructType) -> None:
+        """Raise `SchemaDiffers` where it has other columns."""
+        raise NotImplementedError
+
+    # -- what the table says of the job
+
+    def _newest(self, table: Table) -> int:
+        """Number of the newest holder; 0: there was none."""
+        raise NotImplementedError
+
+    def _stored(self, table: Table) -> dict[int, int]:
+        """Next offset of each partition."""
+        raise NotImplementedError
+
+    def _stored_id(self, table: Table) -> StoredId:
+        """The id of the topic that they belong to."""
+        raise NotImplementedError
+
+    def _rule(self, table: Table) -> str:
+        """See `rule_of`."""
+        raise NotImplementedError
+
+    def _require_sound(self, table: Table) -> None:
+        """Raise `RowsLost` where its rows are not those that the offsets stand for."""
+        raise NotImplementedError
+
+    def _of_rows(self, table: Table) -> dict[int, int] | None:
+        """Offsets that the rows there are now reach to; None: nothing says it."""
+        raise NotImplementedError
+
+    # -- what changes it
+
+    def _is_conflict(self, error: Exception) -> bool:
+        """Whether an error of `_write` or `_enter` says that another writer was first."""
+        raise NotImplementedError
+
+    def _is_failure(self, error: Exception) -> bool:
+        """Whether it is one of the table's or the disk's. The version may be in place all the same."""
+        return True
+
+    def _enter(
+        self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
+    ) -> None:
+        """A version with another generation; and with other offsets and a rule, where somebody has decided so."""
+        raise NotImplementedError
+
+    def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
+        """Write the rows to where nobody sees them."""
+        raise NotImplementedError
+
+    def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
+        """A version with these rows, offsets and the rule of `_shape`."""
+        raise NotImplementedError
+
+    def _require_staged(self, table: Table, staged: Staged) -> None:
+        """Raise `StoreError` where somebody's clean-up has taken what is staged."""
+
+    def _taken(self, table: Table, schema: StructType) -> None:
+        """After a take-over."""
+
+    def _committed(self) -> None:
+        """As soon as a commit is in place."""
+
+    def _finish(self, table: Table, staged: Staged) -> None:
+        """Then: raise `StoreError` where what was committed is gone, and remove what is staged and not part of it."""
+
+    # -- what all do
+
+    def generation(self) -> int:
+        """See `ResultStore.generation`."""
+        table = self._find()
+        return 0 if table is None else self._newest(table)
+
+    def offsets(self) -> dict[int, int]:
+        """See `ResultStore.offsets`."""
+        table = self._find()
+        if table is None:
+            return {}
+        self._require_sound(table)
+        self._require_same_topic(table)
+        return self._stored(table)
+
+    def held(self) -> Held:
+        """See `ResultStore.held`."""
+        table = self._existing()
+        stored, is_other = self._stored(table), self._stored_id(table).is_other(self._topic_identity)
+        try:
+            self._require_sound(table)
+        except SinkError as error:
+            return Held(stored, None if is_other else self._of_rows(table), str(error), is_other)
+        return Held(stored, None if is_other else stored, "", is_other)
+
+    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `Numbered.put`."""
+        return self._take_over(self._existing(), generation, offsets, decision)
+
+    def make(self, schema: StructType) -> None:
+        """See `Numbered.make`."""
+        self._find_or_make(schema)
+
+    def require_fits(self, schema: StructType) -> None:
+        """See `ResultStore.require_fits`."""
+        table = self._find()
+        if table is not None:
+            self._require_fits(table, schema)
+
+    def require_rule(self) -> None:
+        """See `ResultStore.require_rule`."""
+        table = self._find()
+        if table is not None:
+            require_rule(self._where, self._name, self._rule(table), self._shape)
+
+    def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
+        """See `Numbered.open`."""
+        self.require_rule()  # before the columns, which another kind may have others of
+        table = self._find_or_make(schema)
+        self._generation = self._take_over(table, generation)
+        self._table = table
+        self._taken(table, schema)
+        return self._stored(table)
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """See `ResultStore.commit`."""
+        generation = require_start(self._generation, start, end)
+        if rejects is not None:
+            raise ValueError("a commit is one table's: rejects go to a store of their own")
+        table = self._table
+        if table is None:
+            raise RuntimeError("commit() after close()")
+        self._refresh(table)
+        self._require_holder(table, start)  # before the work, so that a fenced job writes no more files
+        crash_points.passing("before-write")
+        try:
+            staged = self._stage(table, dataframe, generation)
+        except Exception:
+            self._refresh(table)
+            self._require_holder(table, start)  # a successor removes what was staged before it
+            raise
+        crash_points.passing("before-commit")
+        for _ in range(COMMIT_ATTEMPTS):
+            self._require_staged(table, staged)
+            try:
+                self._write(table, staged, generation, end)
+                break
+            except Exception as error:
+                if not self._is_failure(error):
+                    raise
+                failure = error
+            self._refresh(table)
+            if self._newest(table) == generation and self._stored(table) == end:
+                break  # the version is in place; what failed came after it
+            self._require_holder(table, start)
+            if not self._is_conflict(failure):
+                self._refuse(failure)
+        else:
+            raise self._others_were_faster()
+        self._committed()
+        crash_points.passing("after-commit")
+        self._finish(table, staged)
+        return staged.rows
+
+    def close(self) -> None:
+        """See `ResultStore.close`."""
+        self._table = None
+
+    def _take_over(
+        self,
+        table: Table,
+        wanted: int | None,
+        offsets: Mapping[int, int] | None = None,
+        decision: Decision | None = None,
+    ) -> int:
+        for _ in range(COMMIT_ATTEMPTS):
+            self._refresh(table)
+            if decision is None:
+                self._require_sound(table)
+                self._require_same_topic(table)
+                require_rule(self._where, self._name, self._rule(table), self._shape)
+            else:
+                decision.require_seen(self._where, self._stored(table))
+            taken = next_generation(self._newest(table), wanted, f"job {self._name} on {self._where}")
+            try:
+                self._enter(table, taken, offsets, decision)
+            except Exception as error:
+                if self._is_conflict(error):
+                    continue  # another writer was first; it may have taken the same generation
+                if not self._is_failure(error):
+                    raise
+                self._refuse(error)
+            return taken
+        raise self._others_were_faster()
+
+    def _existing(self, remedy: str = "Look at the path") -> Table:
+        table = self._find()
+        if table is None:
+            raise StoreError(f"{self._where}: there is no result table. {remedy}")
+        return table
+
+    def _for_reading(self) -> Table:
+        return self._existing(RUN_FIRST)
+
+    def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
+        newest, stored = self._newest(table), self._stored(table)
+        require_holder(self._name, self._topic, self._where, self._generation, newest, stored, start)
+        self._require_sound(table)
+
+    def _require_same_topic(self, table: Table) -> None:
+        known = self._stored_id(table)
+        if known.is_other(self._topic_identity):
+            raise other_topic(self._topic, self._where, self._stored(table), known, self._topic_identity)
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        raise StoreError(f"{self._where}: {first_line(error)}. {self.remedy}") from None
+
+    def _others_were_faster(self) -> StoreError:
+        return StoreError(
+            f"{self._where}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+        )

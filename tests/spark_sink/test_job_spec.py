@@ -1,0 +1,148 @@
+"""One document says what a job does, whoever says it: settings, a command line, or the document itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from kafka_ratchet.app.cli.sink import sink
+from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
+from kafka_ratchet.app.status.result_view import ResultsView
+from kafka_ratchet.app.status.results import access_of, spec_of
+from kafka_ratchet.app.verify.results import ResultTable
+from kafka_ratchet.errors import SetupError
+from kafka_ratchet.spark_sink.cli import EXIT_REFUSED, main
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.job.access import Access
+from kafka_ratchet.spark_sink.job.spec import JobSpec
+from kafka_ratchet.spark_sink.options import job_spec
+
+BOOTSTRAP, TOPIC = "127.0.0.1:1", "out"
+
+
+def settings(**kept: object) -> Settings:
+    stream = StreamSettings(input="in", output=TOPIC, dead_letters="dead")
+    return Settings(bootstrap=BOOTSTRAP, streams={"events": stream}, sink=SinkSettings(**kept))
+
+
+def options(**kept: object) -> list[str]:
+    words = [f"--bootstrap={BOOTSTRAP}", f"--topic={TOPIC}", "--name=results", "--path=ratchet-results"]
+    for name, value in kept.items():
+        option = f"--{name.replace('_', '-')}".replace("--sums", "--sum")
+        values = value if isinstance(value, tuple) else [value]
+        words += [option if each is True else f"{option}={each}" for each in values]
+    return words
+
+
+SAME: list[dict[str, object]] = [
+    {},
+    {"format": "json", "columns": "who string, amount long", "rejects": True, "kind": "totals", "key": ("who", "_key"),
+     "sums": ("amount",), "store": "duckdb", "table": 'a "b"; --=c'},
+    {"avro_schema": '{"type": "record"}', "avro_id": 7, "keep_value": True, "sql": "SELECT 'é=--job' FROM records"},
+    {"transform": "app.rules:sequence", "metrics_port": 0, "metrics_host": "::1", "metrics_file": "f of x.prom",
+     "format": "bytes"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", SAME)
+def test_settings_and_options_give_the_same_spec_and_json_keeps_it(kept: dict[str, object]) -> None:
+    of_settings = spec_of(settings(**kept), TOPIC, BOOTSTRAP)
+    assert job_spec(options(**kept)) == of_settings
+    assert job_spec(["--job", of_settings.as_json()]) == of_settings
+    assert job_spec([f"--job={of_settings.as_json()}"]) == of_settings
+
+
+def test_what_a_run_is_told_beside_the_settings_is_in_it_too() -> None:
+    told = spec_of(settings(), TOPIC, BOOTSTRAP, mode="stream", interval_s=2.5, max_records=9)
+    assert job_spec(options(interval=2.5, mode="stream", max_records=9)) == told
+    more = job_spec(
+        [*options(), "--kafka-option=a=b=c", "--spark-kafka-option=x=", "--scratch=x y", "--jars=a,b", "--json"]
+    )
+    assert (more.kafka_options, more.spark_kafka_options) == ({"a": "b=c"}, {"x": ""})
+    assert (more.scratch, more.jars, more.print_json) == ("x y", ("a", "b"), True)
+    assert JobSpec.from_json(more.as_json()) == more
+
+
+CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
+    ({"format": "json"}, "format json needs columns"),
+    ({"format": "avro"}, "format avro needs a schema"),
+    ({"format": "bytes", "columns": "n int"}, "format bytes has no columns"),
+    ({"avro_id": 7}, "goes with the schema itself"),
+    ({"sql": "SELECT 1", "transform": "m:f"}, "give either sql or transform"),
+]
+
+
+@pytest.mark.parametrize(("kept", "sentence"), CONTRADICTIONS)
+async def test_what_contradicts_itself_is_refused_by_job_command_page_and_verify(
+    kept: dict[str, object], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(options(**kept)) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert said.startswith("refused: ")
+    assert sentence in said
+    whole = {**json.loads(job_spec(options()).as_json()), **kept}
+    with pytest.raises(OptionRefused, match=sentence):
+        job_spec(["--job", json.dumps(whole)])
+    page = await ResultsView(BOOTSTRAP, settings(**kept)).latest()
+    assert page is not None
+    assert sentence in (page.error or "")
+    with pytest.raises(SetupError, match=sentence):
+        ResultTable(settings(**kept), TOPIC, BOOTSTRAP, lambda: pytest.fail("Spark was started"))
+    file = tmp_path / "settings.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in kept.items()]
+    file.write_text(
+        f'bootstrap = "{BOOTSTRAP}"\n[streams.events]\ninput = "in"\noutput = "out"\ndead_letters = "dead"\n[sink]\n'
+        + "\n".join(lines),
+        "utf-8",
+    )
+    done = CliRunner().invoke(sink, ["--config", str(file)])
+    assert done.exit_code == EXIT_REFUSED
+    assert done.output.startswith("refused: ")
+    assert sentence in done.output
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("[]", "--job is no JSON object"),
+        ("{", "--job is no JSON object"),
+        ('{"bootstrap": "b", "topic": "t"}', "--job: name is missing"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "shop": 1}', "'shop' is unknown"),
+        ('{"bootstrap": "b", "topic": "t", "name": 1}', "name: expected str, not int"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "key": "who"}', r"key: expected tuple\[str, ...\], not str"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "rejects": 1}', "rejects: expected bool, not int"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "max_records": true}', "max_records: expected int, not bool"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "max_records": 0}', "max_records 0 is not between 1"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "interval_s": NaN}', "interval_s nan is not between"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "store": "shelf"}', "store 'shelf': there are delta, postgres"),
+        ('{"bootstrap": "b", "topic": "t", "name": "n", "mode": "fast"}', "mode 'fast': there are batch, stream"),
+    ],
+)
+def test_a_document_that_cannot_be_right_is_refused(document: str, sentence: str) -> None:
+    with pytest.raises(OptionRefused, match=sentence):
+        job_spec(["--job", document])
+
+
+def test_the_document_stands_alone() -> None:
+    with pytest.raises(OptionRefused, match="says everything"):
+        job_spec(["--job", "{}", "--rejects"])
+
+
+def test_secrets_are_in_the_environment_and_not_in_the_document() -> None:
+    secret = "s3cret-of-the-test"  # noqa: S105
+    told = settings(
+        store="postgres",
+        url=SecretStr(f"postgresql://u:{secret}@h/d"),
+        password=SecretStr(secret),
+        storage_options={"aws_secret_access_key": SecretStr(secret)},
+        catalog={"uri": SecretStr(secret)},
+    ).model_copy(update={"kafka": {"sasl.password": secret, "socket.keepalive.enable": True}})
+    spec, access = spec_of(told, TOPIC, BOOTSTRAP), access_of(told)
+    assert secret not in spec.as_json() + repr(spec) + repr(access) + repr(spec.place(access))
+    assert Access.from_environment(access.as_environment()) == access
+    assert access.kafka["socket.keepalive.enable"] == "true"
+    assert str(spec.place(access)) == "results"
