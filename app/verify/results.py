@@ -17,9 +17,9 @@ from kafka_ratchet.app.verify.identities import Emitted, Numbers, Steps
 from kafka_ratchet.app.verify.keys import Keys
 from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, Stored, match
 from kafka_ratchet.errors import SetupError
-from kafka_ratchet.spark_sink.job.first_columns import with_columns
 from kafka_ratchet.spark_sink.job.plan import resume
 from kafka_ratchet.spark_sink.job.recount import recount
+from kafka_ratchet.spark_sink.job.start import with_columns
 from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan

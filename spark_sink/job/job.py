@@ -1,29 +1,27 @@
-"""The loop: ask the store how far it is, read on from there, commit rows and offsets together."""
+"""Batch and stream: ask the store how far it is, read on from there, commit rows and offsets together."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed, TopicRecreated
-from kafka_ratchet.spark_sink.job.first_columns import wait_for_columns, with_columns
+from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.job.commit import Outcome, after, commit_slices
 from kafka_ratchet.spark_sink.job.lag import LagLog
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner, resume, say_what_is_gone, slices
-from kafka_ratchet.spark_sink.job.reading import Job, records
+from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner, require_identity, resume, say_what_is_gone
+from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_state import Figures
-from kafka_ratchet.spark_sink.rows.undeclared import SAMPLE_OFFSETS, report_undeclared
-from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
-from kafka_ratchet.spark_sink.spark.progress import Committed, log_commit, progress
-from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, ResultStore, require_reach
-from kafka_ratchet.spark_sink.stores.topic_id import text
+from kafka_ratchet.spark_sink.job.start import require_startable, wait_for_columns, with_columns
+from kafka_ratchet.spark_sink.spark.progress import log_commit, progress
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_reach
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 log = logging.getLogger("spark_sink")
@@ -34,17 +32,6 @@ are freed within minutes. What lasts longer is for somebody to look at."""
 
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run did."""
-
-    commits: int
-    rows: int
-    offsets: dict[int, int]
-    """Next offset to read of each partition, as the store now has it."""
-    rejects: int = 0
 
 
 def run_batch(
@@ -89,7 +76,7 @@ def run_batch(
         try:
             figures.generation = store.generation()
             extent = planner.extent()
-            return _commit_until(extent, resume(extent, stored), job, store, spark, figures)
+            return _commit_to_end(extent, resume(extent, stored), job, store, spark, figures)
         finally:
             store.close()
 
@@ -150,7 +137,7 @@ def run_stream(
                         has_looked = True
                     lag.look(extent, outcome.offsets)
                     try:
-                        for committed in _commits(extent, start, job, store, spark, figures, outcome.commits + 1):
+                        for committed in commit_slices(extent, start, job, store, spark, figures, outcome.commits + 1):
                             log_commit(committed)
                             outcome, fails_since = after(outcome, committed), None
                             lag.look(extent, outcome.offsets)
@@ -171,21 +158,6 @@ def run_stream(
     return outcome
 
 
-def require_startable(job: Job, store: ResultStore) -> None:
-    """Refuse what is known to be wrong without Spark, which takes seconds to start; also where nothing is to be read.
-
-    Raises:
-        OptionRefused: columns and kind of result do not fit together.
-        SchemaDiffers: the table is there with other columns.
-        RuleDiffers: its rows came there by another kind, key or sums.
-        StoreError: the store cannot be read.
-    """
-    store.require_rule()
-    schema = job.recipe.known_schema()
-    if schema is not None:
-        store.require_fits(schema)
-
-
 def _taken_again(store: ResultStore, schema: StructType, generation: int) -> tuple[int, dict[int, int]]:
     """A new generation, which fences tasks of the failed commit that may still run, and the offsets as they are.
 
@@ -199,63 +171,13 @@ def _taken_again(store: ResultStore, schema: StructType, generation: int) -> tup
     return store.generation(), offsets
 
 
-def require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
-    """Raise `TopicRecreated` unless the topic is still the one that the job began with."""
-    if extent.identity != identity:
-        raise TopicRecreated(
-            f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}): its id "
-            f"was {text(identity)} and is {text(extent.identity)}. {NEW_TOPIC}"
-        )
-
-
-def _commit_until(
+def _commit_to_end(
     extent: Extent, start: dict[int, int], job: Job, store: ResultStore, spark: SparkSession, figures: Figures
 ) -> Outcome:
     outcome = Outcome(0, 0, extent.end)
     with progress(sum(extent.end.values()) - sum(start.values())) as report:
-        for committed in _commits(extent, start, job, store, spark, figures):
+        for committed in commit_slices(extent, start, job, store, spark, figures):
             outcome = after(outcome, committed)
             figures.stand(extent, outcome.offsets)
             report(committed)
     return outcome
-
-
-def after(outcome: Outcome, committed: Committed) -> Outcome:
-    """The outcome with one more commit."""
-    return Outcome(
-        outcome.commits + 1,
-        outcome.rows + committed.rows,
-        dict(committed.end),
-        outcome.rejects + committed.rejects,
-    )
-
-
-def _commits(
-    extent: Extent,
-    start: dict[int, int],
-    job: Job,
-    store: ResultStore,
-    spark: SparkSession,
-    figures: Figures,
-    first: int = 1,
-) -> Iterator[Committed]:
-    for number, (begin, until) in enumerate(slices(start, extent.end, job.max_records), first):
-        with spark_errors_named(job.topic, begin, until):
-            if number == 1:
-                some = next(slices(begin, until, SAMPLE_OFFSETS))[1]
-                figures.undeclared = report_undeclared(job.recipe, job.topic, records(spark, job, begin, some))
-            committed = commit_records(number, job, store, records(spark, job, begin, until), begin, until)
-        figures.add(committed)
-        yield committed
-
-
-def commit_records(
-    number: int, job: Job, store: ResultStore, read: DataFrame, start: dict[int, int], end: dict[int, int]
-) -> Committed:
-    """One commit of what Spark's Kafka source has read from `start` up to `end`, by the job's recipe."""
-    began = time.monotonic()
-    with job.recipe.frames(read, narrow=store.narrow) as (rows, rejects):
-        count = store.commit(rows, start, end, rejects)
-        seconds = time.monotonic() - began
-        rejected = 0 if rejects is None else rejects.count()  # they are still held for both tables
-    return Committed(number, count, start, end, seconds, rejected)

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
 from kafka_ratchet.spark_sink.job.first_unread import oldest
-from kafka_ratchet.spark_sink.stores.topic_id import HALF
+from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC
+from kafka_ratchet.spark_sink.stores.topic_id import HALF, text
 
 log = logging.getLogger("spark_sink")
 
@@ -159,6 +160,15 @@ def _identity(topic: Any) -> int:
     found = topic.topic_id
     high, low = (int(half) & HALF for half in (found.get_most_significant_bits(), found.get_least_significant_bits()))
     return high << 64 | low
+
+
+def require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
+    """Raise `TopicRecreated` unless the topic is still the one that the job began with."""
+    if extent.identity != identity:
+        raise TopicRecreated(
+            f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}): its id "
+            f"was {text(identity)} and is {text(extent.identity)}. {NEW_TOPIC}"
+        )
 
 
 def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:

@@ -17,12 +17,12 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, SparkFailed
-from kafka_ratchet.spark_sink.job.first_columns import wait_for_columns
-from kafka_ratchet.spark_sink.job.job import Outcome, after, commit_records, require_identity, require_startable
+from kafka_ratchet.spark_sink.job.commit import Outcome, after, commit_records
 from kafka_ratchet.spark_sink.job.lag import LagLog
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, say_what_is_gone
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_identity, resume, say_what_is_gone
 from kafka_ratchet.spark_sink.job.reading import Job, reading
 from kafka_ratchet.spark_sink.job.run_state import Figures
+from kafka_ratchet.spark_sink.job.start import require_startable, wait_for_columns
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
 from kafka_ratchet.spark_sink.spark.progress import Committed, log_commit

@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.producers import PASSING
-from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.columns import record_schema

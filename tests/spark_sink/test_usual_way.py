@@ -9,7 +9,7 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 

@@ -18,7 +18,8 @@ from kafka_ratchet.app.settings import Settings, SinkSettings
 from kafka_ratchet.app.status.results import spec_of
 from kafka_ratchet.app.verify import RecordView, Report, verify_results
 from kafka_ratchet.errors import SettingsError, SetupError
-from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.columns import record_schema

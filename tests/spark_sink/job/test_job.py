@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from deltalake import DeltaTable
 
 from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecreated
-from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.place import Place

@@ -17,7 +17,7 @@ from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.errors import RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicRecreated
-from kafka_ratchet.spark_sink.job.job import Outcome, run_stream
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_stream
 from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.pipeline import Recipe

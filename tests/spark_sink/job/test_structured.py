@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated
-from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.structured import run_structured

@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values, task
 from kafka_ratchet.spark_sink.rows.avro.task import CHUNK_BYTES, reader, whole
 from kafka_ratchet.spark_sink.rows.columns import NO_VALUE, NOT_PARSED, PARSED, STATE, record_schema

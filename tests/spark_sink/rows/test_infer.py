@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused
-from kafka_ratchet.spark_sink.job.job import Outcome, run_batch, run_stream
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.columns import record_schema, result_schema

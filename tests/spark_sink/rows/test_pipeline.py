@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SparkFailed
-from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values

@@ -10,7 +10,8 @@ from contextlib import nullcontext
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_ratchet.spark_sink.job.job import Outcome, run_batch
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.metrics import write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job

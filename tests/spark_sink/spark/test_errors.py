@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink.errors import Fenced, SparkFailed
-from kafka_ratchet.spark_sink.job.job import Outcome, run_batch, run_stream
+from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.columns import result_schema

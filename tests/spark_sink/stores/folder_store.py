@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
 from kafka_ratchet.spark_sink.stores import topic_id
 from kafka_ratchet.spark_sink.stores.decision import Decision
@@ -172,13 +173,16 @@ class FolderStore(OptimisticStore[Version]):
         self._publish(version, self._staged(generation))
 
     def _stage(self, version: Version, dataframe: DataFrame, generation: int) -> Staged:
-        rows, self._folder = dataframe.toArrow(), self._staged(generation)
+        wanted = version.rows().schema
+        if DELETED in dataframe.columns:
+            wanted = wanted.append(pa.field(DELETED, pa.bool_()))
+        rows, self._folder = dataframe.toArrow().select(wanted.names).cast(wanted), self._staged(generation)
         (self._folder / "rows").write_text(str(rows.num_rows))  # something for vacuum to weigh
         return Staged(rows.num_rows, arrow=rows)
 
     def _write(self, version: Version, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._set(version, generation, end)
         held, new = version.rows(), staged.arrow
-        both = merged(held, new, self._shape) if self._shape.key else pa.concat_tables([held, new.cast(held.schema)])
+        both = merged(held, new, self._shape) if self._shape.key else pa.concat_tables([held, new])
         version.keep(both)
         self._publish(version, self._folder)

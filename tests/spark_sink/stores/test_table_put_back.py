@@ -135,7 +135,7 @@ def test_what_undoes_it_needs_no_decision(lake: Site, frame: Frame) -> None:
         put_back(lake, after)
     else:
         assert isinstance(lake, IcebergSite)
-        table = lake.make().existing()  # type: ignore[attr-defined]
+        table = lake.make()._find()  # type: ignore[attr-defined]
         table.manage_snapshots().set_current_snapshot(snapshot_id=after).commit()
     assert lake.make().offsets() == {0: 1}
     assert holder.commit(frame(1), {0: 1}, {0: 2}) == 1
@@ -153,7 +153,7 @@ def test_rejects_that_were_put_back_are_noticed_too(lake: Site, frame: Frame, sp
     holder.open(ddl())
     then = 1 if isinstance(lake, DeltaSite) else 0
     if not then:
-        table = lake.make(rejects=ddl(RECORD))._rejects.existing()  # type: ignore[attr-defined]
+        table = lake.make(rejects=ddl(RECORD))._rejects._find()  # type: ignore[attr-defined]
         then = table.current_snapshot().snapshot_id
     holder.commit(frame(0), {0: 0}, {0: 2}, rejects(1))
     put_back(lake, then, rejects=True)

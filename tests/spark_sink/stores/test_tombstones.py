@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_ratchet.spark_sink.job.job import Outcome
+from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.recount import recount

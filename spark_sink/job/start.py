@@ -1,4 +1,4 @@
-"""Columns that nobody has named: those of the table, or of the first values that have any."""
+"""Before the first commit: what is refused without Spark, and columns that nobody has named."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ log = logging.getLogger("spark_sink")
 
 PAUSE_S = 0.5
 """Between two looks, at least, where there is no value yet to read columns off, in seconds."""
+
+
+def require_startable(job: Job, store: ResultStore) -> None:
+    """Refuse what is known to be wrong without Spark, which takes seconds to start; also where nothing is to be read.
+
+    Raises:
+        OptionRefused: columns and kind of result do not fit together.
+        SchemaDiffers: the table is there with other columns.
+        RuleDiffers: its rows came there by another kind, key or sums.
+        StoreError: the store cannot be read.
+    """
+    store.require_rule()
+    schema = job.recipe.known_schema()
+    if schema is not None:
+        store.require_fits(schema)
 
 
 def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
