@@ -5,6 +5,8 @@ With `-m long` every test over `site` runs on it as well.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,12 @@ def test_names_that_are_not_in_the_table_are_refused() -> None:
         SinkSettings(store="folder")
     with pytest.raises(OptionRefused, match="there are delta, postgres, duckdb, iceberg"):
         store_class("folder")
+
+
+def test_settings_know_the_names_and_import_no_store() -> None:
+    program = "import sys, kafka_ratchet.app.settings; print({'pyspark', 'pyarrow', 'deltalake'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=MODULES, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_no_module_outside_of_a_stores_folder_asks_which_store_it_is() -> None:
