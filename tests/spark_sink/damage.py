@@ -26,6 +26,11 @@ def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
         DeltaTable(site.path + ending).delete(condition)
     elif isinstance(site, IcebergSite):
         _iceberg(site, ending).delete(condition)
+    elif isinstance(site, FolderSite):
+        version = folder_version(site.place, rejects)
+        rows = version.rows()
+        kept = duckdb.arrow(rows).filter(f"NOT ({condition})").to_arrow_table().cast(rows.schema)
+        _write(site, ending, version, kept, kept.num_rows)
     else:
         _execute(site, [f"DELETE FROM {{table}} WHERE {condition}"], ending)  # noqa: S608
 
@@ -40,6 +45,10 @@ def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None,
     elif isinstance(site, IcebergSite):
         table = _iceberg(site, ending)
         table.append(_moved(table.scan().to_arrow(), partition, offset, new))
+    elif isinstance(site, FolderSite):
+        version = folder_version(site.place, rejects)
+        more = pa.concat_tables([version.rows(), _moved(version.rows(), partition, offset, new)])
+        _write(site, ending, version, more, more.num_rows)
     else:
         copied = f"CREATE TEMP TABLE copied AS SELECT * FROM {{table}} WHERE {condition}"  # noqa: S608
         moved, added = f"UPDATE copied SET _offset = {new}", "INSERT INTO {table} SELECT * FROM copied"  # noqa: S608
@@ -53,6 +62,12 @@ def change(site: Site, assignment: str, condition: str) -> None:
         DeltaTable(site.path).update(updates={name: value}, predicate=condition)
     else:
         _execute(site, [f"UPDATE {{table}} SET {assignment} WHERE {condition}"])  # noqa: S608
+
+
+def _write(site: FolderSite, ending: str, version: Version, rows: pa.Table, count: int) -> None:
+    version.keep(rows)
+    file = Path(site.place.path, site.place.table + ending, str(version.number), "table.json")
+    file.write_text(json.dumps({**version.state, "count": count}), "utf-8")
 
 
 def _moved(table: pa.Table, partition: int, offset: int, new: int) -> pa.Table:
@@ -98,10 +113,7 @@ def put_back(site: Site, then: int, *, rejects: bool = False) -> None:
         DeltaTable(site.path + ending).restore(then)
     elif isinstance(site, FolderSite):
         version = folder_version(site.place, rejects)
-        removed = Version(version.number, {})
-        removed.keep(version.rows().slice(0, 0))
-        file = Path(site.place.path, site.place.table + ending, str(version.number), "table.json")
-        file.write_text(json.dumps({**version.state, "rows": removed.state["rows"]}), "utf-8")
+        _write(site, ending, version, version.rows().slice(0, 0), version.state["count"])
     elif isinstance(site, IcebergSite):
         _iceberg(site, ending).manage_snapshots().rollback_to_snapshot(then).commit()
     else:

@@ -21,6 +21,7 @@ from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 from kafka_ratchet.spark_sink.stores.topic_id import StoredId, first_bits, of_parts, parts, text
@@ -127,7 +128,7 @@ def test_an_output_that_has_lost_its_end_is_refused_and_goes_on_where_somebody_s
     planner = TopicPlanner(broker, topic, {})
     store = DeltaStore(table, "job", topic, planner.identity())
     store.open(store.columns())  # type: ignore[arg-type]
-    store._write(store._existing(), [], {**store._offset_actions({0: 9}), "ratchet-sink/job/generation": 2}, 2, {0: 9})
+    store._write(store._existing(), Staged(0), 2, {0: 9})
     with pytest.raises(TopicRecreated, match=r"read up to offset 9, but the topic ends at 5; .*ratchet sink resume"):
         run(topic)
     for wrong, sentence in [
