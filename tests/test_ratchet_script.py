@@ -278,8 +278,8 @@ def test_a_command_keeps_folder_and_variables_and_finds_the_clone(clone: Clone, 
     )
     shown = variables(done.stdout)
     assert shown["cwd"] == str(elsewhere)
-    assert shown["PYTHONPATH"] == f"{clone.root}:/theirs"
-    assert shown["PYTHONSAFEPATH"] == "1"  # or a folder named app in the caller's folder would be ours
+    assert shown["PYTHONPATH"] == f"/theirs:{clone.root}"  # their own app/ before the clone's
+    assert shown["PYTHONSAFEPATH"] == "1"
     assert shown["RATCHET_APP"] == "mine"
 
 
