@@ -1,4 +1,4 @@
-"""Publishing under a name: what was sent before a crash is not sent into the void, and nothing is left out.
+"""Resumable publishing: after a crash, continue after the last acknowledged record.
 
 A producer has a name, every record a sequence, and both travel in headers (PIP-6). `Producer` sends and remembers in
 Kafka how far its name has come; a `Source` can be read again from any sequence; `publish` brings the two together. The

@@ -168,7 +168,7 @@ class LineFormat:
             return None
         cells = _cells(value.decode())
         if len(cells) != len(self.columns):
-            raise Unusable(f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Mend it")
+            raise Unusable(f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Fix it")
         fields = dict(zip(self.columns, cells, strict=True))
         for name, what in self._wanted():
             if name not in fields:

@@ -297,7 +297,7 @@ class Lane:
                 self.log.warning("no committed offset; going on from the changelog's", offset=known)
             return known
         if (found := OURS.fullmatch(committed.metadata)) is None:
-            return committed.offset  # set by a person, who is right
+            return committed.offset  # an operator reset this offset on purpose: honour it
         here = id_text(self._topics[spec.topic])
         if found["topic"] is not None and found["topic"] != here:
             raise replaced(spec.topic, found["topic"], here)

@@ -17,7 +17,7 @@ class Policy(NamedTuple):
 
 
 class Switch(Protocol):
-    """Where a lane asks."""
+    """Supplies a lane's deduplication policy."""
 
     @property
     def policy(self) -> Policy:

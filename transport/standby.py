@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MOST_S: Final = 30.0
-"""A standby is in nobody's way: it has more patience than a lane."""
+"""Nothing waits for a standby, so it may back off longer than a lane."""
 
 
 class Standby:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 policy = typer.Typer(no_args_is_help=True, help="Deduplication on or off, per stream and for all, while workers run.")
 
 OneStream = Annotated[str | None, typer.Option("--stream", help="Only this stream.")]
-All = Annotated[bool, typer.Option("--global", help="What holds for streams of which nothing more specific is said.")]
+All = Annotated[bool, typer.Option("--global", help="Default for streams without a policy of their own.")]
 
 
 class Switch(StrEnum):

@@ -51,7 +51,11 @@ def run(
         float, typer.Option(min=0, max=86_400, help="Not batch: seconds from one look at the topic to the next.")
     ] = 1.0,
     state_is_lost: Annotated[
-        bool, typer.Option("--state-is-lost", help="structured: take operators with state, which each start loses.")
+        bool,
+        typer.Option(
+            "--state-is-lost",
+            help="structured: allow stateful operators; their state is discarded at every start.",
+        ),
     ] = False,
     max_records: Annotated[int, typer.Option(min=1, help="Offsets per commit, at most.")] = 1_000_000,
     as_json: Json = False,

@@ -229,7 +229,7 @@ def function_transform(name: str) -> Transform:
     except ImportError as error:
         raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
     except Exception as error:  # whatever the module does while it is imported
-        raise OptionRefused(f"transform {name!r}: importing {module} failed ({said(error)}). Mend it") from error
+        raise OptionRefused(f"transform {name!r}: importing {module} failed ({said(error)}). Fix it") from error
     if not callable(found):
         raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
 
@@ -240,7 +240,7 @@ def function_transform(name: str) -> Transform:
             made = found(rows)
         except Exception as error:
             log.debug("transform %r raised", name, exc_info=error)
-            raise OptionRefused(f"transform {name!r} raised {said(error)}, in {_place(error)}. Mend it") from error
+            raise OptionRefused(f"transform {name!r} raised {said(error)}, in {_place(error)}. Fix it") from error
         if not isinstance(made, DataFrame):
             raise OptionRefused(f"transform {name!r} returned {type(made).__name__}, not a DataFrame")
         return made

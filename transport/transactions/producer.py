@@ -352,7 +352,7 @@ class TransactionalProducer:
             await self._guard(joining)
 
     async def _open(self, partitions: list[Place]) -> None:
-        # Or this one's end would be the end of both, whichever it is.
+        # Otherwise our end marker would also end the records that the previous transaction left open.
         if await left_open(self.cluster, self._requests.producer_id, self._written, self._connection):
             unsettled = await self._unsettled()
             if unsettled is not None:
