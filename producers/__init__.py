@@ -2,7 +2,7 @@
 
 A producer has a name, every record a sequence, and both travel in headers (PIP-6). `Producer` sends and remembers in
 Kafka how far its name has come; a `Source` can be read again from any sequence; `publish` brings the two together. The
-room needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, and of Ratchet only the error tree.
+package needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, and of Ratchet only the error tree.
 """
 
 from kafka_ratchet.producers.async_producer import AsyncProducer

@@ -1,6 +1,6 @@
 """The two headers of a published record, and what may stand in them.
 
-The names equal those of tables/, which this room does not import: it would bring in numba. A test compares them.
+The names equal those of tables/, which this package does not import: it would bring in numba. A test compares them.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class SequencePartition:
         self._eviction = Eviction(bounds, changelog=changelog, partition=partition) if bounds else None
         self._map = self._empty_map()
         self._time, self._restoring_from = 0, 0
-        """Broker time of the newest entry applied, in seconds; and of the newest one before the changelog was replayed."""
+        """Broker time of the newest entry applied, in seconds; and of the newest one before the replay."""
         self._beyond = 0
         """Identities that are in the store and not in the map."""
         self._store: Store | None = None

@@ -177,14 +177,14 @@ def test_state_is_for_the_user_alone() -> None:
     assert {"/var/lib/ratchet/state", "/var/lib/ratchet/results"} <= set(folders[1].split())
 
 
-def test_the_image_gets_every_room_and_the_context_no_more() -> None:
-    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "faults"} | {"errors.py"}
+def test_the_image_gets_every_package_and_the_context_no_more() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "faults"} | {"errors.py"}
     copied = {
         source.rstrip("/")
         for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE)
         for source in line.split()
     }
-    assert rooms <= copied
+    assert packages <= copied
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
     assert "*" in ignored

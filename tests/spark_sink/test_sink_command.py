@@ -73,7 +73,7 @@ def test_fenced_has_an_exit_code_of_its_own(
     assert capsys.readouterr().err == "fenced: generation 2 has taken over from 1\n"
 
 
-def test_the_package_imports_nothing_of_the_other_rooms() -> None:
+def test_the_package_imports_nothing_of_the_other_packages() -> None:
     allowed = {*sys.stdlib_module_names, "pyspark", "pyarrow", "confluent_kafka", "rich"}
     allowed |= {"deltalake", "psycopg", "duckdb", "pyiceberg", "sqlalchemy"}  # each in its own store
     allowed |= {"py4j"}  # comes with pyspark

@@ -48,7 +48,7 @@ def test_the_same_source_gives_the_same_bytes(tmp_path: Path) -> None:
     assert {path.name for path in zips[0].parent.iterdir()} == {"spark_sink.zip", "sink_job.py"}
 
 
-def test_nothing_of_the_other_rooms_is_needed(shipped: Path, tmp_path: Path) -> None:
+def test_nothing_of_the_other_packages_is_needed(shipped: Path, tmp_path: Path) -> None:
     # -I: neither the checkout nor PYTHONPATH is where Python looks, only the zip and what is installed.
     done = subprocess.run(
         [sys.executable, "-I", "-c", IMPORT_ALL, str(shipped)], capture_output=True, text=True, cwd=tmp_path
