@@ -444,7 +444,7 @@ def test_a_decision_to_forget_is_a_few_entries_and_holds_for_every_reader(
         assert [each.last(name).persisted for name in NAMES] == [-1] * len(NAMES)
         assert (each.position, len(each), each.owner, each.progress) == (log.end - 1, 0, owner(DECIDED), state.progress)
     # What is counted from then on counts for whoever comes later, and a later decision does not bring back the rest.
-    state.judge(fetched([Sent(key=NAMES[0], headers=(("ratchet-sequence", b"2"),))], 0), READ)
+    judged(state, fetched([Sent(key=NAMES[0], headers=(("ratchet-sequence", b"2"),))], 0), READ)
     state.committed(log.append(state, 1))
     later = msgspec.structs.replace(DECIDED, what="resume")
     log.data += stored(state.moved(owner(DECIDED, later), 1, forget=False), log.end)

@@ -35,6 +35,8 @@ from kafka_ratchet.transport.client.topic_id import (
 
 log = structlog.get_logger(__name__)
 
+CLOSED: Final = "the handler is closed"
+"""In what uvloop raises where something is written to a closed transport (UVHandle._ensure_alive)."""
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -177,7 +179,13 @@ class Cluster:
         Raises:
             aiokafka.errors.KafkaError: not connected, or no answer in time. Whether it was carried out is unknown.
         """
-        return await self.client.send(node, request, group=connection)
+        try:
+            return await self.client.send(node, request, group=connection)
+        except RuntimeError as error:
+            # uvloop's word for a connection that was just closed; asyncio's is a ConnectionError, which aiokafka knows.
+            if CLOSED not in str(error):
+                raise
+            raise kafka.KafkaConnectionError(f"the connection to node {node} was closed: {error}") from error
 
     async def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
@@ -41,10 +42,14 @@ def _said(ran: DataFrame) -> tuple[int, int, int]:
 
 def test_no_archive_is_left_for_the_next_task_to_read_again(spark: SparkSession) -> None:
     one = spark.range(1).coalesce(1)
-    first, _, made = _said(map_batches(one, _looking(), SAID))
-    assert made > 0  # Spark's own are on the path
-    second, found, made = _said(one.mapInArrow(_looking(), SAID))
-    assert (second, found) == (first, 0)
-    assert made > 0
-    # Without it they stay, and each task reads them.
-    assert _said(one.mapInArrow(_looking(), SAID))[:2] == (first, made)
+    for _ in range(5):  # Spark may take another process for a task
+        first, _, made = _said(map_batches(one, _looking(), SAID))
+        assert made > 0  # Spark's own are on the path
+        second, found, made = _said(one.mapInArrow(_looking(), SAID))
+        assert made > 0
+        # Without it they stay, and each task reads them.
+        third, stayed, _ = _said(one.mapInArrow(_looking(), SAID))
+        if first == second == third:
+            assert (found, stayed) == (0, made)
+            return
+    pytest.fail("never three tasks in one process")

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 from aiokafka import errors as kafka
+from aiokafka.protocol.admin import ApiVersionRequest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
@@ -191,3 +193,27 @@ def test_a_right_that_is_missing_names_the_page() -> None:
     for kind in (kafka.GroupAuthorizationFailedError, kafka.TransactionalIdAuthorizationFailed):
         assert explained(kind("shop")) == f"{kind.__name__}('shop'). Give this user the rights of docs/guide/rights.md"
     assert explained(kafka.NotLeaderForPartitionError("shop")) == "NotLeaderForPartitionError('shop')"
+
+
+def test_a_connection_that_closes_while_it_is_written_to_is_a_connection_error(broker: str) -> None:
+    """uvloop raises a RuntimeError there, and a worker ended by it."""
+
+    async def ask() -> None:
+        cluster = Cluster(client_options(broker, {}))
+        await cluster.start(60)
+        try:
+            node = cluster.client.get_random_node()
+            assert node is not None
+            await cluster.send(node, ApiVersionRequest(), "here")
+            (connection,) = (each for (_, group), each in cluster.client._conns.items() if group == "here")
+            # As between the end of the transport and the moment at which aiokafka hears of it.
+            connection._read_task.cancel()
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.1)
+            connection._reader = asyncio.StreamReader()
+            with pytest.raises(kafka.KafkaConnectionError):
+                await cluster.send(node, ApiVersionRequest(), "here")
+        finally:
+            await cluster.close()
+
+    uvloop.run(ask())
