@@ -61,8 +61,7 @@ class Worker:
 
         Args:
             clock_shift_s: how far its wall clock is ahead; below 0 behind.
-            crash_at: a point of kafka_ratchet.transport.transactions.crash_points, POINT or POINT:N, where it kills
-            itself.
+            crash_at: where it kills itself: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self._seen = len(self.output())
         command = ["worker", "-c", str(self.site.config), "--state-folder", str(self.state)]

@@ -53,8 +53,8 @@ class FileSet:
     read is refused, because the numbers of what follows would no longer fit. The last one may grow, and files may be
     appended. A file may be renamed and compressed: it is known by its content.
 
-    In a folder, `kafka_ratchet.app.log.1`, `app.log-20260131` or `app-20260131.log.gz` are what was rotated out of
-    `kafka_ratchet.app.log`. They are read before it, the oldest first, and may be removed when they have been read.
+    In a folder, `app.log.1`, `app.log-20260131` or `app-20260131.log.gz` are what was rotated out of `app.log`. They
+    are read before it, the oldest first, and may be removed when they have been read.
 
     Args:
         paths: the files, in their order; or one folder: its files in the order of their names, those with a dot in

@@ -40,8 +40,8 @@ class Found:
 def tag_of(name: str, base: str) -> str | None:
     """What rotation has put into the name of `base` to make this one; None: it is not a rotated name of it.
 
-    As logrotate and loggers do: `kafka_ratchet.app.log.1`, `app.log-20260131`, `kafka_ratchet.app.log.1.gz`, with the
-    extension kept `app-20260131.log` or `app.1.log.gz`; and `kafka_ratchet.app.log.gz`.
+    As logrotate and loggers do: `app.log.1`, `app.log-20260131`, `app.log.1.gz`, with the extension kept
+    `app-20260131.log` or `app.1.log.gz`; and `app.log.gz`.
     """
     plain = _without_compression(name)
     if plain == base:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -20,6 +21,7 @@ ORDER = [
     "transport.client",
     "transport.transactions",
     "transport",
+    "tables.reasons",
     "tables.map",
     "tables",
     "agents",
@@ -49,9 +51,6 @@ ORDER = [
 ]
 """Each imports only itself and what stands above it in this list."""
 
-REASONS_MODULE = {"tables.reasons": "tables.map"}
-"""Modules that are taken for a part of another package than the one whose folder they lie in."""
-
 ALONE = {"producers": {"errors"}, "spark_sink": set[str](), "transport": {"errors"}}
 """Packages that need nothing of the others but these."""
 
@@ -59,6 +58,14 @@ ALONE = {"producers": {"errors"}, "spark_sink": set[str](), "transport": {"error
 def modules() -> dict[str, Path]:
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))] + [ROOT / "errors.py"]
     return {name_of(path): path for path in files}
+
+
+PROSE = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", *(f"{folder}/**/*.py" for folder in (*PACKAGES, "bench", "faults")))
+    for path in ROOT.glob(pattern)
+    if path.name != "own-store.md"  # it names the store that its reader is to write
+)
 
 
 def name_of(path: Path) -> str:
@@ -100,7 +107,6 @@ def target(module: str, name: str) -> str:
 
 def layer(module: str) -> str:
     """The longest entry of ORDER that the module is in."""
-    module = REASONS_MODULE.get(module, module)
     return max((each for each in ORDER if module == each or module.startswith(f"{each}.")), key=len)
 
 
@@ -153,6 +159,36 @@ def test_no_private_name_is_used_from_outside_its_package() -> None:
         and not name.startswith(module.split("._")[0])
     ]
     assert not wrong, "\n".join(wrong)
+
+
+NAME = re.compile(r"kafka_ratchet((?:\.\w+)+)")
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_prose_names_is_there(path: Path) -> None:
+    """Of each dotted name in a page, a docstring or a comment: the module, and what is behind it in that module."""
+    wrong = []
+    for found in NAME.finditer(path.read_text("utf-8")):
+        parts = found[1].strip(".").split(".")
+        known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in MODULES), 0)
+        behind = parts[known : known + 1]
+        if behind != ["__file__"] and not (known and {*behind} <= defined(".".join(parts[:known]))):
+            wrong.append(found[0])
+    assert not wrong
+
+
+def defined(module: str) -> set[str]:
+    """Names that a module has."""
+    found: set[str] = set()
+    for node in ast.parse(MODULES[module].read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            found.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    return found
 
 
 def test_the_short_names_are_not_imported() -> None:

@@ -1,6 +1,6 @@
-"""Kafka record batches in and out: columns, raw fetch, lanes with one transaction per input partition.
+"""From fetch to commit: lanes with one transaction per input partition, over Kafka's record batches as columns.
 
-A reader's way in: `_lane.py` (one partition from fetch to commit), `_transaction.py` (the one place that talks
-transactions), `_record_batch.py` and `_kernels.py` (bytes to columns), `_encoding.py` (columns to bytes), `_cluster.py`
-(requests).
+A reader's way in: `lane.py` (one partition from fetch to commit), `transactions/producer.py` (the one place that talks
+transactions), `batch/record_batch.py` and `batch/kernels.py` (bytes to columns), `batch/encoding.py` (columns to
+bytes), `client/cluster.py` (requests), `assignment.py` (which lanes run here).
 """

@@ -4,8 +4,9 @@ pyspark ships Apache Ivy, so a plain `pip install` is enough to resolve them fro
 cache folder (`RATCHET_CACHE` names another). From then on nothing needs the network. At each start every jar must have
 the SHA-256 that `app/local/jars.lock` says: a damaged cache is resolved again, an altered jar is refused.
 
-After raising a version: `python -m kafka_ratchet.app.local.jars > jars.lock.new && mv jars.lock.new
-app/local/jars.lock`.
+After raising a version:
+
+    python -m kafka_ratchet.app.local.jars > jars.lock.new && mv jars.lock.new app/local/jars.lock
 """
 
 from __future__ import annotations

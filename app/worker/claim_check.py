@@ -32,7 +32,7 @@ CONNECTION: Final = "claims"
 
 
 class _Claims:
-    """The claims of one reading, by topic. A `kafka_ratchet.transport.ChangelogReader`."""
+    """The claims of one reading, by topic. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, position: int) -> None:
         self.changelog, self.position = OWNERS_TOPIC, position

@@ -194,7 +194,7 @@ def _parsed(text: bytes) -> Any:
 
 
 class StreamSwitch:
-    """The switch of one lane: a `kafka_ratchet.transport.Switch`."""
+    """The switch of one lane: a `kafka_ratchet.transport.policy.Switch`."""
 
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream

@@ -33,7 +33,7 @@ REMEDY = (
 
 
 FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
-"""Files say whose they are: what a holder left that another has followed can never be committed (see `_vacuum`)."""
+"""Files say whose they are: what a holder left that another has followed can never be committed (see `vacuum`)."""
 
 
 def stem(job: str, generation: int) -> str:

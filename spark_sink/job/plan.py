@@ -88,7 +88,7 @@ class TopicPlanner:
         return Extent(self._topic, earliest, end, _identity(topic))
 
     def oldest(self, extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
-        """Timestamp of the first record of each partition that is not stored yet; see `_oldest.oldest`.
+        """Timestamp of the first record of each partition that is not stored yet; see `first_unread.oldest`.
 
         Raises:
             KafkaUnavailable: Kafka did not answer.

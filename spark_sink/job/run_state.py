@@ -49,7 +49,7 @@ class Figures:
         Args:
             extent: the topic.
             offsets: the store.
-            waiting_s: see `_status.waiting_s`; None: not asked this time.
+            waiting_s: see `status.waiting_s`; None: not asked this time.
         """
         with self._lock:
             self.offsets, self.end = dict(offsets), dict(extent.end)

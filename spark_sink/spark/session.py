@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROW_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    # All or nothing per JSON value; see _columns.rows.
+    # All or nothing per JSON value; see `columns.rows`.
     "spark.sql.json.enablePartialResults": "false",
     # Records may be of a megabyte each, and Spark's default of 10,000 to an Arrow batch knows no bytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),

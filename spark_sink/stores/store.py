@@ -39,7 +39,7 @@ class ResultStore(Protocol):
     """
 
     narrow: bool = False
-    """True: text may have no NUL, and times lie in the years 1 to 9999; `_columns.rows` keeps other values whole."""
+    """True: text may have no NUL, and times lie in the years 1 to 9999; `columns.rows` keeps other values whole."""
 
     one_machine: str = ""
     """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
@@ -120,7 +120,7 @@ class ResultStore(Protocol):
 
         Args:
             dataframe: the rows of the records from `start` up to, not including, `end`. Where they have a column
-                `_columns.DELETED`, a row with true in it takes the table's row of its key away, if there is one.
+                `columns.DELETED`, a row with true in it takes the table's row of its key away, if there is one.
             start: must be the stored offsets.
             end: differs from `start` in at least one partition.
             rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one

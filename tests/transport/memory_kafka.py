@@ -4,10 +4,10 @@ Only the broker is replaced by it. The end of a transaction raises the producer'
 as it is. In the latter case it can be a Kafka that does not ask the coordinator before it appends a transaction's batch
 (before part 1 of KIP-890): then nothing but the epoch in the log refuses one that comes late.
 
-A `Link` is a worker's connection to it, in the place of `kafka_ratchet.transport.Cluster`. A request can be lost on
-it before or after it is carried out, or come late: its sender has given it up, and perhaps sent it again, and it is
-carried out at some later time, or once more then. The worker behind it can stand still, and it can be gone.
-Transactions have a coordinator, which can be replaced (memory_coordinators.py).
+A `Link` is a worker's connection to it, in the place of `Cluster`. A request can be lost on it before or after it is
+carried out, or come late: its sender has given it up, and perhaps sent it again, and it is carried out at some later
+time, or once more then. The worker behind it can stand still, and it can be gone. Transactions have a coordinator,
+which can be replaced (memory_coordinators.py).
 
 Topics have ids and logs have leader epochs. An operator can create a topic anew or delete records, an unclean election
 can take the end of a log away, and compaction can take out what later entries replace.

@@ -69,7 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def crash_point(point: str) -> None:
-    """In the place of `kafka_ratchet.transport.crash_point`."""
+    """In the place of `crash_points.crash_point`."""
     if (worker := CURRENT.get(None)) is not None:
         worker.comes_to(point)
 

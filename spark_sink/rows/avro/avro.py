@@ -84,7 +84,7 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
 
 
 def rows(records: DataFrame, values: AvroValues, *, narrow: bool, keep_value: bool = False) -> DataFrame:
-    """Turn the records of Spark's Kafka source into rows, as `_columns.rows` does with JSON."""
+    """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]

@@ -40,11 +40,11 @@ def decoding(
     """A task that turns records into rows.
 
     Args:
-        plan: see `_avro.AvroValues`; a record.
+        plan: see `avro.AvroValues`; a record.
         prefix: bytes that every value begins with, before Avro's own.
         narrow: see `ResultStore.narrow`.
-        keep_value: see `_columns.rows`.
-        schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `_columns.STATE`.
+        keep_value: see `columns.rows`.
+        schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
         A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_value` being the value as it stood in
@@ -106,7 +106,7 @@ def reader(plan: Any, narrow: bool) -> Read:
     """How to read what the plan describes.
 
     Args:
-        plan: a tuple that begins with the name of a type; see `_avro`.
+        plan: a tuple that begins with the name of a type; see `avro`.
         narrow: text with NUL counts as malformed.
     """
     kind = plan[0]

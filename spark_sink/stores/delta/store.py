@@ -62,7 +62,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         topic: the topic the offsets belong to.
         topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
         shape: what the rows do to the table.
-        storage_options: how a bucket is reached, see `_bucket.OPTIONS`.
+        storage_options: how a bucket is reached, see `bucket.OPTIONS`.
 
     Raises:
         OptionRefused: a name, the path or an option cannot be used.

@@ -21,7 +21,7 @@ class Lake:
 
     Args:
         path: the warehouse, a folder or s3://bucket/folder; without `catalog`, a folder on a disk of this machine.
-        storage_options: how a bucket is reached, see `_bucket.OPTIONS`.
+        storage_options: how a bucket is reached, see `bucket.OPTIONS`.
         catalog: properties in pyiceberg's names. A warehouse among them wins over `path`. Empty: the catalog is a
             SQLite file in `path`.
 

@@ -63,7 +63,7 @@ class IcebergStore(OptimisticStore["Table"]):
         topic: the topic the offsets belong to.
         topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
         shape: what the rows do to the table.
-        storage_options: how a bucket is reached, see `_bucket.OPTIONS`.
+        storage_options: how a bucket is reached, see `bucket.OPTIONS`.
         catalog: properties of a catalog, in pyiceberg's names; see `Lake`.
 
     Raises:
