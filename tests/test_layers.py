@@ -34,6 +34,7 @@ ORDER = [
     "spark_sink.stores",
     "spark_sink.job",
     "spark_sink",
+    "app.clone",
     "app.names",
     "app.mistakes",
     "app.extras",

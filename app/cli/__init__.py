@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Final
 
 import typer
@@ -23,6 +23,7 @@ from kafka_ratchet.app.cli.tables import tables
 from kafka_ratchet.app.cli.verify import verify
 from kafka_ratchet.app.cli.web import web
 from kafka_ratchet.app.cli.worker import worker
+from kafka_ratchet.app.clone import clone_root
 from kafka_ratchet.errors import RatchetError
 
 TOOLS: Final = ("bench", "faults")
@@ -58,9 +59,10 @@ for command in (demo, broker, worker, web, publish, tables, producers, status, r
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
 for tool in TOOLS:
-    # Looked for in the clone, not on the path: anything may be called `bench` there.
-    if (Path(__file__).parents[3] / tool / "cli.py").is_file():
-        cli.add_typer(getattr(importlib.import_module(f"{tool}.cli"), tool), name=tool)
+    # Only those of the clone: on the path, and beside a wheel, anything may be called `bench`.
+    where, found = clone_root(), find_spec(tool)
+    if where is not None and found is not None and found.origin == str(where / tool / "__init__.py"):
+        cli.add_typer(getattr(import_module(f"{tool}.cli"), tool), name=tool)
 
 
 def main() -> None:
