@@ -33,26 +33,13 @@ from pydantic_settings import SettingsError as UnreadableVariable
 from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
 from kafka_ratchet.app.names import is_ratchets_own
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.spark_sink.secrets import keep
+from kafka_ratchet.spark_sink.secrets import keep, of_client
 from kafka_ratchet.spark_sink.stores.registry import STORES
 from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 """RATCHET_* variables that are not settings: the config file, and what the `ratchet` script itself reads."""
-
-NO_SECRETS = frozenset(
-    {
-        "client.id",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "security.protocol",
-        "ssl.endpoint.identification.algorithm",
-    }
-)
-"""Client options that are words of every text (PLAIN, ratchet), and are therefore not looked for in what is written.
-No message of ours quotes them either."""
 
 STREAM_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
@@ -418,9 +405,7 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
 
 def _secrets(settings: Settings) -> Iterator[str]:
     """Every value that must not be written, wherever a library quotes it."""
-    for name, value in settings.kafka.items():
-        if isinstance(value, str) and name not in NO_SECRETS:
-            yield value
+    yield from of_client(settings.kafka)
     kept = settings.sink
     for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):
         if secret is not None:

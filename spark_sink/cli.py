@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(spec: JobSpec) -> None:
     access = Access.from_environment()
     access.hide()
-    Access(spec.kafka_options).hide()
+    Access(spec.kafka_options, spec.spark_kafka_options).hide()
     recipe = spec.recipe()
     recipe.known_schema()  # refuses what is wrong with it before Kafka is asked, and Spark started
     job = spec.job(recipe, access)

@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -19,6 +19,19 @@ from urllib.parse import quote, unquote, urlsplit
 HIDDEN: Final = "***"
 LEAST: Final = 8
 """Shorter values are part of ordinary words; to replace them would make every text unreadable."""
+
+WORDS: Final = frozenset(
+    {
+        "client.id",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "security.protocol",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+"""Client options whose values are words of every text (PLAIN, ratchet), and are therefore not looked for in what is
+written. No message of ours quotes them either."""
 
 _kept: dict[str, None] = {}
 
@@ -33,6 +46,13 @@ def keep(values: Iterable[str | None]) -> None:
                 # As they stand in a message, in a repr, in JSON and in a url.
                 spellings = (text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""), unquote(text))
                 _kept.update(dict.fromkeys(each for each in spellings if len(each) >= LEAST))
+
+
+def of_client(options: Mapping[str, object]) -> Iterator[str]:
+    """Those values of client options that must not be written, in librdkafka's names or in Java's."""
+    for name, value in options.items():
+        if isinstance(value, str) and name not in WORDS:
+            yield value
 
 
 def hidden(text: str) -> str:

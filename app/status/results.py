@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypedDict, Unpack
@@ -12,7 +11,7 @@ from pydantic import SecretStr
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.errors import SinkError
-from kafka_ratchet.spark_sink.job.access import Access
+from kafka_ratchet.spark_sink.job.access import Access, as_texts
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.spec import JobSpec, Mode
 from kafka_ratchet.spark_sink.rows.pipeline import Recipe
@@ -96,8 +95,8 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **of_run: Unpack[OfR
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:
-    """Client options as librdkafka takes them: all text, and true as "true"."""
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.kafka.items()}
+    """Client options as librdkafka takes them."""
+    return as_texts(settings.kafka)
 
 
 def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float | None = None) -> TopicPlanner:

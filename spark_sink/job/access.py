@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.secrets import keep
+from kafka_ratchet.spark_sink.secrets import keep, of_client
 from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.registry import store_class
 
@@ -18,9 +18,6 @@ URL_VARIABLE = "SPARK_SINK_URL"
 PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
 STORAGE_VARIABLE = "SPARK_SINK_STORAGE_OPTIONS"
 CATALOG_VARIABLE = "SPARK_SINK_CATALOG"
-
-WORDS = frozenset({"client.id", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "security.protocol"})
-"""Client options whose values are words of every text: not looked for in what is written."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Access:
 
     def hide(self) -> None:
         """Have all of it left out of what this process writes; see `secrets.keep`."""
-        keep(value for name, value in self.kafka.items() if name not in WORDS)
+        keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
 
     def place(self, store: str, path: str, table: str) -> Place:
@@ -92,5 +89,9 @@ def _options(variable: str, environment: Mapping[str, str]) -> dict[str, str]:
         options = None
     if not isinstance(options, dict):
         raise OptionRefused(f'{variable} is no JSON object. Write {{"security.protocol": "SASL_SSL"}}')
-    # JSON's true is Kafka's "true".
+    return as_texts(options)
+
+
+def as_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Options as Kafka's clients take them: all text, and JSON's true as "true"."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}

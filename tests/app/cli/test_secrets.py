@@ -19,6 +19,7 @@ from kafka_ratchet.app.log_setup import configure
 from kafka_ratchet.app.settings import Settings, SinkSettings, load
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import Producer
+from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.secrets import hidden, keep
 
 ROOT = Path(__file__).parents[3]
@@ -228,6 +229,12 @@ def test_what_a_library_quotes_is_hidden_in_log_lines_and_tracebacks(capfd: pyte
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr.count("RuntimeError: ***") == 2
+
+
+def test_options_of_sparks_client_are_hidden_as_those_of_the_drivers() -> None:
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{CANARY}";'
+    Access(spark_kafka={"sasl.jaas.config": login, "sasl.mechanism": "SCRAM-SHA-512"}).hide()
+    assert hidden(f"cannot log in: {login}, SCRAM-SHA-512") == "cannot log in: ***, SCRAM-SHA-512"
 
 
 def test_short_values_do_not_make_every_text_unreadable() -> None:
