@@ -75,6 +75,23 @@ class ChangelogReader(Protocol):
         """It is done. False: all that was known is forgotten, for it was too old; replay from the new position."""
 
 
+class WithoutStore:
+    """A `ChangelogReader` that keeps nothing on disk: it is read from the beginning at every start."""
+
+    owner: Owner | None = None
+    sighting: Sighting | None = None
+
+    def discard(self) -> None:
+        """There is no store."""
+
+    def restoring(self) -> None:
+        """A replay to the end begins: nothing to note."""
+
+    def restored(self) -> bool:
+        """It is done; what was known before can be too old for nothing."""
+        return True
+
+
 class Changelog:
     """One changelog partition and the state it is read into. Only committed entries are seen."""
 
@@ -161,8 +178,7 @@ class Changelog:
                 "again; see docs/reference/halted.md"
             )
         if (seen := state.sighting) is not None:
-            # Only for what the broker says of it: whatever it brings comes again.
-            await self._fetch(seen.position, seen.epoch, max_bytes=1, max_wait_ms=0)
+            await self._probe(seen)
 
     async def _decided(self, error: RatchetError) -> None:
         """Begin anew where a person has decided to go on without what the state knows; otherwise raise the error."""
@@ -200,14 +216,18 @@ class Changelog:
 
     async def _goes_on(self, end: int) -> bool:
         """Whether the log is still the one that was looked through, as far as it was."""
-        topic_id, (position, epoch), _ = self._looked_through
-        if topic_id != self.topic_id or epoch == NO_EPOCH or position > end:
+        topic_id, to, _ = self._looked_through
+        if topic_id != self.topic_id or to.epoch == NO_EPOCH or to.position > end:
             return False
         try:
-            await self._fetch(position, epoch, max_bytes=1, max_wait_ms=0)
+            await self._probe(to)
         except (PositionLost, LogTruncated):
             return False
         return True
+
+    async def _probe(self, at: Sighting) -> RecordBatch:
+        """One batch from there, at once: for what the broker says of the place. What it brings comes again."""
+        return await self._fetch(at.position, at.epoch, max_bytes=1, max_wait_ms=0)
 
     async def sight(self) -> Sighting | None:
         """The leader epoch behind the state's position; None where nothing new is to be seen.
@@ -220,7 +240,7 @@ class Changelog:
         position = self.state.position
         if position <= self._sighted:
             return None
-        batch = await self._fetch(position, NO_EPOCH, max_bytes=1, max_wait_ms=0)
+        batch = await self._probe(Sighting(position, NO_EPOCH))
         if batch.epoch < 0:
             return None  # the marker is still being written
         self._sighted, self._end = position, Sighting(batch.next, batch.epoch)
@@ -238,7 +258,7 @@ class Changelog:
             TopicReplaced: behind its name is another topic now.
             LogTruncated: it lost entries that the state has.
         """
-        batch = await self._fetch(*self._end, max_bytes=1, max_wait_ms=0)
+        batch = await self._probe(self._end)
         return batch.next > self._end.position
 
     async def follow(self) -> int:

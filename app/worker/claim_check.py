@@ -20,7 +20,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.claims import Claim, take_claim, taken
 from kafka_ratchet.errors import RatchetError, TopicTaken
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.changelog import Changelog, WithoutStore
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.lane import Lane
 
@@ -31,27 +31,17 @@ LOOK_EVERY_S: Final = 1.0
 CONNECTION: Final = "claims"
 
 
-class _Claims:
-    """The claims of one reading, by topic. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
+class _Claims(WithoutStore):
+    """The claims of one reading, by topic."""
 
     def __init__(self, position: int) -> None:
         self.changelog, self.position = OWNERS_TOPIC, position
         self.by_topic: dict[str, Claim] = {}
-        self.owner = self.sighting = None
 
     def apply(self, batch: RecordBatch) -> None:
         for index in range(batch.count):
             take_claim(self.by_topic, batch.key(index), batch.value(index), int(batch.offsets[index]))
         self.position = batch.next
-
-    def discard(self) -> None:
-        """There is no store."""
-
-    def restoring(self) -> None:
-        """A replay to the end begins: nothing to note."""
-
-    def restored(self) -> bool:
-        return True
 
 
 class ClaimCheck:

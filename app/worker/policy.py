@@ -33,7 +33,7 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.changelog import Changelog, WithoutStore
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.policy import Policy
 
@@ -86,7 +86,7 @@ def policy_value(deduplicate: bool) -> bytes:
     return json.dumps({"deduplicate": deduplicate}, separators=(",", ":")).encode()
 
 
-class Policies:
+class Policies(WithoutStore):
     """What the policy topic says, as far as it was read. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -143,24 +143,6 @@ class Policies:
         else:
             now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
             log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
-
-    @property
-    def owner(self) -> None:
-        """A policy topic has no such entry: each lane's changelog names it."""
-
-    @property
-    def sighting(self) -> None:
-        """It is read from its beginning at every start."""
-
-    def discard(self) -> None:
-        """There is no store."""
-
-    def restoring(self) -> None:
-        """A replay to the end begins: nothing to note."""
-
-    def restored(self) -> bool:
-        """It is done; what was known before can be too old for nothing."""
-        return True
 
 
 def _stream_of(key: bytes | None) -> str | None:
