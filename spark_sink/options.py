@@ -92,7 +92,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--state-is-lost",
         action="store_true",
-        help="structured: take operators that keep state, though every start begins without it",
+        help="structured: allow stateful operators; their state is discarded at every start",
     )
     parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
     parser.add_argument("--format", choices=get_args(Format), help="what values are; without it the next ones say it")

@@ -110,8 +110,8 @@ class Lane:
         """Ids of the topics by which this lane took over."""
         self._truncated = ""
         """What the input was found to have lost, for the changelog to keep."""
-        self._replaced: Exception | None = None
-        """What was noticed beside the lane's own work, and halts it."""
+        self._halting: Exception | None = None
+        """What was noticed beside the lane's own work: it halts before the next batch."""
         self._limits_known = True
         self._deadline = 0.0
         self._fetch_ended_at = 0.0
@@ -187,7 +187,7 @@ class Lane:
         """
         spec, state = self.spec, self.state
         self.status.state = LaneState.STARTING
-        self._replaced = None
+        self._halting = None
         if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._fetching):
             # A worker of an earlier version may be at work, or have left a transaction open.
             await self._producer.of(spec.earlier_id).initialise()
@@ -266,11 +266,11 @@ class Lane:
         """Take note of the topics as they are now: the lane halts where one is another than it took over by."""
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
-                self._replaced = replaced(name, id_text(before), id_text(topics[name].id))
+                self._halting = replaced(name, id_text(before), id_text(topics[name].id))
 
     def halt(self, error: RatchetError) -> None:
         """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""
-        self._replaced = error
+        self._halting = error
 
     async def _notice_others(self) -> None:
         """Without an event to work on, nothing else tells that the partition was taken over, or moved by a person."""
@@ -368,8 +368,8 @@ class Lane:
                 if fetch.done():
                     batch = await self._fetched(fetch)
                     crash_point("fetched")
-                    if self._replaced is not None:
-                        raise self._replaced
+                    if self._halting is not None:
+                        raise self._halting
                     epoch = batch.epoch if batch.epoch >= 0 else self._epoch
                     is_large = len(batch.data) > self.spec.batch_most // CHUNK_SHARE
                     if not is_large:  # two of them would take twice the memory
@@ -400,7 +400,7 @@ class Lane:
                 await self._notice_others()
         except Exception as error:
             # Whatever it is: without this look nobody would notice that the partition was taken over.
-            self._replaced = error
+            self._halting = error
 
     @property
     def _is_enough(self) -> bool:

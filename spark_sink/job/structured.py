@@ -73,7 +73,7 @@ def run_structured(
         interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
         stop: set by whoever wants an end; the commit that is under way is finished first.
         figures: what is counted; None: nobody asks.
-        state_is_lost: take operators that keep state from one micro-batch to the next. Every start begins without it.
+        state_is_lost: allow stateful operators; their state is discarded at every start.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
             state, the executors write it there, so that they have to share the folder with the driver.
         output_mode: which rows of an aggregation each micro-batch has, as Spark calls it.
