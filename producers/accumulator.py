@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
 from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
-from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, refusal
+from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, refusal
 
 Headers = dict[str, str | bytes | None]
 
@@ -73,6 +73,13 @@ class Outbox:
         if error.code() == CLIENT_STOPPED:
             self._stopped(error)
         return self._failure or self.refusal(error, f"partition {partition}")
+
+    def lost(self, error: KafkaError, message: Message, what: str) -> None:
+        """Take the report of a record that Kafka does not have; `what` names the record."""
+        if error.code() in PURGED:
+            self.note(error, message)  # the record that was refused says why
+        else:
+            self.fail(self.refusal(error, what))
 
     def heard(self) -> None:
         """Kafka has acknowledged something; or there is nothing to acknowledge."""
@@ -151,9 +158,25 @@ class Outbox:
     def _take_notes(self) -> None:
         if len(self._notes) == 1 or self._failure is not None:
             return
-        error, message = list(self._notes.items())[1]
-        assert error is not None and message is not None  # noqa: S101, PT018 - as Kafka's client reports errors
+        self._wait_for_cause()
+        notes = [(error, message) for error, message in self._notes.items() if error is not None]
+        error, message = next((note for note in notes if note[0].code() not in PURGED), notes[0])
+        assert message is not None  # noqa: S101 - as Kafka's client reports errors
         self.fail(self.refusal(error, f"partition {message.partition()}"))
+
+    def _wait_for_cause(self) -> None:
+        """Wait for the report that says why the client drops records, for SILENCE_S at most.
+
+        After a refusal the client drops what waits behind. The reports of both come in any order.
+        """
+        deadline = time.monotonic() + SILENCE_S
+        while self._failure is None and not self._closed.is_set() and time.monotonic() < deadline:
+            if any(error is not None and error.code() not in PURGED for error in self._notes):
+                return
+            try:
+                self._producer.poll(IDLE_S)
+            except KafkaException:
+                pass  # the client says again that it has stopped
 
     def _attend(self) -> None:
         """Keep acknowledgements fresh while the program does something else.
@@ -176,13 +199,8 @@ class Outbox:
 
     def _stopped(self, error: KafkaError) -> None:
         """The client has given up for good. The report of the record that made it so may follow, and says more."""
-        deadline = time.monotonic() + SILENCE_S
-        while self._failure is None and time.monotonic() < deadline:
-            try:
-                self._producer.poll(IDLE_S)
-            except KafkaException:
-                pass  # the same news again
-            self._take_notes()
+        self._wait_for_cause()
+        self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))
 
     def _client_failed(self, error: KafkaError) -> None:

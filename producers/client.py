@@ -14,6 +14,8 @@ ATTEMPT_S = 2.0
 
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 CLIENT_STOPPED = KafkaError._FATAL
+PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""The client has dropped a record, by our order or because Kafka has refused one before it."""
 AUTHENTICATION_FAILED = KafkaError._AUTHENTICATION
 
 EPOCH_ENDED = frozenset(

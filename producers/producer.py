@@ -368,7 +368,7 @@ class Producer:
 
     def _delivered(self, sequence: int, partition: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._outbox.fail(self._outbox.refusal(error, f"sequence {sequence}, partition {partition}"))
+            self._outbox.lost(error, message, f"sequence {sequence}, partition {partition}")
             return
         if self._outbox.has_failed():
             return  # a record before this one may have

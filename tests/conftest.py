@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
 from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
@@ -60,7 +61,7 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         create_topic(admin, name, partitions=partitions, config=settings, timeout_s=60, say=print)
         deadline = time.monotonic() + 90
-        while not _has_leaders(admin, name, partitions):  # the answer may come before the broker itself knows
+        while not _answers(admin, name, partitions):  # the answer may come before the broker itself knows
             assert time.monotonic() < deadline, f"{name} has no leaders"
             time.sleep(0.02)
         return name
@@ -68,9 +69,15 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
     return create
 
 
-def _has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
-    topic = admin.list_topics(name, timeout=60).topics[name]
-    return len(topic.partitions) == partitions and all(p.leader >= 0 for p in topic.partitions.values())
+def _answers(admin: AdminClient, name: str, partitions: int) -> bool:
+    """Whether the leader of each partition says where it ends.
+
+    A broker names leaders before they lead: who asks the leader itself then still gets NOT_LEADER_FOR_PARTITION.
+    """
+    if len(admin.list_topics(name, timeout=60).topics[name].partitions) != partitions:
+        return False
+    ask = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+    return all(future.exception(timeout=60) is None for future in admin.list_offsets(ask).values())
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +27,14 @@ def name() -> str:
 
 
 @pytest.fixture
-def start(broker: str, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """start(*arguments, **variables) starts `ratchet publish` as a process of its own."""
+def start(broker: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """start(*arguments, **variables) starts `ratchet publish` as a process that does not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_")}
     environment |= {"RATCHET_BOOTSTRAP": broker, "PYTHONPATH": str(ROOT)}
 
     def run(*arguments: object, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "kafka_ratchet", "publish", *map(str, arguments)],
             cwd=tmp_path,
             env=environment | variables,
@@ -41,8 +42,13 @@ def start(broker: str, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
         )
+        started.append(process)
+        return process
 
-    return run
+    yield run
+    for process in started:
+        process.kill()  # nothing happens to one that has ended and was waited for
+        process.communicate()
 
 
 @pytest.fixture

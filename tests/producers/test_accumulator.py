@@ -1,0 +1,28 @@
+"""What the client reports of records, in whatever order the reports come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.producers.accumulator import Outbox
+
+
+def test_the_refused_record_is_named_although_those_behind_it_were_reported_first(
+    broker: str, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(1, max_message_bytes=1000)
+    outbox = Outbox(topic, "me", {"bootstrap.servers": broker, "linger.ms": 0}, print)
+    taken = list[Message]()
+    outbox.produce(topic, b"small", None, 0, lambda error, message: taken.append(message))
+    outbox.drain()
+    outbox.lost(KafkaError(KafkaError._PURGE_QUEUE), taken[0], "a record behind the refused one")
+    outbox.produce(
+        topic, b"x" * 5000, None, 0, lambda error, message: error and outbox.lost(error, message, "the refused one")
+    )
+    with pytest.raises(RecordTooLarge, match=r"the refused one"):
+        outbox.drain()
+    outbox.stop()
