@@ -257,7 +257,7 @@ class Settings(BaseSettings):
     records_per_transaction: int = Field(default=500_000, ge=1, le=100_000_000)
     """... or holds this many input records."""
     transaction_timeout_ms: int = Field(default=60_000, ge=1_000, le=900_000)
-    """The broker aborts a transaction that is older; a crashed worker's is settled by its successor at once."""
+    """The broker aborts a transaction that is older; the successor of a crashed worker aborts it at once."""
     session_timeout_ms: int = Field(default=10_000, ge=1_000, le=300_000)
     """A worker that Kafka has not heard of for this long loses its partitions."""
     num_standby_replicas: int = Field(default=0, ge=0, le=32)

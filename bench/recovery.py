@@ -20,7 +20,7 @@ from bench.subjects import SUBJECTS, Task
 from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500
-SETTLE_S: Final = 3.0
+QUIET_S: Final = 3.0
 """After the last commit, before the kill: stores are written now and then, and a crash is not timed to suit them."""
 
 
@@ -77,7 +77,7 @@ def recovery(
                 if time.monotonic() - began > END_WITHIN_S:
                     raise BenchFailed(f"{subject} is not done within {END_WITHIN_S:.0f} s. It said:\n{running.said}")
                 time.sleep(ASK_EVERY_S)
-            time.sleep(SETTLE_S)
+            time.sleep(QUIET_S)
             running.kill()
             ends = _ends(bootstrap, output)
             if lost:

@@ -1,4 +1,4 @@
-"""A site under fire: streams of every kind of identity, their workers, their events, and how far they are."""
+"""A environment under fire: streams of every kind of identity, their workers, their events, and how far they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 from faults.count import Difference, compare, delivered, expected
 from faults.events import IDENTITIES, PARTITIONS, Event, Feed
 from faults.kafka import Kafka
-from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.errors import FaultRunFailed
@@ -43,18 +43,18 @@ Positions = dict[tuple[str, int], int]
 
 
 class Worker:
-    """One worker of a site, with its own state folder and its own network; `part` is the process, when there is one."""
+    """One worker of an environment, with its own state folder and its own network; `started` is its process, if any."""
 
-    def __init__(self, site: Site, number: int) -> None:
-        self.site, self.number = site, number
+    def __init__(self, environment: Environment, number: int) -> None:
+        self.environment, self.number = environment, number
         self.name = f"worker-{number}"
-        self.state = site.folder / f"{self.name}-state"
-        self.part: Part | None = None
+        self.state = environment.folder / f"{self.name}-state"
+        self.started: ChildProcess | None = None
         self._seen = 0
 
     @property
     def is_running(self) -> bool:
-        return self.part is not None and self.part.is_running
+        return self.started is not None and self.started.is_running
 
     def start(self, clock_shift_s: int = 0, crash_at: str | None = None) -> None:
         """Start the process; it says nothing about when it is ready.
@@ -64,30 +64,30 @@ class Worker:
             crash_at: where it kills itself: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self._seen = len(self.output())
-        command = ["worker", "-c", str(self.site.config), "--state-folder", str(self.state)]
+        command = ["worker", "-c", str(self.environment.config), "--state-folder", str(self.state)]
         module = "kafka_ratchet"
         if clock_shift_s:
             module, command = "faults.clock", [str(clock_shift_s), *command]
-        self.part = Part(
-            self.site.folder,
+        self.started = ChildProcess(
+            self.environment.folder,
             self.name,
             *command,
             module=module,
             environment={
-                "RATCHET_BOOTSTRAP": self.site.kafka.bootstrap_of(self.number),
+                "RATCHET_BOOTSTRAP": self.environment.kafka.bootstrap_of(self.number),
                 **({CRASH_AT: crash_at} if crash_at else {}),
             },
         )
 
-    def process(self) -> Part:
+    def process(self) -> ChildProcess:
         """The process.
 
         Raises:
             FaultRunFailed: there is none, or it has ended by itself.
         """
-        if self.part is None or not self.part.is_running:
+        if self.started is None or not self.started.is_running:
             raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
-        return self.part
+        return self.started
 
     def stop(self) -> None:
         """SIGTERM, and wait.
@@ -101,7 +101,7 @@ class Worker:
 
     def output(self) -> str:
         """All that it has logged since the first start."""
-        path = self.site.folder / f"{self.name}.log"
+        path = self.environment.folder / f"{self.name}.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def said(self, words: str) -> bool:
@@ -124,7 +124,7 @@ class Worker:
         self._seen = len(self.output())
 
 
-class Site:
+class Environment:
     """Topics, settings and workers on a Kafka of its own."""
 
     def __init__(self, kafka: Kafka, folder: Path, workers: int, seed: int, app: str = "faults") -> None:
@@ -272,5 +272,5 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         for worker in self.workers:
             if worker.is_running:
                 worker.process().kill()
-            elif worker.part is not None:
-                worker.part.wait()  # closes the pipes of one that ended by itself
+            elif worker.started is not None:
+                worker.started.wait()  # closes the pipes of one that ended by itself

@@ -26,7 +26,7 @@ CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
 
 
 class Kafka:
-    """Any Kafka, as a site uses it. copies: replication factor of its topics."""
+    """Any Kafka, as an environment uses it. copies: replication factor of its topics."""
 
     def __init__(self, bootstrap: str, copies: int = 1) -> None:
         self.bootstrap, self.copies = bootstrap, copies

@@ -8,10 +8,10 @@ from pathlib import Path
 from confluent_kafka.admin import NewTopic
 
 from faults.count import Difference
-from faults.environment import Site, Worker
+from faults.environment import Environment, Worker
 from faults.events import IDENTITIES, PARTITIONS
 from faults.kafka import EmbeddedKafka
-from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import FaultRunFailed
@@ -30,85 +30,89 @@ def operations(folder: Path, seed: int) -> tuple[Difference, int, int]:
         what is wrong with the output, events sent, what was refused or halted
     """
     with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
-        site = Site(kafka, folder / "site", workers=1, seed=seed)
+        environment = Environment(kafka, folder / "environment", workers=1, seed=seed)
         try:
-            worker = site.workers[0]
+            worker = environment.workers[0]
             worker.start()
-            site.wait_for_progress(site.positions(), "the first commits")
-            refused = _policies_made_anew(site, worker)
-            refused += _a_rule_edited(site, worker)
-            refused += _an_application_renamed(site)
+            environment.wait_for_progress(environment.positions(), "the first commits")
+            refused = _policies_made_anew(environment, worker)
+            refused += _a_rule_edited(environment, worker)
+            refused += _an_application_renamed(environment)
             for kind in IDENTITIES:  # while it runs; what is read again is dropped
-                _resume(site, f"by-{kind}", "--partition", "0", "--from", "earliest")
-            site.wait_for_progress(site.positions(), "progress after partitions were moved back")
-            sent, difference, _ = site.finish()
+                _resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
+            environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
+            sent, difference, _ = environment.finish()
             return difference, len(sent), refused
         finally:
-            site.close()
+            environment.close()
 
 
-def _policies_made_anew(site: Site, worker: Worker) -> int:
-    topic, admin = policy_topic(site.app), site.kafka.admin()
+def _policies_made_anew(environment: Environment, worker: Worker) -> int:
+    topic, admin = policy_topic(environment.app), environment.kafka.admin()
     worker.mark()
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
     while not made_topic(admin, NewTopic(topic, 1, 1, config=COMPACTED), 60):
         pass  # the deletion is still under way
     halted = len(IDENTITIES) * PARTITIONS
-    _all_halt(site, worker, "its policy was", halted)
+    _all_halt(environment, worker, "its policy was", halted)
     for kind in IDENTITIES:
-        _resume(site, f"by-{kind}")
-    site.wait_for_progress(site.positions(), "progress after the policies were taken as they are")
+        _resume(environment, f"by-{kind}")
+    environment.wait_for_progress(environment.positions(), "progress after the policies were taken as they are")
     return halted
 
 
-def _a_rule_edited(site: Site, worker: Worker) -> int:
+def _a_rule_edited(environment: Environment, worker: Worker) -> int:
     worker.stop()
-    text = site.config.read_text("utf-8")
-    site.config.write_text(text.replace('identity = "key"', 'identity = "producer"'), "utf-8")
+    text = environment.config.read_text("utf-8")
+    environment.config.write_text(text.replace('identity = "key"', 'identity = "producer"'), "utf-8")
     worker.start()
-    _all_halt(site, worker, "it was judged with identity", PARTITIONS)
+    _all_halt(environment, worker, "it was judged with identity", PARTITIONS)
     worker.stop()
-    site.config.write_text(text, "utf-8")
+    environment.config.write_text(text, "utf-8")
     worker.start()
-    site.wait_for_progress(site.positions(), "progress after the rule was put back")
+    environment.wait_for_progress(environment.positions(), "progress after the rule was put back")
     return PARTITIONS
 
 
-def _an_application_renamed(site: Site) -> int:
-    renamed = site.folder / "renamed.toml"
-    renamed.write_text(site.config.read_text("utf-8").replace(f'app = "{site.app}"', 'app = "renamed"'), "utf-8")
-    state = str(site.folder / "renamed-state")
-    code, said = _command(site, "renamed", "worker", "-c", str(renamed), "--state-folder", state)
+def _an_application_renamed(environment: Environment) -> int:
+    renamed = environment.folder / "renamed.toml"
+    renamed.write_text(
+        environment.config.read_text("utf-8").replace(f'app = "{environment.app}"', 'app = "renamed"'), "utf-8"
+    )
+    state = str(environment.folder / "renamed-state")
+    code, said = _command(environment, "renamed", "worker", "-c", str(renamed), "--state-folder", state)
     if code != REFUSED or "is written by application" not in said:
         raise FaultRunFailed(f"a renamed application was not refused: {code}, {said[-2000:]}")
     return 1
 
 
-def _all_halt(site: Site, worker: Worker, words: str, partitions: int) -> None:
+def _all_halt(environment: Environment, worker: Worker, words: str, partitions: int) -> None:
     """Wait until so many partitions have halted with these words, and have tried again, and have not moved since."""
 
     def count() -> int:
         lines = worker.output_since_mark().splitlines()
         return sum(words in line and "state=halted" in line for line in lines)
 
-    site.wait_for(lambda: count() >= partitions, f"{words!r} in {partitions} partitions")
-    before = site.positions()
+    environment.wait_for(lambda: count() >= partitions, f"{words!r} in {partitions} partitions")
+    before = environment.positions()
     seen: Callable[[], bool] = lambda: count() >= (1 + TRIES_SEEN) * partitions  # noqa: E731
-    site.wait_for(seen, f"{words!r} again")
-    moved = sum(offset != before[place] for place, offset in site.positions().items())
+    environment.wait_for(seen, f"{words!r} again")
+    moved = sum(offset != before[place] for place, offset in environment.positions().items())
     if moved > len(before) - partitions:
         raise FaultRunFailed(f"{moved} of {len(before)} partitions went on in spite of {words!r}")
 
 
-def _resume(site: Site, stream: str, *more: str) -> None:
+def _resume(environment: Environment, stream: str, *more: str) -> None:
     arguments = ("--stream", stream, *more, "--reason", "a fault run", "--execute")
-    code, said = _command(site, "resume", "resume", "-c", str(site.config), *arguments)
+    code, said = _command(environment, "resume", "resume", "-c", str(environment.config), *arguments)
     if code:
         raise FaultRunFailed(f"ratchet resume {' '.join(arguments)}: {code}, {said[-2000:]}")
 
 
-def _command(site: Site, name: str, *arguments: str) -> tuple[int, str]:
+def _command(environment: Environment, name: str, *arguments: str) -> tuple[int, str]:
     """Run a command to its end; its exit code, and what it has said."""
-    part = Part(site.folder, name, *arguments, environment={"RATCHET_BOOTSTRAP": site.kafka.bootstrap})
+    part = ChildProcess(
+        environment.folder, name, *arguments, environment={"RATCHET_BOOTSTRAP": environment.kafka.bootstrap}
+    )
     code = part.wait()
     return code, part.log.read_text("utf-8", "replace")

@@ -19,7 +19,7 @@ from confluent_kafka.admin import NewTopic
 from faults.count import Sequences, compare, records
 from faults.kafka import ASK_S, EmbeddedKafka
 from faults.publisher import SENDING, KeyedLines
-from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.errors import FaultRunFailed, SourceError
 
 PARTITIONS = 4
@@ -93,10 +93,10 @@ def run_producer(
             f'output = "{OUTPUT}"\ndead_letters = "producer.dead"\nidentity = "producer"\n',
             "utf-8",
         )
-        worker = Part(kept, "worker", "worker", "-c", str(config), "--state-folder", str(kept / "state"))
+        worker = ChildProcess(kept, "worker", "worker", "-c", str(config), "--state-folder", str(kept / "state"))
         try:
-            storm = _Storm(path, kafka, kept, random.Random(seed), say)  # noqa: S311
-            storm.strike(kills, offsets, result)
+            schedule = _Schedule(path, kafka, kept, random.Random(seed), say)  # noqa: S311
+            schedule.strike(kills, offsets, result)
             result.sent_again = _caught_up(kafka, worker, kept) - len(offsets)
         finally:
             if worker.is_running:
@@ -111,7 +111,7 @@ def run_producer(
     return result
 
 
-class _Storm:
+class _Schedule:
     def __init__(
         self, path: Path, kafka: EmbeddedKafka, folder: Path, choose: random.Random, say: Callable[[str], None]
     ) -> None:
@@ -146,11 +146,11 @@ class _Storm:
         if last.wait():
             raise FaultRunFailed(f"the last publisher failed:\n{last.last_words()}")
 
-    def _start(self, number: int, until: str, rate: float) -> Part:
+    def _start(self, number: int, until: str, rate: float) -> ChildProcess:
         arguments = (str(self._path.resolve()), INPUT, NAME, self._kafka.bootstrap, until, str(rate))
-        return Part(self._folder, f"publisher-{number}", *arguments, module="faults.publisher")
+        return ChildProcess(self._folder, f"publisher-{number}", *arguments, module="faults.publisher")
 
-    def _wait_for_first_record(self, publisher: Part) -> None:
+    def _wait_for_first_record(self, publisher: ChildProcess) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while SENDING not in publisher.output():
             if not publisher.is_running or time.monotonic() > deadline:
@@ -191,7 +191,7 @@ def _with_value(sequence: int, value: bytes) -> int:
     return sequence << 32 | zlib.crc32(value)
 
 
-def _caught_up(kafka: EmbeddedKafka, worker: Part, folder: Path) -> int:
+def _caught_up(kafka: EmbeddedKafka, worker: ChildProcess, folder: Path) -> int:
     """Wait until the worker has committed the input's end; returns how many records that is."""
     deadline = time.monotonic() + PATIENCE_S
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": GROUP, "log_level": 0})

@@ -1,4 +1,4 @@
-"""A whole run: the storm and the scenes beside it, one report."""
+"""A whole run: the schedule and the scenarios beside it, one report."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from faults import scenarios
 from faults.count import Difference
-from faults.environment import Site
+from faults.environment import Environment
 from faults.kafka import EmbeddedKafka
 from faults.operations import operations
-from faults.schedule import Plan, Storm
+from faults.schedule import Plan, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Form:
     """How much of everything; events: at least so many, each into three streams."""
 
     events: int
-    storm: Plan
+    schedule: Plan
     node_restarts: int
     full_disks: int
 
 
 SHORT = Form(
     events=20_000,
-    storm=Plan(
+    schedule=Plan(
         worker_kills=3,
         zombies=1,
         broker_restarts=1,
@@ -46,7 +46,7 @@ SHORT = Form(
 """For every change: each fault at least once."""
 LONG = Form(
     events=1_000_000,
-    storm=Plan(
+    schedule=Plan(
         worker_kills=200,
         zombies=20,
         broker_restarts=40,
@@ -97,7 +97,7 @@ class Result:
         return told
 
     def add(self, difference: Difference, events: int) -> None:
-        """One scene's count."""
+        """One scenario's count."""
         self.lost += difference.lost
         self.doubled += difference.doubled
         self.reordered += difference.reordered
@@ -120,8 +120,8 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
     began, result = time.monotonic(), Result(seed)
     kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
     say(f"seed {seed}; logs and data in {kept}")
-    _storm(form, kept / "storm", result, say)
-    for number, (name, times, scene) in enumerate(
+    _schedule(form, kept / "schedule", result, say)
+    for number, (name, times, scenario) in enumerate(
         (
             ("nodes of three restarted in turn", form.node_restarts, scenarios.three_nodes),
             ("the disk of a worker is full", form.full_disks, scenarios.full_disk_of_a_worker),
@@ -130,14 +130,14 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
         1,
     ):
         say(f"{name}, {times} times")
-        result.add(*scene(kept / f"scene-{number}", times, seed + number))
+        result.add(*scenario(kept / f"scenario-{number}", times, seed + number))
     result.broker_restarts += form.node_restarts
     result.full_disks += 2 * form.full_disks
     say("changelogs that have lost data")
-    difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scene-4", seed + 4)
+    difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scenario-4", seed + 4)
     result.add(difference, 0)
     say("what operators do: policies made anew, a rule edited, an application renamed, partitions moved back")
-    difference, events, refused = operations(kept / "scene-5", seed + 5)
+    difference, events, refused = operations(kept / "scenario-5", seed + 5)
     result.refused_operations = refused
     result.add(difference, events)
     result.seconds = time.monotonic() - began
@@ -146,19 +146,19 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
     return result
 
 
-def _storm(form: Form, folder: Path, result: Result, say: Callable[[str], None]) -> None:
+def _schedule(form: Form, folder: Path, result: Result, say: Callable[[str], None]) -> None:
     with EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka:
-        site = Site(kafka, folder / "site", workers=3, seed=result.seed)
+        environment = Environment(kafka, folder / "environment", workers=3, seed=result.seed)
         try:
-            storm = Storm(site, kafka, random.Random(result.seed), say)  # noqa: S311
-            storm.run(form.storm, form.events)
-            sent, difference, caught_up_s = site.finish()
+            schedule = Schedule(environment, kafka, random.Random(result.seed), say)  # noqa: S311
+            schedule.run(form.schedule, form.events)
+            sent, difference, caught_up_s = environment.finish()
             say(f"{len(sent)} events sent, lag 0 after {caught_up_s:.1f} s")
         finally:
-            site.close()
-    for name, count in storm.counts.items():
+            environment.close()
+    for name, count in schedule.counts.items():
         setattr(result, name, getattr(result, name) + count)
-    result.ready_s += storm.ready_s
+    result.ready_s += schedule.ready_s
     result.add(difference, len(sent))
 
 

@@ -1,4 +1,4 @@
-"""The storm: every fault that a site must ride out by itself, in random order, while events go through."""
+"""The schedule: every fault that a running worker must ride out by itself, in random order, while events go through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import structlog
 
 from faults.damage import Damage
-from faults.environment import SESSION_TIMEOUT_MS, Site, Worker
+from faults.environment import SESSION_TIMEOUT_MS, Environment, Worker
 from faults.kafka import EmbeddedKafka
 from faults.proxy import Line
 
@@ -45,42 +45,44 @@ class Plan:
         return names
 
 
-class Storm:
-    """Two workers are at home on the site, the last one comes and goes."""
+class Schedule:
+    """Two workers are at home on the environment, the last one comes and goes."""
 
-    def __init__(self, site: Site, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, environment: Environment, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]
+    ) -> None:
         """Nothing is started.
 
         Args:
-            site: with at least three workers.
-            kafka: that of the site.
+            environment: with at least three workers.
+            kafka: that of the environment.
             choose: draws everything.
             say: is told what happens, a line a fault.
         """
-        self.site, self._kafka, self._choose, self._say = site, kafka, choose, say
-        self.home, self.guest = site.workers[:-1], site.workers[-1]
+        self.environment, self._kafka, self._choose, self._say = environment, kafka, choose, say
+        self.home, self.guest = environment.workers[:-1], environment.workers[-1]
         self.counts: Counter[str] = Counter()
         self.ready_s: list[float] = []
         """Of each kill: seconds until every partition had committed something new."""
-        self._damage = Damage(site.folder / "copies", choose)
+        self._damage = Damage(environment.folder / "copies", choose)
 
     def run(self, plan: Plan, total: int) -> None:
         """Strike as planned, and let the feed send so many events meanwhile.
 
         Raises:
-            FaultRunFailed: the site did not come back by itself.
+            FaultRunFailed: the environment did not come back by itself.
         """
-        since = self.site.positions()
+        since = self.environment.positions()
         for worker in self.home:
             worker.start()
-        self.site.wait_for_progress(since, "the first commits")
+        self.environment.wait_for_progress(since, "the first commits")
         drawn = plan.drawn(self._choose)
         for done, name in enumerate(drawn, 1):
             began = time.monotonic()
             what = getattr(self, f"_{name}")()
             self.counts[name] += 1
             self._say(f"{done}/{len(drawn)} {what} ({time.monotonic() - began:.1f} s)")
-            self.site.feed.allow(total * done // len(drawn))
+            self.environment.feed.allow(total * done // len(drawn))
         for worker in self.home:
             if not worker.is_running:
                 worker.start()
@@ -97,38 +99,38 @@ class Storm:
 
     def _worker_kills(self) -> str:
         worker = self._some()
-        since, began = self.site.positions(), time.monotonic()
+        since, began = self.environment.positions(), time.monotonic()
         worker.process().kill()
         if self._choose.random() < 0.3:  # else it is back before anybody has noticed
             self._pause(2 * SESSION_S)
         worker.start()
-        self.site.wait_for_progress(since, f"progress after {worker.name} was killed")
+        self.environment.wait_for_progress(since, f"progress after {worker.name} was killed")
         self.ready_s.append(time.monotonic() - began)
         return f"{worker.name} killed"
 
     def _zombies(self) -> str:
         worker = self._some()
-        since = self.site.positions()
+        since = self.environment.positions()
         worker.process().freeze()
-        self.site.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
+        self.environment.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
         self._pause(SESSION_S)
         worker.mark()
         part = worker.process()
         part.thaw()
-        self.site.wait_for(
+        self.environment.wait_for(
             lambda: not part.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
         )
-        self.site.wait_for_progress(self.site.positions(), f"progress after {worker.name} was thawed")
+        self.environment.wait_for_progress(self.environment.positions(), f"progress after {worker.name} was thawed")
         return f"{worker.name} frozen and thawed: " + ("rejoined" if part.is_running else f"ended with {part.wait()}")
 
     def _broker_restarts(self) -> str:
         node = self._choose.choice(self._kafka.nodes)
-        since = self.site.positions()
+        since = self.environment.positions()
         hard = self._choose.random() < 0.5
         (node.kill if hard else node.stop)()
         self._pause(2.0)
         node.start()
-        self.site.wait_for_progress(since, "progress after the broker's return")
+        self.environment.wait_for_progress(since, "progress after the broker's return")
         return "broker killed and restarted" if hard else "broker stopped and restarted"
 
     def _rebalances(self) -> str:
@@ -144,38 +146,42 @@ class Storm:
             what = "is gone"
         self._pause(5.0, 1.0)
         if self.counts["rebalances"] % 10 == 9:
-            self.site.wait_for_progress(self.site.positions(), "progress between rebalances")
+            self.environment.wait_for_progress(self.environment.positions(), "progress between rebalances")
         return f"{guest.name} {what}"
 
     def _network_faults(self) -> str:
         worker = self._some()
         line = self._choose.choice([Line.CUT, Line.DELAYED, Line.SILENT])
-        since = self.site.positions()
+        since = self.environment.positions()
         self._kafka.line(worker.number, line)
         self._pause(3 * SESSION_S, 0.5)
         self._kafka.line(worker.number, Line.OPEN)
-        self.site.wait_for_progress(since, f"progress after {worker.name}'s network was {line}")
+        self.environment.wait_for_progress(since, f"progress after {worker.name}'s network was {line}")
         return f"{worker.name}'s network {line}"
 
     def _damaged_stores(self) -> str:
         worker = self._some()
-        since = self.site.positions()
+        since = self.environment.positions()
         worker.process().kill()
         done = self._damage.strike(worker.state)
         worker.start()
-        self.site.wait_for_progress(since, f"progress after {worker.name}'s stores were damaged: {done}")
+        self.environment.wait_for_progress(since, f"progress after {worker.name}'s stores were damaged: {done}")
         return f"{worker.name} killed, stores: {', '.join(done) or 'none yet'}"
 
     def _clock_jumps(self) -> str:
         worker = self._some()
-        since = self.site.positions()
+        since = self.environment.positions()
         worker.process().kill()
         shift = self._choose.choice([-CLOCK_SHIFT_S, CLOCK_SHIFT_S])
-        self.site.feed.clock_shift_s = self._choose.choice([-FEED_CLOCK_SHIFT_S, 0, FEED_CLOCK_SHIFT_S])
+        self.environment.feed.clock_shift_s = self._choose.choice([-FEED_CLOCK_SHIFT_S, 0, FEED_CLOCK_SHIFT_S])
         worker.start(clock_shift_s=shift)
-        self.site.wait_for_progress(since, f"progress of {worker.name} with its clock {shift:+} s off")
+        self.environment.wait_for_progress(since, f"progress of {worker.name} with its clock {shift:+} s off")
         part = worker.process()
-        self.site.wait_for(lambda: worker.said("partitions assigned") or not part.is_running, f"{worker.name} joining")
+        self.environment.wait_for(
+            lambda: worker.said("partitions assigned") or not part.is_running, f"{worker.name} joining"
+        )
         os.kill(worker.process().pid, signal.SIGHUP)
-        self.site.wait_for_progress(self.site.positions(), f"progress of {worker.name} after its clock jumped")
+        self.environment.wait_for_progress(
+            self.environment.positions(), f"progress of {worker.name} after its clock jumped"
+        )
         return f"{worker.name} killed, back with its clock {shift:+} s off, which then jumps to {-shift:+} s"

@@ -100,20 +100,20 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
 
     Raises:
         FaultRunFailed: the job did something that it must not do, or hung.
-        SetupError: a part of the site could not be started.
+        SetupError: a part of the environment could not be started.
     """
     result = SinkResult()
-    with ExitStack() as site:
+    with ExitStack() as stack:
         if folder is None:
-            folder = Path(site.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-faults-sink-")))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-faults-sink-")))
         else:
             folder.mkdir(parents=True)
         say(f"seed {seed}; logs and data in {folder}")
         names = only or tuple(name for name in STORES if not name.startswith("postgres") or find_postgres() is not None)
         for name in sorted(set(STORES) - set(names)):
             say(f"{name} is left out")
-        server = site.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
-        broker = site.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
+        server = stack.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
+        broker = stack.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
         for name in names:
             began = time.monotonic()
             with ExitStack() as of_store:
@@ -164,10 +164,10 @@ class _Run:
         place = STORES[name](folder if self._disk is None else self._disk.folder, server)
         archive = folder / "classes.jsa"
         rejects = name not in WITHOUT_REJECTS
-        self._site = SinkSite(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
-        self._site.create_topic()
-        self._site.write()
-        if not self._site.class_archive(archive):
+        self._environment = SinkSite(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
+        self._environment.create_topic()
+        self._environment.write()
+        if not self._environment.class_archive(archive):
             say(f"{name}: this Java keeps no archive of classes; every start takes longer")
         self.result = StoreResult()
 
@@ -177,17 +177,17 @@ class _Run:
         self._chance.shuffle(steps)
         for number, (what, step) in enumerate(steps, start=1):
             self._say(f"  {self._name} {number}/{len(steps)}: {what}")
-            self._site.write()
+            self._environment.write()
             step()
-            self._site.compare_so_far()
-        with self._site.job("batch", at_a_time=CATCH_UP) as job:
-            self._site.require(job, {DONE})
+            self._environment.compare_so_far()
+        with self._environment.job("batch", at_a_time=CATCH_UP) as job:
+            self._environment.require(job, {DONE})
         self._vacuum()  # before the count: it must not have removed a row
-        self.result.rows, self.result.lost, self.result.doubled = self._site.count()
+        self.result.rows, self.result.lost, self.result.doubled = self._environment.count()
         return self.result
 
     def _kills(self, times: int) -> list[Step]:
-        inside = BETWEEN if self._site.place.kind in {"delta", "iceberg"} else IN_TRANSACTION
+        inside = BETWEEN if self._environment.place.kind in {"delta", "iceberg"} else IN_TRANSACTION
         often = {**dict.fromkeys(BEFORE, -(-times // len(BEFORE))), inside: times, AFTER: times}
         steps: list[Step] = []
         for mode in MODES:
@@ -214,101 +214,101 @@ class _Run:
     # -- faults
 
     def _killed_at(self, mode: str, point: str) -> None:
-        with self._site.job(mode, f"{point}:{self._chance.randint(1, 3)}") as job:
-            self._site.require(job, KILLED)
+        with self._environment.job(mode, f"{point}:{self._chance.randint(1, 3)}") as job:
+            self._environment.require(job, KILLED)
         self.result.kills += 1
 
     def _killed_at_random(self, mode: str) -> None:
-        with self._site.job(mode) as job:
-            self._site.wait_for_commits(job, self._chance.randint(1, 2))
+        with self._environment.job(mode) as job:
+            self._environment.wait_for_commits(job, self._chance.randint(1, 2))
             time.sleep(self._chance.random() * 0.5)
             signal_job(job, signal.SIGKILL)
-            self._site.require(job, {*KILLED, DONE})
+            self._environment.require(job, {*KILLED, DONE})
         self.result.kills += 1
 
     def _frozen(self, mode: str) -> None:
-        with self._site.job(mode) as job:
-            self._site.wait_for_commits(job, 1)
+        with self._environment.job(mode) as job:
+            self._environment.wait_for_commits(job, 1)
             time.sleep(self._chance.random() * 0.3)
             signal_job(job, signal.SIGSTOP)
-            with self._site.job("batch", at_a_time=CATCH_UP) as successor:
-                self._site.require(successor, {DONE})
-            self._site.write()  # so that the one that comes back has something to do
+            with self._environment.job("batch", at_a_time=CATCH_UP) as successor:
+                self._environment.require(successor, {DONE})
+            self._environment.write()  # so that the one that comes back has something to do
             signal_job(job, signal.SIGCONT)
             # A batch that had finished before it was frozen has nothing left to be fenced from.
-            self._site.require(job, {FENCED} if mode == "stream" else {FENCED, DONE})
+            self._environment.require(job, {FENCED} if mode == "stream" else {FENCED, DONE})
         self.result.frozen += 1
 
     def _pair(self) -> None:
         with (
-            self._site.job("batch", at_a_time=A_FEW_COMMITS) as one,
-            self._site.job("batch", at_a_time=A_FEW_COMMITS) as other,
+            self._environment.job("batch", at_a_time=A_FEW_COMMITS) as one,
+            self._environment.job("batch", at_a_time=A_FEW_COMMITS) as other,
         ):
-            codes = {self._site.require(one, {DONE, FENCED}), self._site.require(other, {DONE, FENCED})}
+            codes = {self._environment.require(one, {DONE, FENCED}), self._environment.require(other, {DONE, FENCED})}
         if codes == {FENCED}:
             raise FaultRunFailed(f"{self._name}: two jobs were started together, and both were fenced")
         self.result.pairs += 1
 
     def _broker_killed(self) -> None:
-        with self._site.job("stream") as job:
-            self._site.wait_for_commits(job, 1)
+        with self._environment.job("stream") as job:
+            self._environment.wait_for_commits(job, 1)
             time.sleep(self._chance.random() * 0.5)
             self._broker.kill()
             # Back before the job has noticed, or after; Spark's tasks notice after two minutes.
             if self._chance.random() < 0.5:
                 time.sleep(self._chance.random() * 5)
             else:
-                self._site.wait_for_words(job, GOES_ON)
+                self._environment.wait_for_words(job, GOES_ON)
             self._broker.start()
-            self._site.write()
-            self._site.finish(job)
+            self._environment.write()
+            self._environment.finish(job)
         self.result.broker_restarts += 1
 
     def _server_crashes(self) -> None:
         assert self._server is not None  # noqa: S101 - such a step is drawn for its stores only
-        with self._site.job("stream") as job:
-            self._site.wait_for_commits(job, 1)
+        with self._environment.job("stream") as job:
+            self._environment.wait_for_commits(job, 1)
             self._server.stop(signal.SIGQUIT)
-            self._site.write()  # so that there is something to commit, however far it was
-            self._site.require(job, {REFUSED})
+            self._environment.write()  # so that there is something to commit, however far it was
+            self._environment.require(job, {REFUSED})
             self._server.start()
         self.result.restarts += 1
 
     def _disk_full(self, mode: str) -> None:
         assert self._disk is not None  # noqa: S101 - such a step is drawn for its stores only
-        with self._site.job(mode) as job:
-            self._site.wait_for_commits(job, 1)
+        with self._environment.job(mode) as job:
+            self._environment.wait_for_commits(job, 1)
             self._disk.fill(job.pid)
             try:
-                self._site.write()
+                self._environment.write()
                 if mode == "batch":
                     # It may have been through before the disk was full.
-                    self._site.require(job, {REFUSED, DONE})
+                    self._environment.require(job, {REFUSED, DONE})
                 else:
-                    self._site.wait_for_words(job, GOES_ON, or_end=True)
+                    self._environment.wait_for_words(job, GOES_ON, or_end=True)
             finally:
                 self._disk.free(job.pid)
             if mode == "stream":
-                self._site.write()
+                self._environment.write()
                 # What fails in a task is tried again, what fails in the driver ends the job, and that may come next.
-                self._site.finish(job, or_else={REFUSED})
+                self._environment.finish(job, or_else={REFUSED})
         self.result.full_disks += 1
 
     def _vacuum(self) -> None:
-        self.result.orphans += len(vacuum(self._site.place, 0.0))
+        self.result.orphans += len(vacuum(self._environment.place, 0.0))
 
     def _upkeep(self) -> None:
         from deltalake import DeltaTable
 
-        with self._site.job("stream") as job:
-            self._site.wait_for_commits(job, 1)
+        with self._environment.job("stream") as job:
+            self._environment.wait_for_commits(job, 1)
             self._vacuum()
-            if self._site.place.kind == "delta":
-                for place in self._site.tables:
+            if self._environment.place.kind == "delta":
+                for place in self._environment.tables:
                     table = DeltaTable(place.path)
                     table.optimize.compact()
                     table.create_checkpoint()
                     table.cleanup_metadata()
-            self._site.write()
-            self._site.finish(job)
+            self._environment.write()
+            self._environment.finish(job)
         self.result.upkeep += 1

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.errors import SinkError
@@ -101,7 +101,7 @@ class SinkSite:
     # -- the job
 
     @contextmanager
-    def job(self, mode: str, crash_at: str = "", at_a_time: int = SLICE) -> Iterator[Part]:
+    def job(self, mode: str, crash_at: str = "", at_a_time: int = SLICE) -> Iterator[ChildProcess]:
         """The job as a process group, which is gone at the end.
 
         Args:
@@ -112,7 +112,7 @@ class SinkSite:
         self._parts += 1
         environment = {"SPARK_SINK_CRASH_AT": crash_at, **self._secrets(), **quick_jvm(self._archive)}
         arguments = self._arguments(mode, at_a_time)
-        job = Part(
+        job = ChildProcess(
             self._folder,
             f"job-{self._parts}-{mode}",
             *arguments,
@@ -146,7 +146,7 @@ class SinkSite:
             *(["--rejects"] if self.rejects else []),
         ]
 
-    def require(self, job: Part, codes: Set[int]) -> int:
+    def require(self, job: ChildProcess, codes: Set[int]) -> int:
         """Wait for its end.
 
         Raises:
@@ -162,11 +162,11 @@ class SinkSite:
             raise FaultRunFailed(f"{self.name}: {job.name} ended with {code}, not {set(codes)}:\n{job.last_words()}")
         return code
 
-    def wait_for_commits(self, job: Part, commits: int) -> None:
+    def wait_for_commits(self, job: ChildProcess, commits: int) -> None:
         """Until it has made so many since its start."""
         self.wait_for_words(job, f"commit {commits}: ")
 
-    def wait_for_words(self, job: Part, words: str, *, or_end: bool = False) -> None:
+    def wait_for_words(self, job: ChildProcess, words: str, *, or_end: bool = False) -> None:
         """Until it has said so; or_end: or has ended.
 
         Raises:
@@ -180,7 +180,7 @@ class SinkSite:
                 raise FaultRunFailed(f"{self.name}: {job.name} did not say {words!r}:\n{job.last_words()}")
             time.sleep(ASK_EVERY_S)
 
-    def finish(self, job: Part, or_else: Set[int] = frozenset()) -> None:
+    def finish(self, job: ChildProcess, or_else: Set[int] = frozenset()) -> None:
         """Let a stream commit what was written just now, then ask it to end; or_else: or find that it has ended so."""
         self.wait_for_words(job, f"commit {job.output().count(': commit ') + 1}: ", or_end=bool(or_else))
         if job.is_running:
@@ -250,10 +250,10 @@ class SinkSite:
         except SinkError as error:
             raise FaultRunFailed(f"{self.name}: {error}") from None
         twice = [position for position, count in found.items() if count > 1]
-        settled = set(found) - ahead
+        committed = set(found) - ahead
         # Numbers are consecutive per partition, so that a hole shows without the offsets of markers.
-        counts = Counter(partition for partition, _ in settled)
-        holes = [p for p, count in counts.items() if {n for q, n in settled if q == p} != set(range(count))]
+        counts = Counter(partition for partition, _ in committed)
+        holes = [p for p, count in counts.items() if {n for q, n in committed if q == p} != set(range(count))]
         if twice or holes:
             raise FaultRunFailed(f"{self.name}: doubled {twice[:5]}, holes in partitions {holes}; stored {stored}")
 
@@ -303,6 +303,6 @@ def quick_jvm(archive: Path | None) -> dict[str, str]:
     return variables
 
 
-def signal_job(job: Part, number: signal.Signals) -> None:
+def signal_job(job: ChildProcess, number: signal.Signals) -> None:
     """To the whole job: the driver, and the JVM that it has started."""
     os.killpg(os.getpgid(job.pid), number)

@@ -28,7 +28,7 @@ SILENCE_S = 3.0
 """When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
 
 
-class Outbox:
+class Accumulator:
     """Sends to one topic. The first failure, of whatever kind, ends it: nothing may overtake what was not taken.
 
     `produce` is for one thread at a time, the rest for any.
@@ -67,7 +67,7 @@ class Outbox:
     def refused(self, failure: KafkaException, partition: int) -> RatchetError:
         """What to raise for a record that `produce` has not taken.
 
-        A record that is too large for the client leaves the outbox usable.
+        A record that is too large for the client leaves the accumulator usable.
         """
         error: KafkaError = failure.args[0]
         if error.code() == CLIENT_STOPPED:

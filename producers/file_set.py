@@ -16,7 +16,7 @@ from kafka_ratchet.producers.formats import Format
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.old_marks import check_old_mark
 from kafka_ratchet.producers.source import Record
-from kafka_ratchet.producers.units import Place, Recognised, Unsettled
+from kafka_ratchet.producers.units import Place, Recognised, RotationUnclear
 
 BYTE_BITS = 40
 """A sequence is the file's number, from 0 on, times 2^40, plus the byte in it: files of a terabyte, eight million of
@@ -26,7 +26,7 @@ opened to go on."""
 LOOK_EVERY_S = 0.5
 """How often a folder that is followed is looked at, in seconds."""
 
-SETTLED_AFTER_S = 10.0
+UNCLEAR_FOR_S = 10.0
 """A rotation that is under way leaves the files for a moment as they cannot stay. Where nothing changes for this long,
 in seconds, it is none. Copying and compressing change something all the time."""
 
@@ -97,7 +97,7 @@ class FileSet:
         self._is_tracked = False
         self._at = 0
         self._seen: list[tuple[str, int, int]] = []
-        self._unsettled: tuple[object, float] | None = None
+        self._unclear: tuple[object, float] | None = None
         self._still: tuple[object, float] = (None, 0.0)
         self._units = [_Unit(self._source(file), file) for file in self._listed()]
         if not self._units and (self._log or not follow):
@@ -301,10 +301,10 @@ class FileSet:
         return list_folder(self._folder, known, self._log)
 
     def _look(self, number: int, byte: int, stopped: bool) -> bool:
-        """See what has moved and what has come; False: it is not settled yet.
+        """See what has moved and what has come; False: a rotation is still under way.
 
         Raises:
-            SourceError: it will not settle.
+            SourceError: the rotation does not come to an end.
         """
         found = self._listed()
         if self._seems_unmoved(found, number):
@@ -322,7 +322,7 @@ class FileSet:
         seen = [(file.path.name, file.device, file.inode) for file in found]
         now = {(file.path.name, file.device, file.inode): file for file in found}
         units = self._units
-        if seen != self._seen or self._unsettled:
+        if seen != self._seen or self._unclear:
             return False
         for unit in units[:number]:
             if unit.found and now[unit.found.path.name, unit.found.device, unit.found.inode].what != unit.found.what:
@@ -339,14 +339,14 @@ class FileSet:
         try:
             places, index = self._recognised.find(found, before, older, chain, place)
             self._place(found, places, index, [*self._older(places[:older]), *before], number, place)
-        except Unsettled as error:
+        except RotationUnclear as error:
             state = [(file.path.name, file.what) for file in found]
-            if self._unsettled is None or self._unsettled[0] != state:
-                self._unsettled = state, time.monotonic()
-            if at_once or time.monotonic() - self._unsettled[1] >= SETTLED_AFTER_S:
+            if self._unclear is None or self._unclear[0] != state:
+                self._unclear = state, time.monotonic()
+            if at_once or time.monotonic() - self._unclear[1] >= UNCLEAR_FOR_S:
                 raise SourceError(str(error)) from None
             return False
-        self._unsettled = None
+        self._unclear = None
         self._recognised.forget(found)
         self._seen = [(file.path.name, file.device, file.inode) for file in found]
         return True
@@ -385,7 +385,7 @@ class FileSet:
 
     def _source(self, found: Found) -> FileSource:
         if self._folder and not found.path.exists():
-            raise Unsettled(f"{found.path}: there is no such file")
+            raise RotationUnclear(f"{found.path}: there is no such file")
         file = FileSource(found.path, format=self._format, key=self._key, sequence_field=self._field)
         file.is_tracked = self._is_tracked
         return file

@@ -25,7 +25,7 @@ class AcknowledgedPrefix:
 
     A record whose delivery is reported stands for all before it in its partition. One that is the only one under way
     there is reported, and of others one in `REPORT_EVERY`; a run whose end is not reported waits for the next record of
-    the partition, or for `settle`. Not thread-safe; memory is bounded by the reports under way.
+    the partition, or for `acknowledge_all`. Not thread-safe; memory is bounded by the reports under way.
     """
 
     def __init__(self, sequence: int = NOTHING_YET) -> None:
@@ -69,7 +69,7 @@ class AcknowledgedPrefix:
         self.reported += run.records
         self.highest = max(self.highest, run.last)
 
-    def settle(self) -> None:
+    def acknowledge_all(self) -> None:
         """Kafka has everything."""
         self._runs.clear()
         self.reported = self._sent

@@ -18,7 +18,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from kafka_ratchet.errors import SettingsError, SourceError, TopicMissing, TopicReplaced
-from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Headers, Outbox
+from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Accumulator, Headers
 from kafka_ratchet.producers.headers import (
     NOTHING_YET,
     PRODUCER_HEADER,
@@ -30,7 +30,7 @@ from kafka_ratchet.producers.headers import (
 )
 from kafka_ratchet.producers.prefix import AcknowledgedPrefix
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
-from kafka_ratchet.producers.progress_store import Keeper, Ledger
+from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
 from kafka_ratchet.producers.source import CheckedSource, Source
 from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic
 
@@ -128,17 +128,17 @@ class Producer:
         self._say = say or log.warning
         self._said: list[str] = []
 
-        self._ledger = Ledger(options, topic, self.name, timeout_s=timeout_s, say=self._say)
+        self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
         shape = self._topic_shape(options, timeout_s)
-        self._outbox = Outbox(topic, self.name, options, self._say)  # connects while the rest is looked up
+        self._accumulator = Accumulator(topic, self.name, options, self._say)  # connects while the rest is looked up
         try:
             # Asked before it is taken over as well: who comes with the wrong source must not stop the right one.
-            self._begin(self._ledger.read(), shape)
-            self._progress = self._begin(self._ledger.take_over(), shape)
+            self._begin(self._progress_store.read(), shape)
+            self._progress = self._begin(self._progress_store.take_over(), shape)
             # The name's partition count stands before its first record can be anywhere.
-            self._ledger.store(self._progress)
+            self._progress_store.store(self._progress)
         except BaseException:
-            self._outbox.stop()
+            self._accumulator.stop()
             raise
         self._resumed_after = self._progress.sequence
 
@@ -156,7 +156,9 @@ class Producer:
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
         self._numbered_by_us: bool | None = None
         """Whether sequences are automatic; None before the first record."""
-        self._keeper = Keeper(self._ledger, self._newest_progress, self._outbox.fail, store_s)
+        self._progress_writer = ProgressWriter(
+            self._progress_store, self._newest_progress, self._accumulator.fail, store_s
+        )
 
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
         """Send one record; it is on its way when this returns. Waits while the local queue is full.
@@ -178,47 +180,47 @@ class Producer:
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.
         """
         while (number := self.offer(value, key, sequence=sequence)) is None:
-            self._outbox.poll(IDLE_S)
+            self._accumulator.poll(IDLE_S)
         return number
 
     def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
         """As `send`, but return None at once where the local queue is full."""
-        outbox, prefix = self._outbox, self._prefix
-        outbox.check()
+        accumulator, prefix = self._accumulator, self._prefix
+        accumulator.check()
         number = self._number(sequence)
         headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: sequence_bytes(number)}
         partition = partition_of(key, self._name, self._progress.partitions)
         try:
             with self._lock:
-                if self._lags and not self._settled():
+                if self._lags and not self._nothing_waits():
                     return None
                 self._lags = False
                 is_reported = prefix.needs_report(partition)
-                report = partial(self._delivered, number, partition) if is_reported else outbox.note
-                outbox.produce(self.topic, value, key, partition, report, headers=headers)
+                report = partial(self._delivered, number, partition) if is_reported else accumulator.note
+                accumulator.produce(self.topic, value, key, partition, report, headers=headers)
                 prefix.sent(partition, number, is_reported=is_reported)
         except BufferError:
             return None
         except KafkaException as failure:
-            raise outbox.refused(failure, partition) from failure
+            raise accumulator.refused(failure, partition) from failure
         self._last_sent = number
         self._numbered_by_us = sequence is None
         self._since_poll += 1
         if self._since_poll >= POLL_EVERY_RECORDS:
             self._since_poll = 0
-            outbox.poll(0)
+            accumulator.poll(0)
         return number
 
     def last_sequence_id(self) -> int:
         """The highest sequence that is known to be persisted for the name, on any partition; -1 for a new name."""
         with self._lock:
-            self._settled()
+            self._nothing_waits()
             return max(self._highest_before, self._prefix.highest)
 
     def resume_from(self) -> int:
         """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
         with self._lock:
-            self._settled()
+            self._nothing_waits()
             return self._prefix.sequence
 
     @property
@@ -233,8 +235,8 @@ class Producer:
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused a record for good.
         """
-        self._outbox.poll(0)
-        self._outbox.check()
+        self._accumulator.poll(0)
+        self._accumulator.check()
         return self.resume_from() >= sequence
 
     def flush(self) -> None:
@@ -244,15 +246,15 @@ class Producer:
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused a record for good.
         """
-        self._outbox.drain()
-        asked = self._keeper.ask()
-        while not self._keeper.wait(asked, SILENCE_S):
+        self._accumulator.drain()
+        asked = self._progress_writer.ask()
+        while not self._progress_writer.wait(asked, SILENCE_S):
             self._say(f"producer {self.name!r} waits for Kafka to store what it has reached")
-        self._outbox.check()
+        self._accumulator.check()
 
     def close(self) -> None:
         """Flush, then stop. A closed producer sends nothing any more."""
-        if not self._outbox.is_closed:
+        if not self._accumulator.is_closed:
             try:
                 self.flush()
             finally:
@@ -296,11 +298,11 @@ class Producer:
             stored = replace(stored, topic_id=shape.id, partitions=shape.partitions) if decided == "keep" else None
         if stored is None or stored.topic_id != shape.id:
             source = self._source.mark(NOTHING_YET) if self._source else None
-            reached, session = NOTHING_YET, self._ledger.session
+            reached, session = NOTHING_YET, self._progress_store.session
             return Progress(reached, 0, shape.partitions, shape.id, source, reached, session, decision)
         if self._source is not None:
             self._check_source(self._source, stored)
-        return replace(stored, session=self._ledger.session, decision=decision)
+        return replace(stored, session=self._progress_store.session, decision=decision)
 
     def _decided(self, stored: Progress, shape: TopicShape) -> tuple[TopicDecision, str]:
         """What is to be done about a topic that was created again, and the sentence that is kept of it.
@@ -368,29 +370,29 @@ class Producer:
 
     def _delivered(self, sequence: int, partition: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._outbox.lost(error, message, f"sequence {sequence}, partition {partition}")
+            self._accumulator.lost(error, message, f"sequence {sequence}, partition {partition}")
             return
-        if self._outbox.has_failed():
+        if self._accumulator.has_failed():
             return  # a record before this one may have
-        self._outbox.heard()
+        self._accumulator.heard()
         with self._lock:
             self._prefix.acknowledge(partition)
             if self._prefix.reported - self._stored_records < self._store_records:
                 return
             self._stored_records = self._prefix.reported
-        self._keeper.wake()
+        self._progress_writer.wake()
 
-    def _settled(self) -> bool:
+    def _nothing_waits(self) -> bool:
         """Bring the prefix up to date; whether nothing is under way. The lock is held: nothing sets out meanwhile."""
-        is_settled = self._outbox.is_empty()
-        if is_settled:
-            self._prefix.settle()
+        nothing_waits = self._accumulator.is_empty()
+        if nothing_waits:
+            self._prefix.acknowledge_all()
         self._prefix.advance()
-        return is_settled
+        return nothing_waits
 
     def _newest_progress(self) -> Progress:
         with self._lock:
-            under_way = not self._settled()
+            under_way = not self._nothing_waits()
             sequence, records = self._prefix.sequence, self._prefix.records
             highest = max(self._highest_before, self._prefix.highest)
             if not under_way or sequence != self._progress.sequence:
@@ -409,8 +411,8 @@ class Producer:
         return self._progress
 
     def _stop(self) -> None:
-        self._keeper.close()
-        self._outbox.stop()
+        self._progress_writer.close()
+        self._accumulator.stop()
 
 
 def _user() -> str:

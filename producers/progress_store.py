@@ -47,7 +47,7 @@ def transactional_id(topic: str, name: str) -> str:
     return f"{PROGRESS_TOPIC}/{topic}/{name}"
 
 
-class Ledger:
+class ProgressStore:
     """The progress of one name, written in transactions of an id that is the name's.
 
     Kafka gives each producer that takes over the id a higher epoch, aborts what its predecessor left open, and refuses
@@ -260,28 +260,32 @@ class Ledger:
         self._stopped.wait(PAUSE_S)
 
 
-class Keeper:
+class ProgressWriter:
     """A thread that has the progress stored every so often; a busy or waiting `send` neither delays nor feels it.
 
     It is stored as often when nothing has been sent: that an idle producer has been fenced is found out by writing.
     """
 
     def __init__(
-        self, ledger: Ledger, progress: Callable[[], Progress], failed: Callable[[RatchetError], None], every_s: float
+        self,
+        progress_store: ProgressStore,
+        progress: Callable[[], Progress],
+        failed: Callable[[RatchetError], None],
+        every_s: float,
     ) -> None:
         """Start it.
 
         Args:
-            ledger: taken over.
+            progress_store: taken over.
             progress: what to store now. May raise SourceError.
             failed: told, once, what has ended the thread.
             every_s: between the beginnings of two transactions, unless `wake` or `ask` comes first, in seconds.
         """
-        self._ledger, self._progress, self._failed, self._every_s = ledger, progress, failed, every_s
+        self._progress_store, self._progress, self._failed, self._every_s = progress_store, progress, failed, every_s
         self._turn = threading.Condition()  # guards the four below
         self._asked = self._answered = 0
         self._due = self._ended = False
-        self._thread = threading.Thread(target=self._run, name=f"progress-{ledger.topic}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"progress-{progress_store.topic}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -305,7 +309,7 @@ class Keeper:
     def close(self) -> None:
         """End it, without waiting for a Kafka that does not answer."""
         self._end()
-        self._ledger.stop()
+        self._progress_store.stop()
         self._thread.join()
 
     def _run(self) -> None:
@@ -313,8 +317,8 @@ class Keeper:
             while (asked := self._next_turn()) is not None:
                 began = time.monotonic()
                 progress = self._progress()
-                self._ledger.confirm_topic(progress.topic_id)
-                self._ledger.store(progress)
+                self._progress_store.confirm_topic(progress.topic_id)
+                self._progress_store.store(progress)
                 with self._turn:
                     if self._ended:
                         return  # it may have been given up
@@ -325,7 +329,9 @@ class Keeper:
             self._failed(failure)
         except Exception as error:
             # A thread has nobody to raise to: without this, `flush` would wait for it for ever.
-            self._failed(TransportError(f"the progress of producer {self._ledger.name!r} is not stored: {error!r}"))
+            self._failed(
+                TransportError(f"the progress of producer {self._progress_store.name!r} is not stored: {error!r}")
+            )
         finally:
             self._end()
 

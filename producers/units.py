@@ -12,7 +12,7 @@ from kafka_ratchet.producers.files import FileSource
 from kafka_ratchet.producers.folder import Found, tag_of
 
 
-class Unsettled(SourceError):
+class RotationUnclear(SourceError):
     """The files are not where they were, as they are for a moment while a log is rotated."""
 
 
@@ -55,13 +55,13 @@ class Recognised:
             place: what was read of the one behind them.
 
         Raises:
-            Unsettled: the one being read is not there, or more than once, or something is there that has no place yet.
+            RotationUnclear: the file being read is missing or there twice, or a file has no place yet.
             SourceError: what is there can never be what was read.
         """
         places, index = self._finished(found, before, older, chain)
         if not place.end:
             if places and places[-1] is None:
-                raise Unsettled(self._changed(None, before[-1], found))
+                raise RotationUnclear(self._changed(None, before[-1], found))
             return places, index
         logs = {
             file.base
@@ -70,11 +70,11 @@ class Recognised:
         }
         same = [at for at in range(index, len(found)) if found[at].base in logs and self._begins(found[at], place)]
         if not same:
-            raise Unsettled(self._not_there(found[index : index + 1], place))
+            raise RotationUnclear(self._not_there(found[index : index + 1], place))
         first = found[same[0]]
         if len(same) > 1 and (first.device, first.inode) != (place.device, place.inode):
             names = " and ".join(found[at].path.name for at in same[:2])
-            raise Unsettled(
+            raise RotationUnclear(
                 f"{self._where}: {names} both begin with the {place.end} bytes that were read of {place.name}: one "
                 "is a "
                 "copy, and nobody can tell whether the other was begun anew since. If it was not, move the copy out of "
@@ -85,7 +85,7 @@ class Recognised:
             gone = next(
                 (each for each, at in zip(before, places[older:], strict=True) if at is None and each.name == odd), None
             )
-            raise Unsettled(
+            raise RotationUnclear(
                 self._changed(found[index], gone, found)
                 if gone
                 else f"{self._where}: {odd} has come, and its name stands before one that is known "
@@ -138,7 +138,7 @@ class Recognised:
             elif self._may_be_gone(finished, found):
                 places.append(None)
             else:
-                raise Unsettled(self._changed(file, finished, found))
+                raise RotationUnclear(self._changed(file, finished, found))
         return places, index
 
     def _is(self, file: Found, finished: Finished) -> bool:

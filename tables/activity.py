@@ -82,7 +82,7 @@ class Tally:
             counts[0] += fresh * weight
             counts[1] += duplicate * weight
 
-    def settle(self, moved: Iterable[bytes] = ()) -> None:
+    def commit(self, moved: Iterable[bytes] = ()) -> None:
         """The open transaction is committed. moved: those it had fresh records of, looked at or not."""
         now = self._now()
         for name in moved:
@@ -94,9 +94,9 @@ class Tally:
             del self._seen[next(iter(self._seen))]
             self.forgotten += 1
         self.not_tallied += self._pending_not_tallied
-        self.roll_back()
+        self.rollback()
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         """The open transaction is lost; its records come again."""
         self._pending.clear()
         self._pending_not_tallied = 0

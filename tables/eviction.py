@@ -156,7 +156,7 @@ class Eviction:
         if time.monotonic() >= self._told_at + TOLD_EVERY_S:
             self.tell()
 
-    def rolled_back(self) -> None:
+    def rollback(self) -> None:
         """Nothing of what was chosen is gone."""
         self._chosen = Evicted()
 

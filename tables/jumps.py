@@ -66,11 +66,11 @@ class JumpReport:
         )
         self._said_at, self._unsaid = now, 0
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """The transaction is committed."""
         self.total += self._pending
         self._pending = 0
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         """Nothing of the open transaction counts: its batches are judged again."""
         self._pending = 0

@@ -35,7 +35,7 @@ class Ownership:
         """Changelog entries of the open transaction."""
         return encode_entries([self._claim.pack()], sys.maxsize) if self._claim is not None else []
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Pushed becomes persisted."""
         if self._claim is not None:
             self.owner, self._claim, self._unsaved = self._claim, None, True

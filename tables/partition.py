@@ -24,7 +24,7 @@ from kafka_ratchet.tables.jumps import JumpReport
 from kafka_ratchet.tables.map import kernels
 from kafka_ratchet.tables.map.map import COLUMN, LastSequence, LastSequences
 from kafka_ratchet.tables.ownership import Ownership
-from kafka_ratchet.tables.policy_intervals import Stretch, Stretches
+from kafka_ratchet.tables.policy_intervals import PolicyInterval, PolicyIntervals
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries, pack_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -101,7 +101,7 @@ class SequencePartition:
         self.position = 0
         self.progress: Progress | None = None
         self.evicted = Evicted()
-        self.stretches = Stretches()
+        self.intervals = PolicyIntervals()
         self.jumps = JumpReport()
         self.recent = RecentShare()
         self.ownership = Ownership()
@@ -140,7 +140,7 @@ class SequencePartition:
     @property
     def policy_position(self) -> int:
         """Next offset of the policy topic as of `position`."""
-        last = self.stretches.last
+        last = self.intervals.last
         return last.policy if last else 0
 
     @property
@@ -197,7 +197,7 @@ class SequencePartition:
             Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
             found = self._read()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
-        store, self._map, self._beyond, position, self.progress, self.evicted, self.stretches, self._time = found
+        store, self._map, self._beyond, position, self.progress, self.evicted, self.intervals, self._time = found
         self.ownership = Ownership(store.owner, store.sighting)
         self._stored_sighting = store.sighting
         self.position, self._store, self._forgets = position, store, False
@@ -206,14 +206,14 @@ class SequencePartition:
         if self._beyond and self._beyond * RESIDENT_BYTES <= self.room():
             self._rest = store.entries()
 
-    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Evicted, Stretches, int]:
+    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Evicted, PolicyIntervals, int]:
         store = Store(self.path)
         try:
             position, identities, as_of = store.stands_for
             if self.is_bounded and position and as_of is None:
                 raise _WithoutTimes
             _ = store.owner, store.sighting  # what cannot be read is found out here
-            known = position, store.progress, store.evicted, Stretches(store.stretches()), as_of or 0
+            known = position, store.progress, store.evicted, PolicyIntervals(store.intervals()), as_of or 0
             if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
                 return store, self._empty_map(), identities, *known
             return store, self._loaded(store), 0, *known
@@ -283,7 +283,7 @@ class SequencePartition:
             StateError: the store is not open.
             StoreDamaged: a file is not what was written.
         """
-        recent = self._map.unsettled(NAMES_AT_ONCE)
+        recent = self._map.uncommitted(NAMES_AT_ONCE)
         gone = {name for name, is_there in (recent or {}).items() if not is_there}
         with closing(self._opened().entries(b"i" if after is None else b"i" + after + b"\0")) as entries:
             found = set(islice((key[1:] for key, _ in entries if key[1:] not in gone), limit))
@@ -306,7 +306,7 @@ class SequencePartition:
         return [
             *self.ownership.encode(),
             *self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit),
-            *self.stretches.encode(),
+            *self.intervals.encode(),
         ]
 
     def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
@@ -346,11 +346,11 @@ class SequencePartition:
         """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
         if self.tally is not None:
             moved = self._map.changed_entries() if self._map.changes <= MOST_MOVED else ()
-            self.tally.settle(key[1:] for key, value in moved if value is not None)
-        self._map.settle(self._time)
-        self.stretches.settle()
-        self.jumps.settle()
-        self.ownership.settle()
+            self.tally.commit(key[1:] for key, value in moved if value is not None)
+        self._map.commit(self._time)
+        self.intervals.commit()
+        self.jumps.commit()
+        self.ownership.commit()
         self.recent.note(self.progress, self._pending)
         self.position, self.progress, self.evicted = changelog_next, self._pending, self._pending_evicted
         if self._eviction is not None:
@@ -421,14 +421,14 @@ class SequencePartition:
             totals += self.ownership.unsaved_entries()
             stands_for = self.position, len(self), self._time if self.is_bounded else None, self.sighting
             try:
-                entries = chain(self._map.unsaved_entries(), self.stretches.unsaved_entries(), totals)
+                entries = chain(self._map.unsaved_entries(), self.intervals.unsaved_entries(), totals)
                 self._opened().write(entries, *stands_for, forget=self._forgets)
             except StateError:
                 self._release()  # the next `open` is a fresh start
                 raise
             self._forgets = False
             self._map.saved()
-            self.stretches.saved()
+            self.intervals.saved()
             self.ownership.saved()
             self._stored, self._stored_sighting = self.position, self.sighting
             crash_point("saved")
@@ -439,14 +439,14 @@ class SequencePartition:
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""
-        self._map.roll_back()
-        self.stretches.roll_back()
-        self.jumps.roll_back()
+        self._map.rollback()
+        self.intervals.rollback()
+        self.jumps.rollback()
         if self.tally is not None:
-            self.tally.roll_back()
+            self.tally.rollback()
         self._judged[:] = 0
         if self._eviction is not None:
-            self._eviction.rolled_back()
+            self._eviction.rollback()
 
     def apply(self, batch: RecordBatch) -> None:
         """Committed changelog entries, on recovery. None are taken where the store is begun anew: see `position` then.
@@ -462,7 +462,7 @@ class SequencePartition:
             self.log.warning("a person has decided since the local store was written; it is rebuilt from the changelog")
             self.discard()
             return
-        batch = self.stretches.apply(self.ownership.apply(batch))
+        batch = self.intervals.apply(self.ownership.apply(batch))
         if (remaining := forgetting.remaining(batch)) is not None:
             self._forget_rest()
             self._map, self._beyond, self._forgets = self._empty_map(), 0, True
@@ -525,9 +525,9 @@ class SequencePartition:
         """
         before = self.progress or Progress(0, 0, 0, 0)
         entries: list[tuple[bytes, bytes | None]] = [(PROGRESS, before._replace(next=position, epoch=NO_EPOCH).pack())]
-        if (last := self.stretches.last) is not None:
+        if (last := self.intervals.last) is not None:
             # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
-            entries.append(Stretch(last.number + 1, True, position, position, 0, 0).pack())
+            entries.append(PolicyInterval(last.number + 1, True, position, position, 0, 0).pack())
         if forget:
             entries.append(forgetting.ENTRY)
         entries.append(owner.pack())  # the last: whoever knows the decision has seen all of it

@@ -1,4 +1,4 @@
-"""Which stretches of a partition's input were judged and which were forwarded unjudged.
+"""Which intervals of a partition's input were judged and which were forwarded unjudged.
 
 An entry of the changelog for each, committed with the records it speaks of, under a key of its own: compaction keeps
 them all, so that anyone can tell later what was judged.
@@ -24,16 +24,16 @@ from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.policy import Policy
 
-STRETCH: Final = b"s"
+POLICY_INTERVAL: Final = b"s"
 _NUMBER: Final = struct.Struct(">q")
 _VALUE: Final = struct.Struct(">B?qqqq")
 _VERSION: Final = 1
 
 
-class Stretch(NamedTuple):
+class PolicyInterval(NamedTuple):
     """Input offsets under one policy.
 
-    number: 0 is the first stretch of the partition
+    number: 0 is the first interval of the partition
     deduplicate: whether its records were judged
     start: the first input offset
     end: of an unjudged one, the input offset behind the last record forwarded so far; otherwise its start
@@ -50,10 +50,10 @@ class Stretch(NamedTuple):
 
     def pack(self) -> tuple[bytes, bytes]:
         """Key and value of its entry."""
-        return STRETCH + _NUMBER.pack(self.number), _VALUE.pack(_VERSION, *self[1:])
+        return POLICY_INTERVAL + _NUMBER.pack(self.number), _VALUE.pack(_VERSION, *self[1:])
 
     @classmethod
-    def unpack(cls, key: bytes, value: bytes) -> Stretch:
+    def unpack(cls, key: bytes, value: bytes) -> PolicyInterval:
         """Read what `pack` wrote.
 
         Raises:
@@ -67,26 +67,26 @@ class Stretch(NamedTuple):
         return cls(*_NUMBER.unpack(key[1:]), *_VALUE.unpack(value)[1:])
 
 
-class Stretches:
+class PolicyIntervals:
     """Those of one partition, with the same two views as its sequences: pushed and persisted."""
 
-    def __init__(self, persisted: Iterable[Stretch] = ()) -> None:
+    def __init__(self, persisted: Iterable[PolicyInterval] = ()) -> None:
         """persisted: as the store has them."""
-        self._persisted: dict[int, Stretch] = {}
-        self._pushed: dict[int, Stretch] = {}
+        self._persisted: dict[int, PolicyInterval] = {}
+        self._pushed: dict[int, PolicyInterval] = {}
         self._unsaved: set[int] = set()
         self.unjudged = 0
         """Records forwarded unjudged since the beginning, persisted."""
-        for stretch in persisted:
-            self._persist(stretch)
+        for interval in persisted:
+            self._persist(interval)
         self._unsaved.clear()
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[PolicyInterval]:
         """The persisted ones, in no order."""
         return iter(self._persisted.values())
 
     @property
-    def last(self) -> Stretch | None:
+    def last(self) -> PolicyInterval | None:
         """The newest one that is persisted."""
         return self._persisted[max(self._persisted)] if self._persisted else None
 
@@ -96,7 +96,7 @@ class Stretches:
         if last is None:
             if policy == Policy():
                 return
-            last = Stretch(-1, True, 0, 0, 0, 0)
+            last = PolicyInterval(-1, True, 0, 0, 0, 0)
         # A record of the topic may be compacted away before another worker reads it.
         position = max(policy.position, last.policy)
         unjudged = 0 if policy.deduplicate else batch.count
@@ -104,7 +104,7 @@ class Stretches:
         follows = last.number >= 0 and last.deduplicate is policy.deduplicate and batch.start >= last.end
         if not follows:
             end = batch.start if policy.deduplicate else batch.next
-            last = Stretch(last.number + 1, policy.deduplicate, batch.start, end, position, unjudged)
+            last = PolicyInterval(last.number + 1, policy.deduplicate, batch.start, end, position, unjudged)
         elif not policy.deduplicate:
             last = last._replace(end=batch.next, policy=position, unjudged=last.unjudged + unjudged)
         elif position > last.policy:
@@ -115,20 +115,20 @@ class Stretches:
 
     def encode(self) -> list[EncodedBatch]:
         """Changelog entries of the open transaction."""
-        return encode_entries((stretch.pack() for stretch in self._pushed.values()), sys.maxsize)
+        return encode_entries((interval.pack() for interval in self._pushed.values()), sys.maxsize)
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Pushed becomes persisted."""
-        for stretch in self._pushed.values():
-            self._persist(stretch)
+        for interval in self._pushed.values():
+            self._persist(interval)
         self._pushed.clear()
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         """Pushed falls back to persisted."""
         self._pushed.clear()
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
-        """Take over the entries of stretches in a batch of the changelog; returns the batch without them.
+        """Take over the entries of intervals in a batch of the changelog; returns the batch without them.
 
         Raises:
             StateError: an entry that Ratchet did not write.
@@ -136,22 +136,22 @@ class Stretches:
         lengths = batch.columns[records.KEY_LENGTH]
         mine = np.zeros(batch.count, np.bool_)
         named = np.flatnonzero(lengths > 0)
-        mine[named] = batch.data[batch.columns[records.KEY, named]] == STRETCH[0]
+        mine[named] = batch.data[batch.columns[records.KEY, named]] == POLICY_INTERVAL[0]
         if not mine.any():
             return batch
         for index in np.flatnonzero(mine).tolist():
             try:
-                self._persist(Stretch.unpack(batch.key(index) or b"", batch.value(index) or b""))
+                self._persist(PolicyInterval.unpack(batch.key(index) or b"", batch.value(index) or b""))
             except StateError as error:
                 offset = int(batch.offsets[index])
                 raise StateError(f"{batch.topic}, partition {batch.partition}, offset {offset}: {error}") from None
         return batch.only(~mine)
 
-    def _persist(self, stretch: Stretch) -> None:
-        before = self._persisted.get(stretch.number)
-        self.unjudged += stretch.unjudged - (before.unjudged if before else 0)
-        self._persisted[stretch.number] = stretch
-        self._unsaved.add(stretch.number)
+    def _persist(self, interval: PolicyInterval) -> None:
+        before = self._persisted.get(interval.number)
+        self.unjudged += interval.unjudged - (before.unjudged if before else 0)
+        self._persisted[interval.number] = interval
+        self._unsaved.add(interval.number)
 
     def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
         """Key and value of those that were persisted since `saved`."""

@@ -4,7 +4,7 @@ Keys and values are those of the changelog, byte for byte:
 
     b"i" + identity   8-byte big-endian sequence
     b"p"              progress: see `Progress`
-    b"s" + number     see `Stretch`
+    b"s" + number     see `PolicyInterval`
     b"e"              how many were evicted: see `Evicted`
     b"o"              whose changelog it is: see `kafka_ratchet.transport.owner.Owner`
 
@@ -32,7 +32,7 @@ import structlog
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
 from kafka_ratchet.errors import OwnerDiffers, StateError, StateFolderInUse, StoreDamaged
-from kafka_ratchet.tables.policy_intervals import STRETCH, Stretch
+from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import KEY as OWNER
@@ -275,7 +275,7 @@ class Store:
         """
         return self._entries(b"i", begin)
 
-    def stretches(self) -> list[Stretch]:
+    def intervals(self) -> list[PolicyInterval]:
         """Which offsets were judged, and which were not.
 
         Raises:
@@ -283,7 +283,7 @@ class Store:
             StateError: an entry is not of this version.
         """
         try:
-            return [Stretch.unpack(key, value) for key, value in self._entries(STRETCH, STRETCH)]
+            return [PolicyInterval.unpack(key, value) for key, value in self._entries(POLICY_INTERVAL, POLICY_INTERVAL)]
         except StoreDamaged:
             raise
         except StateError as error:

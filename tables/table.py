@@ -61,7 +61,7 @@ class Sequences:
 
     def under(self, policy: Policy, batch: RecordBatch) -> None:
         """Note the policy of a batch, before it is judged or forwarded unjudged."""
-        self.partition(batch.partition).stretches.push(policy, batch)
+        self.partition(batch.partition).intervals.push(policy, batch)
 
     def judge(
         self, batch: RecordBatch, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]

@@ -1,7 +1,7 @@
-"""The doc pages name tests and fault scenes that are there: a promise without its test fails here.
+"""The doc pages name tests and fault scenarios that are there: a promise without its test fails here.
 
 A row of guarantees.md names what shows it in its last column, as a path from the root of the repository,
-`tests/folder/test_file.py` or `tests/folder/test_file.py::test_name`, or as one scene of a fault run: `faults`: name,
+`tests/folder/test_file.py` or `tests/folder/test_file.py::test_name`, or as a scenario of a fault run: `faults`: name,
 `faults sink`: name, `faults producer`: name. Several are separated by a comma or a semicolon.
 """
 
@@ -51,11 +51,13 @@ def wrong_rows(text: str) -> list[str]:
 
 
 def wrong_names(text: str) -> list[str]:
-    """The tests and scenes in a piece of text that are not there."""
+    """The tests and scenarios in a piece of text that are not there."""
     wrong = [reason for named in TEST.findall(text) if (reason := wrong_test(named))]
     for kind, name in SCENE.findall(text):
-        if name not in scenes(kind):
-            wrong.append(f"`ratchet faults {kind}` has no scene {name!r}; it has {', '.join(sorted(scenes(kind)))}")
+        if name not in scenarios(kind):
+            wrong.append(
+                f"`ratchet faults {kind}` has no scenario {name!r}; it has {', '.join(sorted(scenarios(kind)))}"
+            )
     return wrong
 
 
@@ -89,19 +91,19 @@ def _never_runs(mark: ast.expr) -> bool:
 
 
 @cache
-def scenes(kind: str) -> frozenset[str]:
-    """The scenes of `ratchet faults`, `faults sink` or `faults producer`, found in the code that plays them."""
+def scenarios(kind: str) -> frozenset[str]:
+    """The scenarios of `ratchet faults`, `faults sink` or `faults producer`, found in the code that plays them."""
     if kind == "":
         plays = ast.parse((ROOT / "faults" / "run.py").read_text("utf-8"))
         called = {node.attr for node in ast.walk(plays) if isinstance(node, ast.Attribute)}
         called |= {node.id for node in ast.walk(plays) if isinstance(node, ast.Name)}
-        drawn = {field.name for field in fields(schedule.Plan) if hasattr(schedule.Storm, f"_{field.name}")}
-        struck = {name for name in drawn if getattr(SHORT.storm, name) > 0}
+        drawn = {field.name for field in fields(schedule.Plan) if hasattr(schedule.Schedule, f"_{field.name}")}
+        struck = {name for name in drawn if getattr(SHORT.schedule, name) > 0}
         return frozenset(struck | (called & functions_that_count()))
     path = ROOT / "faults" / f"{kind}.py"
     if not path.is_file():
         return frozenset()
-    # There a scene is what the run's result counts.
+    # There a scenario is what the run's result counts.
     counted = {
         ast.unparse(node.target)
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
@@ -111,7 +113,7 @@ def scenes(kind: str) -> frozenset[str]:
 
 
 def functions_that_count() -> set[str]:
-    """Functions of faults/ that return a difference and a number: what happened to the events of a scene."""
+    """Functions of faults/ that return a difference and a number: what happened to the events of a scenario."""
     return {
         each.name
         for path in (ROOT / "faults").glob("*.py")
@@ -159,11 +161,11 @@ def test_a_row_that_names_what_is_there(shown_by: str) -> None:
         ("`tests/../tests/app/test_worker.py`", "write tests/folder"),
         ("`tests/app/worker/test_worker.py::test_nothing`", "has no test_nothing"),
         ("`tests/app/worker/test_worker.py::test_no_stream`", "has no test_no_stream"),
-        ("`faults`: worker_kills; `faults`: earthquakes", "no scene 'earthquakes'"),
+        ("`faults`: worker_kills; `faults`: earthquakes", "no scenario 'earthquakes'"),
         ("`faults`, `faults sink`", "names no test"),
-        ("`faults sink`: worker_kills", "no scene 'worker_kills'"),
-        ("`faults flood`: rain", "no scene 'rain'"),
-        ("`faults`: functions_that_count", "no scene 'functions_that_count'"),
+        ("`faults sink`: worker_kills", "no scenario 'worker_kills'"),
+        ("`faults flood`: rain", "no scenario 'rain'"),
+        ("`faults`: functions_that_count", "no scenario 'functions_that_count'"),
     ],
 )
 def test_a_row_that_names_what_is_not_there(shown_by: str, said: str) -> None:

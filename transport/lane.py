@@ -11,7 +11,7 @@ The durable order of docs/decisions/0001-durable-order.md, as numbered here:
     6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog
                          position
 
-Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which settles
+Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which ends
 the open transaction), replay the changelog's tail, read the committed offset, go on.
 """
 
@@ -341,8 +341,8 @@ class Lane:
             position,
             fetched.data,
             fetched.aborted,
-            first_header=spec.first_header,
-            second_header=spec.second_header,
+            sequence_header=spec.sequence_header,
+            producer_header=spec.producer_header,
             most=spec.batch_most,
         )
 

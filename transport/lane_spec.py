@@ -30,8 +30,8 @@ class LaneSpec:
     dead_letters: str
     group: str
     transactional_id: str
-    first_header: bytes = b""
-    second_header: bytes = b""
+    sequence_header: bytes = b""
+    producer_header: bytes = b""
     compression: str = "input"
     commit_interval_ms: int = 100
     records_per_transaction: int = 500_000

@@ -95,10 +95,10 @@ async def _told_by_workers(
     if not has_worker():
         lacking = "what the workers know is not shown; asking them needs: pip install 'kafka-ratchet[worker]'"
         return {name: ProducersPage(name, settings.streams[name].input, [], None, [lacking]) for name in streams}
-    from kafka_ratchet.app.status.cluster_view import Inquiry
+    from kafka_ratchet.app.status.cluster_view import ClusterView
 
-    async with Inquiry(bootstrap, settings) as inquiry:
-        return {name: await inquiry.producers(name, after, limit) for name in streams}
+    async with ClusterView(bootstrap, settings) as cluster_view:
+        return {name: await cluster_view.producers(name, after, limit) for name in streams}
 
 
 def _render(page: ProducersPage) -> Iterator[RenderableType]:

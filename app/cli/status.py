@@ -73,10 +73,10 @@ def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | 
 async def _ask(
     bootstrap: str, settings: Settings, stream: str, identity: bytes, sequence: int | None, partition: int | None
 ) -> Lookup:
-    from kafka_ratchet.app.status.cluster_view import Inquiry
+    from kafka_ratchet.app.status.cluster_view import ClusterView
 
-    async with Inquiry(bootstrap, settings) as inquiry:
-        return await inquiry.lookup(stream, identity, sequence, partition)
+    async with ClusterView(bootstrap, settings) as cluster_view:
+        return await cluster_view.lookup(stream, identity, sequence, partition)
 
 
 def _sentences(found: Lookup) -> list[str]:

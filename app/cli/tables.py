@@ -81,10 +81,10 @@ def tables(
 async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> Overview:
     import dataclasses
 
-    from kafka_ratchet.app.status.cluster_view import Inquiry
+    from kafka_ratchet.app.status.cluster_view import ClusterView
 
-    async with Inquiry(bootstrap, settings) as inquiry:
-        overview = await inquiry.overview()
+    async with ClusterView(bootstrap, settings) as cluster_view:
+        overview = await cluster_view.overview()
     shown = [view for view in overview.streams if stream in (None, view.stream)]
     return dataclasses.replace(overview, streams=shown)
 
@@ -92,10 +92,10 @@ async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> O
 async def _lookup(
     bootstrap: str, settings: Settings, stream: str | None, identity: bytes, sequence: int | None
 ) -> Lookup:
-    from kafka_ratchet.app.status.cluster_view import Inquiry
+    from kafka_ratchet.app.status.cluster_view import ClusterView
 
-    async with Inquiry(bootstrap, settings) as inquiry:
-        return await inquiry.lookup(stream, identity, sequence)
+    async with ClusterView(bootstrap, settings) as cluster_view:
+        return await cluster_view.lookup(stream, identity, sequence)
 
 
 def _render_overview(overview: Overview, console: Console) -> Iterator[RenderableType]:

@@ -143,7 +143,7 @@ def _show(console: Console, report: Report) -> None:
     for check in report.policies:
         if check.verdict != "confirmed" or not check.deduplicate:
             console.print(f"  {check}", style="bold yellow" if check.verdict == "unproven" else None)
-    if report.stretches:
+    if report.intervals:
         console.print(f"  {report.unjudged:,} records forwarded unjudged there")
     for begin in report.begins:
         console.print(f"  {begin}", style=None if begin.gap_from is None else "bold yellow")

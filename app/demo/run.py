@@ -20,7 +20,7 @@ from rich.table import Table
 
 from kafka_ratchet.app.demo.events import COLUMNS, EventFile, count, excerpt
 from kafka_ratchet.app.local.broker import choose_broker
-from kafka_ratchet.app.local.child_process import Part
+from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.status.results import place_of
 from kafka_ratchet.app.verify import Report, verify
@@ -45,7 +45,7 @@ class Demo:
     folder: Path
     console: Console
     bootstrap: str = ""
-    parts: list[Part] = field(default_factory=list)
+    processes: list[ChildProcess] = field(default_factory=list)
 
     @property
     def config(self) -> Path:
@@ -57,17 +57,17 @@ class Demo:
         """The demo's settings."""
         return load(self.config, bootstrap=self.bootstrap)
 
-    def start(self, name: str, *arguments: str) -> Part:
+    def start(self, name: str, *arguments: str) -> ChildProcess:
         """Start a `ratchet` command."""
-        part = Part(self.folder, name, *arguments, "--config", str(self.config))
-        self.parts.append(part)
-        return part
+        process = ChildProcess(self.folder, name, *arguments, "--config", str(self.config))
+        self.processes.append(process)
+        return process
 
     def stop(self) -> None:
         """Stop what still runs, the last started first."""
-        for part in reversed(self.parts):
-            if part.is_running:
-                part.stop()
+        for process in reversed(self.processes):
+            if process.is_running:
+                process.stop()
 
     @contextmanager
     def step(self, text: str) -> Iterator[Any]:
@@ -92,7 +92,7 @@ def run(paths: list[Path], *, keep: bool = False, as_json: bool = False) -> bool
         Whether every event counted exactly once.
 
     Raises:
-        RatchetError: a part of it could not do its work.
+        RatchetError: a process of it could not do its work.
     """
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     demo = Demo([count(path) for path in paths or excerpt()], Path(tempfile.mkdtemp(prefix="ratchet-demo-")), console)
@@ -147,8 +147,8 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
     with demo.step("worker 1 is killed (kill -9) while the other files are published"):
         publishing = [demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)]
         workers[0].kill()
-        for part in publishing:
-            part.finish()
+        for process in publishing:
+            process.finish()
     with demo.step("Spark writes results and offsets in one commit"):
         _sink(demo, 1)
     with demo.step(f"{demo.files[0].producer} is published again, the whole of it"):
@@ -164,7 +164,7 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
     return report, totals
 
 
-def _worker(demo: Demo, number: int) -> Part:
+def _worker(demo: Demo, number: int) -> ChildProcess:
     return demo.start(f"worker-{number}", "worker", "--state-folder", str(demo.folder / f"state-{number}"))
 
 
@@ -178,27 +178,27 @@ def _publish(demo: Demo, file: EventFile, what: str, *more: str) -> str:
 
 def _publish_half(demo: Demo, file: EventFile) -> None:
     rate = max(1.0, file.events / (2 * HALF_WAY_S))
-    part = demo.start("publish-killed", *_publish_arguments(file, "--rate", f"{rate:.0f}"))
+    process = demo.start("publish-killed", *_publish_arguments(file, "--rate", f"{rate:.0f}"))
     with _watch(demo) as watch:
         while _end(watch, INPUT) < file.events / 2:
-            if not part.is_running and _end(watch, INPUT) < file.events / 2:
-                raise SetupError(f"the publisher ended before it could be killed:\n{part.last_words()}")
+            if not process.is_running and _end(watch, INPUT) < file.events / 2:
+                raise SetupError(f"the publisher ended before it could be killed:\n{process.last_words()}")
             time.sleep(0.05)
-    part.kill()
+    process.kill()
 
 
 def _sink(demo: Demo, number: int) -> None:
     demo.start(f"sink-{number}", "sink").finish()
 
 
-def _wait(condition: Any, what: str, parts: list[Part]) -> None:
+def _wait(condition: Any, what: str, processes: list[ChildProcess]) -> None:
     began = time.monotonic()
     while not condition():
-        for part in parts:
-            if not part.is_running:
-                raise SetupError(f"{part.name} ended by itself:\n{part.last_words()}")
+        for process in processes:
+            if not process.is_running:
+                raise SetupError(f"{process.name} ended by itself:\n{process.last_words()}")
         if time.monotonic() - began > PATIENCE_S:
-            raise SetupError(f"{what} did not get ready within {PATIENCE_S:.0f} s:\n{parts[0].last_words()}")
+            raise SetupError(f"{what} did not get ready within {PATIENCE_S:.0f} s:\n{processes[0].last_words()}")
         time.sleep(0.1)
 
 
@@ -217,7 +217,7 @@ def _end(watch: Consumer, topic: str) -> int:
     return sum(int(end) for _, end in ends)
 
 
-def _wait_for_lag(demo: Demo, status: Any, worker: Part) -> None:
+def _wait_for_lag(demo: Demo, status: Any, worker: ChildProcess) -> None:
     with _watch(demo) as watch:
 
         def lag() -> int:
@@ -230,7 +230,7 @@ def _wait_for_lag(demo: Demo, status: Any, worker: Part) -> None:
         _wait(lambda: lag() == 0, "the last worker", [worker])
 
 
-def _address(page: Part) -> str:
+def _address(page: ChildProcess) -> str:
     found = re.search(r"http://\S+", page.output())
     return found[0] if found else "?"
 
@@ -273,7 +273,7 @@ def _show(demo: Demo, report: Report, totals: dict[str, dict[str, int]], *, as_j
 
 
 def _stay(demo: Demo) -> None:
-    page = next(part for part in demo.parts if part.name == "web")
+    page = next(process for process in demo.processes if process.name == "web")
     demo.console.print(
         f"\nEverything keeps running: the page is at {_address(page)}, the settings are in {demo.config}."
     )

@@ -17,7 +17,7 @@ STOP_LIMIT_S: Final = 180.0
 """A worker ends itself before (kafka_ratchet.app.worker.process.STOP_WITHIN_S) and says why it had to."""
 
 
-class Part:
+class ChildProcess:
     """One `ratchet` command as a process."""
 
     def __init__(

@@ -250,7 +250,7 @@ class EmbeddedBroker:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
-                # Ctrl-C goes to the owner alone, which then stops its parts in the right order.
+                # Ctrl-C goes to the owner alone, which then stops its processes in the right order.
                 start_new_session=True,
                 # The lock is the guard's from here on: it ends after its broker, also where its owner was killed.
                 pass_fds=(lock.fileno(),),

@@ -43,7 +43,7 @@ REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer)
 
 
-class Inquiry:
+class ClusterView:
     """One place that asks; an async context manager, because it keeps connections to the workers.
 
     Args:
@@ -68,7 +68,7 @@ class Inquiry:
         self._asking = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> Inquiry:
+    async def __aenter__(self) -> ClusterView:
         # trust_env stays off: a proxy of the environment has no business between the page and its workers.
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=WORKER_TIMEOUT_S), cookie_jar=aiohttp.DummyCookieJar()
@@ -236,7 +236,7 @@ class Inquiry:
         if not self._settings.streams:
             said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
         if group is not None and group.state in REBALANCING:
-            said.append("the workers are sharing out the partitions anew; figures settle in a moment")
+            said.append("the workers are sharing out the partitions anew; figures are right in a moment")
         elif group is not None and not urls:
             state = f"{group.members} members without a status address" if group.members else "no members"
             said.append(
@@ -264,7 +264,7 @@ class Inquiry:
 
     async def _ask_worker(self, url: str, body: type[Body]) -> Body:
         if self._session is None:
-            raise RuntimeError("Inquiry is used outside `async with`")
+            raise RuntimeError("ClusterView is used outside `async with`")
         async with self._session.get(url, allow_redirects=False) as response:
             raw = await response.content.read(MAX_BODY_BYTES + 1)
             while len(raw) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES + 1 - len(raw))):

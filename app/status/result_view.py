@@ -139,14 +139,14 @@ def _in_thread(ask: Callable[[], Results]) -> asyncio.Future[Results]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Results] = loop.create_future()
 
-    def settle(result: Results) -> None:
+    def deliver(result: Results) -> None:
         if not answer.done():
             answer.set_result(result)
 
     def run() -> None:
         result = ask()
         try:
-            loop.call_soon_threadsafe(settle, result)
+            loop.call_soon_threadsafe(deliver, result)
         except RuntimeError:  # the page was closed meanwhile
             return
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.results import result_stream
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.findings import Finding, Kind, StretchCheck
+from kafka_ratchet.app.verify.findings import Finding, IntervalCheck, Kind
 from kafka_ratchet.app.verify.halted import halted_partitions
 from kafka_ratchet.app.verify.identities import Emitted
 from kafka_ratchet.app.verify.reading import Reader
@@ -28,13 +28,13 @@ __all__ = [
     "ExitCode",
     "Finding",
     "Halted",
+    "IntervalCheck",
     "Kind",
     "NeverJudged",
     "RecordView",
     "Report",
     "Skipped",
     "SourceFiles",
-    "StretchCheck",
     "halted_partitions",
     "verify",
     "verify_results",
@@ -126,7 +126,7 @@ def _verify(
     run = Run(settings, name, reader, bounds, report)
     with run.continued(state):
         letters = run.letters()
-        stretches, owners = reader.changelog(reader.changelog_name(settings.app, name))
+        intervals, owners = reader.changelog(reader.changelog_name(settings.app, name))
         for partition in range(reader.partitions):
             baseline = run.begin(partition)
             owner = owners.get(partition)
@@ -135,9 +135,9 @@ def _verify(
                 continue
             if table is not None and (baseline.input_from or baseline.output_from):
                 raise without_beginning(chosen, partition, baseline)
-            unjudged = run.check_stretches(partition, stretches.get(partition, []), baseline.input_from, owner)
+            unjudged = run.check_intervals(partition, intervals.get(partition, []), baseline.input_from, owner)
             expected = ExpectedPartition(rule, partition, unjudged, baseline, skipped_by_decision(owner))
-            given = reader.records(chosen.input, partition, bounds.settled[partition], baseline.input_from)
+            given = reader.records(chosen.input, partition, bounds.committed_to[partition], baseline.input_from)
             output = reader.records(chosen.output, partition, bounds.output_ends[partition], baseline.output_from)
             if sent is not None:
                 given, output = run.watched(sent, rule, partition, baseline, given, output)
@@ -147,7 +147,7 @@ def _verify(
             expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
             if table is not None and emitted is not None:
                 table.compare(expected, emitted, bounds.judged[partition])
-            run.note_skipped(partition, expected, bounds.settled[partition])
+            run.note_skipped(partition, expected, bounds.committed_to[partition])
             found = letters.compare(partition, expected.invalid, bounds.judged[partition], baseline)
             run.end(partition, expected, *found)
         letters.finish()

@@ -17,7 +17,7 @@ from kafka_ratchet.app.verify.identities import STRANGER, Emitted, Flags, Number
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.skips import Skip
-from kafka_ratchet.tables.policy_intervals import Stretch
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 
 _length = struct.Struct(">q").pack
 
@@ -57,13 +57,13 @@ class Front:
 
 
 class ExpectedPartition:
-    """What one partition's output must be, in order: its input's fresh records, and all of stretches not judged."""
+    """What one partition's output must be, in order: its input's fresh records, and all of intervals not judged."""
 
     def __init__(
         self,
         rule: Rule,
         partition: int,
-        unjudged: Sequence[Stretch] = (),
+        unjudged: Sequence[PolicyInterval] = (),
         baseline: Baseline | None = None,
         skips: Sequence[Skip] = (),
     ) -> None:
@@ -72,7 +72,7 @@ class ExpectedPartition:
         Args:
             rule: of the stream.
             partition: number.
-            unjudged: stretches of its input that went by while deduplication was off.
+            unjudged: intervals of its input that went by while deduplication was off.
             baseline: where it begins; None: at the beginning of its topics.
             skips: input that nobody was to judge.
         """
@@ -82,9 +82,9 @@ class ExpectedPartition:
         self.skips = [skip for skip in skips if skip.end > begin]
         self.skipped = [0] * len(self.skips)
         """Records that were met in each of them."""
-        self._unjudged = [range(stretch.start, stretch.end) for stretch in unjudged if stretch.end > begin]
+        self._unjudged = [range(interval.start, interval.end) for interval in unjudged if interval.end > begin]
         # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
-        self._front_speaks = all(stretch.start >= begin for stretch in unjudged)
+        self._front_speaks = all(interval.start >= begin for interval in unjudged)
         self._rule = rule
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
@@ -115,7 +115,7 @@ class ExpectedPartition:
                 self.skipped[number] += 1
                 return
         found = self._rule.judge(record)
-        if any(offset in stretch for stretch in self._unjudged):
+        if any(offset in interval for interval in self._unjudged):
             report.unjudged += 1
             self._expect(offset, record, found, judged=False)
             return
@@ -280,16 +280,16 @@ class ExpectedPartition:
         else:
             report.undecided += before
 
-    def settled_at(self, judged_to: int, settled: int, letters_pending_from: int | None) -> int:
+    def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
         """The input offset before which nothing is pending: from there the next run goes on.
 
         Args:
             judged_to: see `compare`.
-            settled: the last input offset that was read, and one.
+            committed_to: the last input offset that was read, and one.
             letters_pending_from: the first invalid record that waits for its dead letter; None: none does.
         """
         waiting = (self._pending_from, letters_pending_from)
-        return max(self.baseline.input_from, min([settled, *(each for each in waiting if each is not None)]))
+        return max(self.baseline.input_from, min([committed_to, *(each for each in waiting if each is not None)]))
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
         """Last sequences as of an input offset, of all identities that were ever met."""

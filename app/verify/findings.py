@@ -49,8 +49,8 @@ Verdict = Literal["confirmed", "contradicted", "unproven"]
 
 
 @dataclass(frozen=True)
-class StretchCheck:
-    """What the policy topic says of one stretch of one input partition.
+class IntervalCheck:
+    """What the policy topic says of one interval of one input partition.
 
     end: offset behind its last input record; None: it goes on.
     """

@@ -26,11 +26,11 @@ def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
 
 
 async def _asked(settings: Settings, stream: str) -> list[Halted]:
-    from kafka_ratchet.app.status.cluster_view import Inquiry
+    from kafka_ratchet.app.status.cluster_view import ClusterView
 
     assert settings.bootstrap is not None  # noqa: S101 - asked by the caller
-    async with Inquiry(settings.bootstrap, settings) as inquiry:
-        overview = await inquiry.overview()
+    async with ClusterView(settings.bootstrap, settings) as cluster_view:
+        overview = await cluster_view.overview()
     return [
         Halted(row.partition, row.error or "the worker does not say why")
         for view in overview.streams

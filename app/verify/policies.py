@@ -1,8 +1,8 @@
-"""Whether records were judged when they had to be: each stretch of the changelog next to the policy topic itself.
+"""Whether records were judged when they had to be: each interval of the changelog next to the policy topic itself.
 
 The changelog is the engine's word: from this input offset on it was judged, or not, by what stood before this offset of
 the policy topic. Here that is read in the policy topic itself. Its compaction removes what was said again later, so
-that an old stretch may be without a witness; then it is neither confirmed nor contradicted, but unproven.
+that an old interval may be without a witness; then it is neither confirmed nor contradicted, but unproven.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.verify.findings import StretchCheck, Verdict
-from kafka_ratchet.tables.policy_intervals import Stretch
+from kafka_ratchet.app.verify.findings import IntervalCheck, Verdict
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 
 
 class Said(NamedTuple):
@@ -53,9 +53,9 @@ class PolicyTopic:
         return (self.said[max(earlier)], True) if earlier else (None, not offsets)
 
 
-def check_stretches(
-    topic: PolicyTopic, settings: Settings, stream: str, partition: int, stretches: list[Stretch], begin: int
-) -> list[StretchCheck]:
+def check_intervals(
+    topic: PolicyTopic, settings: Settings, stream: str, partition: int, intervals: list[PolicyInterval], begin: int
+) -> list[IntervalCheck]:
     """Check those that concern input from an offset on.
 
     Args:
@@ -63,27 +63,27 @@ def check_stretches(
         settings: as they are now; what they said then is written down nowhere.
         stream: its name.
         partition: of the input.
-        stretches: all of the partition, by number.
+        intervals: all of the partition, by number.
         begin: input before this offset is not looked at.
     """
     found = []
-    for stretch, following in zip(stretches, [*stretches[1:], None], strict=True):
+    for interval, following in zip(intervals, [*intervals[1:], None], strict=True):
         end = following.start if following else None
         if end is not None and end <= begin:
             continue
-        until = end if stretch.deduplicate else stretch.end
-        verdict, reason = _verdict(topic, settings, stream, stretch)
+        until = end if interval.deduplicate else interval.end
+        verdict, reason = _verdict(topic, settings, stream, interval)
         found.append(
-            StretchCheck(partition, stretch.start, until, stretch.deduplicate, stretch.policy, verdict, reason)
+            IntervalCheck(partition, interval.start, until, interval.deduplicate, interval.policy, verdict, reason)
         )
     return found
 
 
-def _verdict(topic: PolicyTopic, settings: Settings, stream: str, stretch: Stretch) -> tuple[Verdict, str]:
-    if stretch.policy > 0 and (missing := _no_witness(topic, stream, stretch.policy - 1)) is not None:
+def _verdict(topic: PolicyTopic, settings: Settings, stream: str, interval: PolicyInterval) -> tuple[Verdict, str]:
+    if interval.policy > 0 and (missing := _no_witness(topic, stream, interval.policy - 1)) is not None:
         return missing
-    deduplicate, why, certain = _effective(topic, settings, stream, stretch.policy)
-    if deduplicate == stretch.deduplicate:
+    deduplicate, why, certain = _effective(topic, settings, stream, interval.policy)
+    if deduplicate == interval.deduplicate:
         return "confirmed", why
     said = f"{why}, which is {'on' if deduplicate else 'off'}"
     if certain:

@@ -23,7 +23,7 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained, read_progress
-from kafka_ratchet.tables.policy_intervals import STRETCH, Stretch
+from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
 
@@ -37,13 +37,13 @@ class Bounds:
     """How far to compare, read from Kafka in an order that makes it safe while workers run.
 
     What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
-    open have ended, and after that `settled`: nothing that stands before the output's end stems from an input beyond
-    `settled`. Input between the two may or may not be in the output yet.
+    open have ended, and after that `committed_to`: nothing before the output's end stems from an input beyond
+    `committed_to`. Input between the two may or may not be in the output yet.
     """
 
     judged: dict[int, int]
     """Per input partition the committed offset, before the ends were taken; 0 where nothing was ever committed."""
-    settled: dict[int, int]
+    committed_to: dict[int, int]
     """... and after."""
     uncommitted: frozenset[int]
     """Input partitions of which nothing was ever committed."""
@@ -99,20 +99,20 @@ class Reader:
                 # The commit's markers reach the topics one after the other: what was written by now must have ended.
                 begins[topic], written = self._ends(uncommitted, topic, count)
                 ends[topic] = self._when_ended(committed, topic, written)
-            settled, never = self._committed(committed)
+            committed_to, never = self._committed(committed)
             begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, self.partitions)
         finally:
             committed.close()
             uncommitted.close()
         for partition, end in ends[stream.input].items():
-            if settled[partition] > end:
+            if (position := committed_to[partition]) > end:
                 raise PositionLost(
                     f"{stream.input} partition {partition} ends at offset {end}, and group {self._settings.app!r} has "
-                    f"committed {settled[partition]}: it was deleted and created again, or has lost its end. What it "
+                    f"committed {position}: it was deleted and created again, or has lost its end. What it "
                     "holds now is not what was judged; see docs/reference/halted.md"
                 )
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
-        return Bounds(judged, settled, never, *next(spans), *next(spans))
+        return Bounds(judged, committed_to, never, *next(spans), *next(spans))
 
     def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
         """The committed records from `begin` to before `end`, with their offsets.
@@ -177,8 +177,8 @@ class Reader:
         admin = AdminClient({"log_level": 0, **self._options})
         return known_changelog(app, stream, admin.list_topics(timeout=self._timeout_s).topics)
 
-    def changelog(self, changelog: str) -> tuple[dict[int, list[Stretch]], dict[int, Owner]]:
-        """What the changelog says of each input partition: its stretches by number, and whose it is.
+    def changelog(self, changelog: str) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner]]:
+        """What the changelog says of each input partition: its intervals by number, and whose it is.
 
         Read it after the bounds.
 
@@ -186,12 +186,12 @@ class Reader:
             OwnerDiffers: an entry is of a newer Ratchet.
             StateError: likewise.
         """
-        found: dict[int, dict[bytes, Stretch]] = {}
+        found: dict[int, dict[bytes, PolicyInterval]] = {}
         owners: dict[int, Owner] = {}
         for partition, (begin, end) in self._span(changelog).items():
             for _, record in self.records(changelog, partition, end, begin):
-                if record.key is not None and record.key.startswith(STRETCH):
-                    entry = Stretch.unpack(record.key, record.value or b"")
+                if record.key is not None and record.key.startswith(POLICY_INTERVAL):
+                    entry = PolicyInterval.unpack(record.key, record.value or b"")
                     found.setdefault(partition, {})[record.key] = entry
                 elif record.key == OWNER and record.value is not None:
                     owners[partition] = Owner.unpack(record.value)

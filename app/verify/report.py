@@ -10,10 +10,10 @@ from typing import Any
 from kafka_ratchet.app.verify.findings import (
     FINDINGS_PER_KIND,
     Finding,
+    IntervalCheck,
     Kind,
     ResultsReport,
     SourceReport,
-    StretchCheck,
 )
 
 
@@ -105,10 +105,10 @@ class Report:
     invalid: int = 0
     unjudged: int = 0
     """Records of the input that went by while deduplication was off: each of them must be in the output."""
-    stretches: list[tuple[int, int, int]] = field(default_factory=list)
-    """Input partition, first offset and offset behind the last, of each stretch that was not judged."""
-    policies: list[StretchCheck] = field(default_factory=list)
-    """Each stretch of the changelog, judged or not, next to the policy topic; empty where nothing was ever switched."""
+    intervals: list[tuple[int, int, int]] = field(default_factory=list)
+    """Input partition, first offset and offset behind the last, of each interval that was not judged."""
+    policies: list[IntervalCheck] = field(default_factory=list)
+    """Each interval of the changelog next to the policy topic; empty where nothing was ever switched."""
     delivered: int = 0
     """Records in the output."""
     dead_letters: int = 0
@@ -166,7 +166,7 @@ class Report:
 
     @property
     def contradicted(self) -> int:
-        """Stretches of which the policy topic says the opposite."""
+        """Intervals of which the policy topic says the opposite."""
         return self.counts["contradicted"]
 
     @property
@@ -191,7 +191,7 @@ class Report:
         waiting = {
             "pending": self.pending,
             "halted partitions": len(self.halted),
-            "never judged stretches": sum(not each.deleted for each in self.never_judged),
+            "never judged intervals": sum(not each.deleted for each in self.never_judged),
             "not yet in the table": self.results.waiting if self.results else 0,
             "not yet published": self.source.unpublished if self.source else 0,
             "of the source pending": self.source.pending if self.source else 0,
@@ -201,8 +201,8 @@ class Report:
     def _not_compared(self) -> list[str]:
         reasons = {
             "undecided": self.undecided,
-            "stretches deleted before anybody has judged them": sum(each.deleted for each in self.never_judged),
-            "stretches of which the policy topic no longer says what held": sum(
+            "intervals deleted before anybody has judged them": sum(each.deleted for each in self.never_judged),
+            "intervals of which the policy topic no longer says what held": sum(
                 check.verdict == "unproven" for check in self.policies
             ),
             "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
@@ -244,7 +244,7 @@ class Report:
             "duplicate": self.duplicate,
             "invalid": self.invalid,
             "unjudged": self.unjudged,
-            "unjudged_stretches": [list(stretch) for stretch in self.stretches],
+            "unjudged_stretches": [list(interval) for interval in self.intervals],
             "policies": [asdict(check) for check in self.policies],
             "delivered": self.delivered,
             "dead_letters": self.dead_letters,

@@ -12,14 +12,14 @@ from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
-from kafka_ratchet.app.verify.policies import PolicyTopic, check_stretches
+from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals
 from kafka_ratchet.app.verify.reading import Bounds, Reader
 from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
 from kafka_ratchet.app.verify.state import SavedState, StateWriter, Subject
 from kafka_ratchet.errors import PositionLost
-from kafka_ratchet.tables.policy_intervals import Stretch
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import Owner
 
 Records = Iterator[tuple[int, RecordView]]
@@ -117,23 +117,23 @@ class Run:
         self._note_what_waits(partition)
         return baseline
 
-    def check_stretches(
-        self, partition: int, stretches: list[Stretch], begin: int, owner: Owner | None
-    ) -> list[Stretch]:
+    def check_intervals(
+        self, partition: int, intervals: list[PolicyInterval], begin: int, owner: Owner | None
+    ) -> list[PolicyInterval]:
         """Look up in the policy topic what the changelog says of input from an offset on.
 
         Returns:
             those that were not judged, older ones as well
         """
-        unjudged = [stretch for stretch in stretches if not stretch.deduplicate]
-        if not stretches:
+        unjudged = [interval for interval in intervals if not interval.deduplicate]
+        if not intervals:
             return unjudged
         if self._policies is None:
             self._policies = self._reader.policies(policy_topic(self._settings.app))
         topic, known = self._policies, owner.topics.get("policy") if owner is not None else None
         if known is not None and plain_id(known.id) != plain_id(self._reader.topic_ids.get(topic.name, known.id)):
             topic = PolicyTopic(f"{topic.name} (id {known.id})", 0, 0, {})  # another one has its name now
-        checks = check_stretches(topic, self._settings, self._name, partition, stretches, begin)
+        checks = check_intervals(topic, self._settings, self._name, partition, intervals, begin)
         for check in checks:
             self._report.policies.append(check)
             if check.verdict == "contradicted":
@@ -142,7 +142,7 @@ class Run:
                 where = (partition, check.start, decided, at)
                 finding = Finding("contradicted", topic.name, *where, None, None, str(check))
                 self._report.add(finding)
-        self._report.stretches += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
+        self._report.intervals += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
         return unjudged
 
     def watched(
@@ -159,8 +159,8 @@ class Run:
         That goes over all that the topics have: also over what the last run has seen, and what no worker has come to.
         """
         bounds, reader, stream = self._bounds, self._reader, self._stream
-        begin, settled = bounds.input_begins[partition], bounds.settled[partition]
-        unread = (settled if settled > begin else begin, bounds.input_ends[partition])
+        begin, committed_to = bounds.input_begins[partition], bounds.committed_to[partition]
+        unread = (committed_to if committed_to > begin else begin, bounds.input_ends[partition])
         for start, end in ((begin, baseline.input_from), unread):
             for _ in sent.watch_input(partition, reader.records(stream.input, partition, end, start), rule.judge):
                 pass
@@ -187,15 +187,15 @@ class Run:
             )
             report.halted.append(Halted(partition, reason))
             waiting = bounds.input_ends[partition] - bounds.input_begins[partition]
-            report.pending += max(0, waiting - max(0, bounds.input_ends[partition] - bounds.settled[partition]))
+            report.pending += max(0, waiting - max(0, bounds.input_ends[partition] - bounds.committed_to[partition]))
             self._all_compared = False
             return True
         return False
 
-    def note_skipped(self, partition: int, expected: ExpectedPartition, settled: int) -> None:
+    def note_skipped(self, partition: int, expected: ExpectedPartition, committed_to: int) -> None:
         """Say what was left out by decision."""
         for skip, records in zip(expected.skips, expected.skipped, strict=True):
-            if skip.start < settled:
+            if skip.start < committed_to:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
                 self._report.skipped.append(found)
 
@@ -206,7 +206,7 @@ class Run:
         if self._writer is None:
             return
         bounds = self._bounds
-        ended = expected.settled_at(bounds.judged[partition], bounds.settled[partition], letters_pending_from)
+        ended = expected.proven_to(bounds.judged[partition], bounds.committed_to[partition], letters_pending_from)
         self._writer.add(
             partition,
             input_from=ended,
@@ -218,13 +218,17 @@ class Run:
 
     def _note_what_waits(self, partition: int) -> None:
         bounds, report = self._bounds, self._report
-        begin, settled, end = bounds.input_begins[partition], bounds.settled[partition], bounds.input_ends[partition]
-        report.pending += max(0, end - max(begin, settled))
+        begin, committed_to, end = (
+            bounds.input_begins[partition],
+            bounds.committed_to[partition],
+            bounds.input_ends[partition],
+        )
+        report.pending += max(0, end - max(begin, committed_to))
         if partition in bounds.uncommitted:
             if end > begin:
                 report.never_judged.append(NeverJudged(partition, begin, end, deleted=False))
-        elif settled < begin:
-            report.never_judged.append(NeverJudged(partition, settled, begin, deleted=True))
+        elif committed_to < begin:
+            report.never_judged.append(NeverJudged(partition, committed_to, begin, deleted=True))
 
     def _refuse_shorter(self, topic: str, partition: int, ended: int, end: int) -> None:
         if end < ended:

@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.cluster_view import Inquiry
+from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import guard, is_wildcard, json_refusal, reachable_host, url_of
 from kafka_ratchet.app.status.lookup import (
     QueryError,
@@ -37,7 +37,7 @@ from kafka_ratchet.errors import SettingsError, SetupError
 
 FOLDER = Path(__file__).parent
 
-INQUIRY = web.AppKey("inquiry", Inquiry)
+CLUSTER_VIEW = web.AppKey("cluster_view", ClusterView)
 RESULTS = web.AppKey("results", ResultsView)
 SETTINGS = web.AppKey("settings", Settings)
 
@@ -115,12 +115,12 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
 
-    async def inquiry(application: web.Application) -> AsyncIterator[None]:
-        async with Inquiry(bootstrap, settings) as asked:
-            application[INQUIRY] = asked
+    async def cluster_view(application: web.Application) -> AsyncIterator[None]:
+        async with ClusterView(bootstrap, settings) as asked:
+            application[CLUSTER_VIEW] = asked
             yield
 
-    application.cleanup_ctx.append(inquiry)
+    application.cleanup_ctx.append(cluster_view)
     application.router.add_get("/", _index)
     application.router.add_get("/index.json", _index)
     application.router.add_get("/tables", _tables)
@@ -132,7 +132,7 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
 
 
 async def _overview(request: web.Request) -> Overview:
-    overview, results = await asyncio.gather(request.app[INQUIRY].overview(), request.app[RESULTS].latest())
+    overview, results = await asyncio.gather(request.app[CLUSTER_VIEW].overview(), request.app[RESULTS].latest())
     return replace(overview, results=results)
 
 
@@ -152,7 +152,7 @@ async def _lookup(request: web.Request) -> web.Response:
     found, problem, query = None, None, {}
     try:
         query = parse_query(request.rel_url.raw_query_string)
-        found = await request.app[INQUIRY].lookup(
+        found = await request.app[CLUSTER_VIEW].lookup(
             query.get("stream") or None,
             parse_identity(query.get("identity"), query.get("hex")),
             parse_sequence(query.get("sequence", "").strip()),
@@ -172,7 +172,7 @@ async def _producers(request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
         after = parse_identity(None, query["after"]) if query.get("after") else None
         limit = parse_limit(query.get("limit"))
-        return _json(await request.app[INQUIRY].producers(query.get("stream") or None, after, limit))
+        return _json(await request.app[CLUSTER_VIEW].producers(query.get("stream") or None, after, limit))
     except (QueryError, SettingsError) as error:
         return json_refusal(request, 400, str(error))
 

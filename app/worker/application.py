@@ -50,8 +50,8 @@ class Stream:
     def __init__(self, name: str, settings: StreamSettings, topics: StreamTopics, folder: Path, memory: int) -> None:
         self.name, self.settings, self.topics = name, settings, topics
         source = SequenceSource.parse(settings.sequence)
-        self.first_header = source.name.encode() if source.kind == "header" else b""
-        self.second_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
+        self.sequence_header = source.name.encode() if source.kind == "header" else b""
+        self.producer_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
         self.read = reader_for(source, settings.sequence_form)
         self.sequences = Sequences(
             folder / name,
@@ -85,8 +85,8 @@ class Stream:
             rule=self.settings.rule,
             policy_topic=policy_topic(settings.app),
             claimed=self.topics.claimed,
-            first_header=self.first_header,
-            second_header=self.second_header,
+            sequence_header=self.sequence_header,
+            producer_header=self.producer_header,
             compression=self.settings.compression,
             commit_interval_ms=settings.commit_interval_ms,
             records_per_transaction=settings.records_per_transaction,
@@ -272,7 +272,7 @@ def _known(sequence: int) -> int | None:
 def _partition_status(lane: Lane) -> PartitionStatus:
     partition: Any = lane.state
     progress = partition.progress
-    stretch = partition.stretches.last
+    interval = partition.intervals.last
     return PartitionStatus(
         partition=lane.spec.partition,
         state=str(lane.status.state),
@@ -284,9 +284,9 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         duplicate=progress.duplicate if progress else 0,
         invalid=progress.invalid if progress else 0,
         error=lane.status.error,
-        unjudged=partition.stretches.unjudged,
-        deduplicate=stretch.deduplicate if stretch else True,
-        since=stretch.start if stretch else None,
+        unjudged=partition.intervals.unjudged,
+        deduplicate=interval.deduplicate if interval else True,
+        since=interval.start if interval else None,
         evicted_inactive=partition.evicted.inactive,
         evicted_displaced=partition.evicted.displaced,
         jumps=partition.jumps.total,

@@ -88,7 +88,7 @@ def _end_in_any_case() -> None:
     """End this process within `STOP_WITHIN_S`, whatever of it hangs, and write where every thread stands.
 
     Faust waits for a thread of its own without a limit, on the event loop: only a thread outside Python can still tell.
-    To everybody else it is a crash like any other: whoever takes over settles what is open.
+    To everybody else it is a crash like any other: whoever takes over ends the open transaction.
     """
     faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
 

@@ -1,4 +1,4 @@
-"""The compiled passes over the map of last sequences: judge, undo, settle, grow.
+"""The compiled passes over the map of last sequences: judge, undo, commit, grow.
 
 The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by
 `kafka_ratchet.tables.map.map.LastSequences`:
@@ -254,7 +254,7 @@ def judge(
 
 
 @njit(**records.OPTIONS)
-def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
+def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
     for c in range(sizes[CHANGED]):
         pushed[slots[c]] = undo[c]
@@ -263,7 +263,7 @@ def roll_back(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> N
 
 
 @njit(**records.OPTIONS)
-def settle(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
+def commit(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed becomes persisted, and waits to be saved."""
     for c in range(sizes[CHANGED]):
         changed[slots[c]] = 0

@@ -229,17 +229,17 @@ class LastSequences:
         )
         return found
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         """Pushed falls back to persisted."""
-        kernels.roll_back(self._pushed, self._changed, self._slots, self._undo, self._sizes)
+        kernels.rollback(self._pushed, self._changed, self._slots, self._undo, self._sizes)
         self._rest()
 
-    def settle(self, time: int = 0) -> None:
+    def commit(self, time: int = 0) -> None:
         """Pushed becomes persisted. time: seconds, when all that has changed was active."""
         if self._timed:
             self._seen[self._slots[: self.changes]] = time
         self._sizes[kernels.KNOWN] -= self._evicted
-        kernels.settle(self._changed, self._unsaved, self._slots, self._undo, self._sizes)
+        kernels.commit(self._changed, self._unsaved, self._slots, self._undo, self._sizes)
 
         self._rest()
 
@@ -332,7 +332,7 @@ class LastSequences:
         entries.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
         return self._entries(slots[np.lexsort((second, first))], timed=self._timed)
 
-    def unsettled(self, most: int) -> dict[bytes, bool] | None:
+    def uncommitted(self, most: int) -> dict[bytes, bool] | None:
         """Identities that are pushed, or persisted since `saved`, and whether they have a sequence or were evicted.
 
         None where they are more than so many.

@@ -20,7 +20,7 @@ from faults.scenarios import full_disk_of_a_worker
 
 folder = Path(sys.argv[1])
 assert not SmallDisk(folder / "probe", 1 << 20).is_mounted
-difference, events = full_disk_of_a_worker(folder / "scene", 1, 1)
+difference, events = full_disk_of_a_worker(folder / "scenario", 1, 1)
 print(difference.lost, difference.doubled, difference.reordered, events > 0)
 """
 

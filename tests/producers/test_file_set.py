@@ -130,7 +130,7 @@ def test_a_folder_that_grows(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_set, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 0.0)
     (tmp_path / "b.txt").write_bytes(b"one\n")
     source = FileSet([tmp_path], follow=True)
     reading = source.read(0)
@@ -208,7 +208,7 @@ def test_one_log_of_several_is_followed_by_its_name(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_set, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 0.0)
     log = tmp_path / "app.log"
 
     def after(*changes: tuple[str, bytes]) -> str:
@@ -232,7 +232,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_a_log_that_grows_after_it_was_read_to_its_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_set, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(file_set, "UNCLEAR_FOR_S", 0.0)
     (tmp_path / "a.log").write_bytes(b"1\n")
     (tmp_path / "b.log").write_bytes(b"2\n")
     reading = FileSet([tmp_path], follow=True).read(0)

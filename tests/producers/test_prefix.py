@@ -34,7 +34,7 @@ def test_a_run_without_a_report_waits_until_all_is_settled() -> None:
     send(prefix, 0, 2)
     prefix.acknowledge(0)
     assert reached(prefix) == 1
-    prefix.settle()
+    prefix.acknowledge_all()
     assert (reached(prefix), prefix.highest, prefix.records) == (2, 2, 2)
 
 
@@ -44,7 +44,7 @@ def test_publishing_again_does_not_take_back_what_was_reached() -> None:
         send(prefix, 0, sequence)
     prefix.acknowledge(0)
     assert (reached(prefix), prefix.records) == (100, 0)
-    prefix.settle()
+    prefix.acknowledge_all()
     assert (reached(prefix), prefix.records) == (150, 1)
 
 
@@ -69,5 +69,5 @@ def test_never_past_a_hole_and_in_the_end_past_everything() -> None:
             last_reached = prefix.sequence
             # At most what one report stands for is not known yet, for each partition.
             assert prefix.reported >= prefix._sent - sum(map(len, under_way)) - 4 * REPORT_EVERY
-        prefix.settle()
+        prefix.acknowledge_all()
         assert reached(prefix) == prefix.highest == sequence

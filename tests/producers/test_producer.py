@@ -392,7 +392,7 @@ def test_a_newer_producer_of_the_name_stops_the_older(broker: str, new_topic: Ne
     deadline = time.monotonic() + 120
     with taken_over():  # it notices by itself
         while time.monotonic() < deadline:
-            idle._outbox.check()
+            idle._accumulator.check()
             time.sleep(0.05)
     with taken_over():
         idle.send(b"v")

@@ -189,7 +189,7 @@ def follow(log: Log, operations: list[str], together: int, lag: int) -> tuple[di
 def test_what_is_published_is_what_was_written(operations: list[str], dated: bool, together: int, lag: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_set, "QUIET_S", 0.0)
-        patched.setattr(file_set, "SETTLED_AFTER_S", 1e9)
+        patched.setattr(file_set, "UNCLEAR_FOR_S", 1e9)
         log = Log(Path(folder), dated)
         published, is_refused = follow(log, [*operations, "append", "look", "look", "look"], together, lag)
     values = [published[sequence] for sequence in sorted(published)]

@@ -46,8 +46,8 @@ def fetched(
     start: int = 0,
     topic: str = "events",
     partition: int = 0,
-    first_header: bytes = SEQUENCE_HEADER.encode(),
-    second_header: bytes = PRODUCER_HEADER.encode(),
+    sequence_header: bytes = SEQUENCE_HEADER.encode(),
+    producer_header: bytes = PRODUCER_HEADER.encode(),
 ) -> RecordBatch:
     """These records as the one batch of a fetch."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
@@ -56,7 +56,9 @@ def fetched(
     data = bytearray(builder.build()) if records else bytearray()
     if records:
         struct.pack_into(">q", data, 0, start)
-    return read_chunk(topic, partition, start, bytes(data), [], first_header=first_header, second_header=second_header)
+    return read_chunk(
+        topic, partition, start, bytes(data), [], sequence_header=sequence_header, producer_header=producer_header
+    )
 
 
 def stored(batches: Iterable[EncodedBatch], start: int) -> bytes:

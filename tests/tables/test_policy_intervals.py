@@ -1,11 +1,11 @@
-"""Which stretches of the input were judged: how policies become entries, and entries stretches again."""
+"""Which intervals of the input were judged: how policies become entries, and entries intervals again."""
 
 from __future__ import annotations
 
 import pytest
 
 from kafka_ratchet.errors import StateError
-from kafka_ratchet.tables.policy_intervals import Stretch, Stretches
+from kafka_ratchet.tables.policy_intervals import PolicyInterval, PolicyIntervals
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 from kafka_ratchet.transport.policy import Policy
 from tests.tables.fetched_records import Sent, fetched, named, stored
@@ -17,18 +17,18 @@ def batch(start: int, count: int = 2) -> RecordBatch:
     return fetched(named(b"a", *range(count)), start)
 
 
-def settled(*steps: tuple[Policy, int]) -> list[Stretch]:
-    stretches = Stretches()
+def committed(*steps: tuple[Policy, int]) -> list[PolicyInterval]:
+    intervals = PolicyIntervals()
     for policy, start in steps:
-        stretches.push(policy, batch(start))
-        stretches.settle()
-    return list(stretches)
+        intervals.push(policy, batch(start))
+        intervals.commit()
+    return list(intervals)
 
 
 def test_where_nothing_was_ever_said_there_is_nothing() -> None:
-    stretches = Stretches()
-    stretches.push(Policy(), batch(0))
-    assert (stretches.encode(), stretches.last) == ([], None)
+    intervals = PolicyIntervals()
+    intervals.push(Policy(), batch(0))
+    assert (intervals.encode(), intervals.last) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -47,31 +47,31 @@ def test_where_nothing_was_ever_said_there_is_nothing() -> None:
         ([(Policy(False, 0), 0)], [(0, False, 0, 2, 0, 2)]),  # by the settings alone
     ],
 )
-def test_policies_become_stretches(steps: list[tuple[Policy, int]], expected: list[tuple[object, ...]]) -> None:
-    assert settled(*steps) == expected
+def test_policies_become_intervals(steps: list[tuple[Policy, int]], expected: list[tuple[object, ...]]) -> None:
+    assert committed(*steps) == expected
 
 
 def test_entries_are_what_was_pushed_and_lost_with_the_transaction() -> None:
-    stretches, again = Stretches(), Stretches()
-    stretches.push(OFF, batch(0))
-    stretches.roll_back()
-    assert stretches.encode() == []
-    stretches.push(OFF, batch(0))
-    stretches.push(Policy(True, 7), batch(2))
-    log = read_chunk("changelog", 0, 0, stored(stretches.encode(), 0), [])
-    stretches.settle()
+    intervals, again = PolicyIntervals(), PolicyIntervals()
+    intervals.push(OFF, batch(0))
+    intervals.rollback()
+    assert intervals.encode() == []
+    intervals.push(OFF, batch(0))
+    intervals.push(Policy(True, 7), batch(2))
+    log = read_chunk("changelog", 0, 0, stored(intervals.encode(), 0), [])
+    intervals.commit()
     others = [Sent(b"p", b"1"), Sent(None, b"2"), Sent(b"is", b"3"), Sent(b"", b"4")]
     mixed = fetched([*others, *(Sent(log.key(i), log.value(i)) for i in range(log.count))], 40)
     rest = again.apply(mixed)
     assert [rest.key(i) for i in range(rest.count)] == [b"p", None, b"is", b""]
     assert (rest.start, rest.next) == (40, 46)
-    assert list(again) == list(stretches)
-    assert again.unjudged == stretches.unjudged == 2
+    assert list(again) == list(intervals)
+    assert again.unjudged == intervals.unjudged == 2
 
 
 @pytest.mark.parametrize("damage", ["short", "long", "version", "key", "tombstone"])
 def test_an_entry_that_ratchet_did_not_write(damage: str) -> None:
-    key, value = Stretch(0, False, 1, 2, 3, 4).pack()
+    key, value = PolicyInterval(0, False, 1, 2, 3, 4).pack()
     entries = {
         "short": (key, value[:-1]),
         "long": (key, value + b"\0"),
@@ -80,4 +80,4 @@ def test_an_entry_that_ratchet_did_not_write(damage: str) -> None:
         "tombstone": (key, None),
     }
     with pytest.raises(StateError, match=r"events, partition 0, offset 9: a policy entry"):
-        Stretches().apply(fetched([Sent(*entries[damage])], 9))
+        PolicyIntervals().apply(fetched([Sent(*entries[damage])], 9))

@@ -59,12 +59,12 @@ class OnePartition:
         """Forward unjudged."""
         batch = fetched(records, self.input)
         self.input = batch.next
-        self.state.stretches.push(policy, batch)
+        self.state.intervals.push(policy, batch)
 
     def judge(self, records: list[Sent], policy: Policy = ON) -> list[str]:
         batch = fetched(records, self.input)
         self.input = batch.next
-        self.state.stretches.push(policy, batch)
+        self.state.intervals.push(policy, batch)
         return [VERDICTS[verdict] for verdict in judged(self.state, batch, READ)[0]]
 
     def commit(self, at_s: int = 0) -> list[tuple[bytes | None, bytes | None]]:
@@ -197,9 +197,9 @@ def test_row_12_while_it_is_off_the_table_stands_still_and_judging_goes_on_from_
     assert one.state.last(b"a") == (2, 2)
     assert one.judge(named(b"a", 2, 3, 9), Policy(True, 2)) == ["duplicate", "fresh", "fresh"]
     one.commit()
-    assert [stretch[1:] for stretch in one.state.stretches] == [(False, 2, 4, 1, 2), (True, 4, 4, 2, 0)]
+    assert [interval[1:] for interval in one.state.intervals] == [(False, 2, 4, 1, 2), (True, 4, 4, 2, 0)]
     assert one.state.progress is not None
-    assert (one.state.progress[1:4], one.state.stretches.unjudged) == ((4, 1, 0), 2)
+    assert (one.state.progress[1:4], one.state.intervals.unjudged) == ((4, 1, 0), 2)
 
 
 @pytest.mark.parametrize("every_s", [0.0, 3_600.0])
@@ -216,8 +216,8 @@ def test_row_15_snapshots_and_recovery_while_it_is_off(
     one.crash()
     one.restore()
     assert one.state.last(b"a") == (5, 5)
-    assert list(one.state.stretches) == [(0, False, 1, 4, 7, 3)]
-    assert (one.state.policy_position, one.state.stretches.unjudged) == (7, 3)
+    assert list(one.state.intervals) == [(0, False, 1, 4, 7, 3)]
+    assert (one.state.policy_position, one.state.intervals.unjudged) == (7, 3)
 
 
 @pytest.mark.parametrize(("every_s", "snapshot"), [(0.0, 1), (3_600.0, 0)])

@@ -92,8 +92,8 @@ class Owner:
             "dead_letters": site.dead,
             "group": f"group-{site.input}",
             "transactional_id": f"id-{site.input}",
-            "first_header": SEQUENCE.encode(),
-            "second_header": PRODUCER.encode(),
+            "sequence_header": SEQUENCE.encode(),
+            "producer_header": PRODUCER.encode(),
             "commit_interval_ms": 20,
         }
         self.lane = Lane(cluster, LaneSpec(**{**spec, **options}), self.sequences.partition(0), self.deliveries.put)

@@ -121,7 +121,7 @@ class Log:
             return INVALID_EPOCH
         return OUT_OF_ORDER if base != (following if epoch == known else 0) else 0
 
-    def settle(self, producer: int, kind: int, epoch: int = 0, by: int = 0) -> None:
+    def write_marker(self, producer: int, kind: int, epoch: int = 0, by: int = 0) -> None:
         """Write the marker that ends a producer's open transaction here, unless a newer coordinator has written one.
 
         Args:
@@ -312,7 +312,7 @@ class MemoryKafka:
         """Whether it calls a transaction complete that it has not ended everywhere."""
         ids = {each.producer: each for each in self.transactions.values()}
         batches = [batch for log in self.logs.values() for batch in log.batches if batch.committed is None]
-        # What an open transaction has written itself will be settled with it.
+        # What an open transaction has written itself ends with it.
         return any(
             (last := ids.get(b.producer)) is None or last.state != "open" or b.epoch < last.epoch for b in batches
         )
@@ -346,7 +346,7 @@ class MemoryKafka:
         place, producer, kind, epoch, by = marker
         if place is not None:
             if place not in self.without_leader:
-                self.logs[place].settle(producer, kind, epoch, by)
+                self.logs[place].write_marker(producer, kind, epoch, by)
             return
         if epoch < self.offset_epochs.get(producer, epoch) or by < self.offsets_marked_by.get(producer, by):
             return

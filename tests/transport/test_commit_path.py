@@ -36,11 +36,11 @@ from hypothesis.stateful import (
 
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
-from kafka_ratchet.tables.policy_intervals import STRETCH, Stretch
+from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.transactions.crash_points import COMPLETION_POINTS
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
-from kafka_ratchet.transport.transactions.crash_points import SETTLEMENT_POINTS
 from kafka_ratchet.transport.transactions.requests import OURS
 from tests.transport.batch.known_batches import HEAD, Source, encode
 from tests.transport.memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
@@ -59,7 +59,7 @@ from tests.transport.modelled_worker import (
 
 FOREIGN = 77
 """A transactional producer that writes to the input and is none of ours."""
-ALL_POINTS = (*CRASH_POINTS, *SETTLEMENT_POINTS)
+ALL_POINTS = (*CRASH_POINTS, *COMPLETION_POINTS)
 POINTS_OF_A_TRANSACTION = ("judged", "produced", "logged", "offered", "committed")
 SLOTS = (0, 1)
 INPUTS_END, EVIDENCE, UNREAD = "the input's end", "the input's end, and then what shows it", "unread input"
@@ -123,7 +123,7 @@ class Expected:
         for offset, each in enumerate(sent, start):
             if each is None:  # an offset without a record that counts
                 continue
-            if any(offset in stretch for stretch in self.off):
+            if any(offset in interval for interval in self.off):
                 self.unjudged += 1
                 self.forwarded.append(each.record)
                 continue
@@ -258,7 +258,7 @@ class CommitPath(RuleBasedStateMachine):
     @rule(data=st.data(), seconds=STEP_S)
     def append_aborted(self, data: st.DataObject, seconds: float) -> None:
         self._append([data.draw(sent(self.kind))], "none", FOREIGN)
-        self.kafka.logs[INPUT, 0].settle(FOREIGN, ABORT)
+        self.kafka.logs[INPUT, 0].write_marker(FOREIGN, ABORT)
         self.sent += [None] * 2
         self.go_on(seconds)
 
@@ -435,7 +435,7 @@ class CommitPath(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         places=st.sets(st.sampled_from(PLACES), min_size=1),
-        point=st.sampled_from(SETTLEMENT_POINTS),
+        point=st.sampled_from(COMPLETION_POINTS),
         what=st.sampled_from(["crash", "freeze", "crash both", "nothing"]),
         seconds=STEP_S,
     )
@@ -570,18 +570,20 @@ class CommitPath(RuleBasedStateMachine):
         """The committed one, compacted."""
         return {record.key or b"": record.value for record in self.kafka.logs[CHANGELOG, 0].committed()}
 
-    def unjudged(self) -> list[Stretch]:
-        """The stretches that were not judged; all of them must be what the policy topic said at their place in it."""
-        entries = [(key, value or b"") for key, value in sorted(self.changelog().items()) if key.startswith(STRETCH)]
-        stretches = [Stretch.unpack(key, value) for key, value in entries]
-        assert [stretch.number for stretch in stretches] == list(range(len(stretches)))
-        for before, after in pairwise(stretches):
+    def unjudged(self) -> list[PolicyInterval]:
+        """The intervals that were not judged; all of them must be what the policy topic said at their place in it."""
+        entries = [
+            (key, value or b"") for key, value in sorted(self.changelog().items()) if key.startswith(POLICY_INTERVAL)
+        ]
+        intervals = [PolicyInterval.unpack(key, value) for key, value in entries]
+        assert [interval.number for interval in intervals] == list(range(len(intervals)))
+        for before, after in pairwise(intervals):
             assert (before.deduplicate, before.policy) != (after.deduplicate, after.policy)
             assert before.start <= before.end <= after.start
             assert before.policy <= after.policy
-        for stretch in stretches:
-            assert self.policies[stretch.policy - 1] == stretch.deduplicate
-        return [stretch for stretch in stretches if not stretch.deduplicate]
+        for interval in intervals:
+            assert self.policies[interval.policy - 1] == interval.deduplicate
+        return [interval for interval in intervals if not interval.deduplicate]
 
     def teardown(self) -> None:
         try:

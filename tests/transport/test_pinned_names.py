@@ -53,7 +53,7 @@ CLUSTER, TRANSACTION = "transport/client/cluster.py", "transport/transactions/re
 PRODUCER = "transport/transactions/producer.py"
 LANES, COMPRESSION = "transport/assignment.py", "transport/batch/compression.py"
 DESCRIBE, CONNECTION = "transport/client/describe.py", "transport/client/connection.py"
-SETTLEMENT, BY_ID = "transport/transactions/outcome.py", "transport/client/topic_id.py"
+HANGING, BY_ID = "transport/transactions/outcome.py", "transport/client/topic_id.py"
 APPLICATION, TABLE, SECURITY = "app/worker/application.py", "tables/table.py", "transport/client/security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
@@ -134,7 +134,7 @@ def test_what_is_called_takes_these_arguments(ours: str, owner: Any, name: str, 
 REQUESTS: list[tuple[str, Any, tuple[Any, ...], int]] = [
     # The highest version that is known to be answered as our modules read the answer.
     (CLUSTER, OffsetFetchRequest, ("g", [("t", [0])]), 3),
-    (SETTLEMENT, OffsetCommitRequest, ("g", -1, "", -1, [("t", [(0, 5, "")])]), 3),
+    (HANGING, OffsetCommitRequest, ("g", -1, "", -1, [("t", [(0, 5, "")])]), 3),
     (CLUSTER, OffsetRequest, (-1, 1, [("t", [(0, -1)])]), 3),
     (CLUSTER, DescribeConfigsRequest, ([(2, "t", ["max.message.bytes"])],), 2),
     (BY_ID, TopicsRequest, (["t"],), 12),
@@ -163,7 +163,7 @@ def test_requests_and_their_versions(ours: str, request_class: Any, arguments: t
 RESPONSES: list[tuple[str, str, Any, list[str]]] = [
     (CLUSTER, "offset", OffsetRequest, ["partition", "error_code", "timestamp", "offset"]),
     (CLUSTER, "committed", OffsetFetchRequest, ["partition", "offset", "metadata", "error_code"]),
-    (SETTLEMENT, "leave_note", OffsetCommitRequest, ["partition", "error_code"]),
+    (HANGING, "record_outcome", OffsetCommitRequest, ["partition", "error_code"]),
     (TRANSACTION, "_produce", ProduceRequest, ["partition", "error_code", "offset"]),
 ]
 
@@ -189,7 +189,7 @@ ERRORS: list[tuple[str, str, int]] = [
     (TRANSACTION, "GroupLoadInProgressError", 14),
     (TRANSACTION, "GroupCoordinatorNotAvailableError", 15),
     (TRANSACTION, "NotCoordinatorForGroupError", 16),
-    (SETTLEMENT, "GroupAuthorizationFailedError", 30),
+    (HANGING, "GroupAuthorizationFailedError", 30),
     (TRANSACTION, "InvalidProducerEpoch", 47),
     (TRANSACTION, "InvalidTxnState", 48),
     (TRANSACTION, "InvalidProducerIdMapping", 49),

@@ -158,8 +158,8 @@ def read_chunk(
     data: bytes,
     aborted: list[tuple[int, int]],
     *,
-    first_header: bytes = b"",
-    second_header: bytes = b"",
+    sequence_header: bytes = b"",
+    producer_header: bytes = b"",
     most: int = BATCH_MOST,
 ) -> RecordBatch:
     """Make columns of the bytes a fetch (read committed) returned for one partition.
@@ -172,8 +172,8 @@ def read_chunk(
         start: the offset that was asked for
         data: record batches; the last may be cut off, as brokers do
         aborted: (producer id, first offset) of the aborted transactions in this range, as the fetch response lists them
-        first_header: name of a header to find in every record; b"" for none
-        second_header: name of another
+        sequence_header: name of a header to find in every record; b"" for none
+        producer_header: name of another
         most: bytes, what one batch may unpack to
 
     Raises:
@@ -189,8 +189,8 @@ def read_chunk(
         unpacked.buffer,
         *(np.ascontiguousarray(h[:, i]) for i in range(7)),
         start,
-        np.frombuffer(first_header, np.uint8),
-        np.frombuffer(second_header, np.uint8),
+        np.frombuffer(sequence_header, np.uint8),
+        np.frombuffer(producer_header, np.uint8),
         columns,
     )
     if damaged >= 0:

@@ -40,15 +40,15 @@ POINTS: Final = (
     "remembered",
     "saved",
 )
-SETTLEMENT_POINTS: Final = ("noted", "owing", "completing")
+COMPLETION_POINTS: Final = ("noted", "owing", "completing")
 
 
 class _Plan:
     def __init__(self, text: str) -> None:
         self.point, _, times = text.partition(":")
         self.left = int(times or 1)
-        if self.point not in POINTS + SETTLEMENT_POINTS:
-            points = ", ".join(POINTS + SETTLEMENT_POINTS)
+        if self.point not in POINTS + COMPLETION_POINTS:
+            points = ", ".join(POINTS + COMPLETION_POINTS)
             raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {points}")
 
     def __call__(self, point: str) -> None:

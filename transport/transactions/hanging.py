@@ -20,7 +20,13 @@ from kafka_ratchet.errors import TransactionError
 from kafka_ratchet.transport.client.cluster import Cluster, Retry, explained, raise_for
 from kafka_ratchet.transport.client.describe import DescribeProducersRequest
 from kafka_ratchet.transport.client.topic_id import TAGS, TEXT
-from kafka_ratchet.transport.transactions.outcome import NO_TRANSACTION, OpenAt, Unsettled, last_transaction, leave_note
+from kafka_ratchet.transport.transactions.outcome import (
+    NO_TRANSACTION,
+    HangingTransaction,
+    OpenAt,
+    last_transaction,
+    record_outcome,
+)
 
 HANGS_AFTER_S: Final = 60.0
 """Beyond the transaction's own time-out. Kafka looks for those that have timed out every 10 s, and a lane completes
@@ -165,7 +171,9 @@ async def end_hanging(
     }
     try:
         if last is not None and ours:
-            await leave_note(cluster, transactional_id, Unsettled(last.producer_id, commit, ours), connection)
+            await record_outcome(
+                cluster, transactional_id, HangingTransaction(last.producer_id, commit, ours), connection
+            )
         for one in hanging:
             if (one.topic, one.partition) not in ours:
                 leader = await cluster.leader(one.topic, one.partition)

@@ -37,9 +37,9 @@ COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 NO_TRANSACTION: Final = -1
 MARKERS_S: Final = 0.005
 """A few times of what the markers of a transaction take while all is well."""
-SETTLE_WITHIN_S: Final = 5.0
+COMPLETE_WITHIN_S: Final = 5.0
 """From taking an id over until its new owner may begin to complete what was left open: after that it starts again."""
-OWNER_S: Final = 2 * SETTLE_WITHIN_S
+OWNER_S: Final = 2 * COMPLETE_WITHIN_S
 """How long nothing has moved when that owner is taken for dead: it cannot begin any more, and what it sent has come."""
 ORPHANED_FOR_S: Final = 60.0
 """After that a person is needed."""
@@ -47,10 +47,10 @@ ORPHANED: Final = (
     "Kafka has left a transaction open, and whoever took its id over has left no note: nobody knows how it was meant "
     "to end. See docs/reference/halted.md"
 )
-NOTE: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
+OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
 ENDS: Final = {True: "commit", False: "abort"}
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """topic, partition"""
 
 
@@ -70,16 +70,16 @@ class OpenAt(NamedTuple):
     start: int
 
 
-class Unsettled(NamedTuple):
+class HangingTransaction(NamedTuple):
     """A transaction that is over, and the partitions that do not know it."""
 
     producer_id: int
     committed: bool
-    open: dict[Place, OpenAt]
+    open: dict[TopicPartition, OpenAt]
     taken_over_at: int = -1
     """The epoch that its id has now."""
 
-    def explains(self, producer_id: int, stuck: Mapping[Place, OpenAt]) -> bool:
+    def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
         """Whether these open records are part of it."""
         return producer_id == self.producer_id and stuck.items() <= self.open.items()
 
@@ -87,21 +87,21 @@ class Unsettled(NamedTuple):
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
     """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way.
 
-    last: as the coordinator has it; unsettled: how they were to end, where a note says so
+    last: as the coordinator has it; hanging: how they were to end, where a note says so
     """
 
-    def __init__(self, text: str, last: LastTransaction, unsettled: Unsettled | None) -> None:
+    def __init__(self, text: str, last: LastTransaction, hanging: HangingTransaction | None) -> None:
         super().__init__(text)
-        self.last, self.unsettled = last, unsettled
+        self.last, self.hanging = last, hanging
 
 
-async def find_unsettled(
+async def find_hanging_transaction(
     cluster: Cluster,
     transactional_id: str,
-    partitions: Collection[Place],
+    partitions: Collection[TopicPartition],
     connection: Hashable,
-    remembered: Unsettled | None = None,
-) -> Unsettled | None:
+    remembered: HangingTransaction | None = None,
+) -> HangingTransaction | None:
     """What the last transaction of an id has left open; None where it left nothing, or has no end yet.
 
     Waits for the leaders of all partitions: the next owner of the id wipes out how its last transaction ended, so it
@@ -125,7 +125,9 @@ async def find_unsettled(
         is_over = known.state in COMPLETE
         # What an open transaction has written itself is the coordinator's business; what is older is not.
         stuck = {place: there for place, there in left.items() if is_over or there.epoch < known.epoch}
-        noted = await _noted(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
+        noted = (
+            await _recorded_outcome(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
+        )
         # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
         if await last_transaction(cluster, transactional_id, connection) == known:
             break
@@ -137,20 +139,22 @@ async def find_unsettled(
         noted = COMPLETE[known.state]
     if noted is None and remembered is not None and remembered.explains(known.producer_id, stuck):
         noted = remembered.committed
-    unsettled = None if noted is None else Unsettled(known.producer_id, noted, stuck, known.epoch)
+    hanging = None if noted is None else HangingTransaction(known.producer_id, noted, stuck, known.epoch)
     if not is_over:
-        raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, unsettled)
-    return unsettled
+        raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, hanging)
+    return hanging
 
 
 async def last_end(
     cluster: Cluster,
     transactional_id: str,
-    partitions: Collection[Place],
+    partitions: Collection[TopicPartition],
     connection: Hashable,
-    remembered: Unsettled | None = None,
-) -> Unsettled | None:
-    """`find_unsettled`, tried until there is an answer; what somebody took over and did not end is ended by the note.
+    remembered: HangingTransaction | None = None,
+) -> HangingTransaction | None:
+    """`find_hanging_transaction`, tried until there is an answer.
+
+    What somebody took over and did not end is ended as the recorded outcome says.
 
     Raises:
         TransactionError: this user may not ask, Kafka is too old to be asked, or nobody knows how records were to end.
@@ -162,7 +166,7 @@ async def last_end(
     since = 0.0
     while True:
         try:
-            return await find_unsettled(cluster, transactional_id, partitions, connection, remembered)
+            return await find_hanging_transaction(cluster, transactional_id, partitions, connection, remembered)
         except kafka.TransactionalIdAuthorizationFailed as error:
             raise TransactionError(
                 f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
@@ -170,24 +174,24 @@ async def last_end(
         except Orphaned as orphaned:
             if orphaned.last != seen:
                 seen, since = orphaned.last, clock()
-            if orphaned.unsettled is None:
+            if orphaned.hanging is None:
                 if clock() - since > ORPHANED_FOR_S:
                     raise TransactionError(f"{orphaned}. {ORPHANED}") from None
             elif clock() - since > OWNER_S:
                 if orphaned.last.state == EMPTY:
-                    return orphaned.unsettled
-                await _end_for_another(cluster, transactional_id, orphaned.last, orphaned.unsettled, connection)
+                    return orphaned.hanging
+                await _end_for_another(cluster, transactional_id, orphaned.last, orphaned.hanging, connection)
             await retry.wait(orphaned)
         except kafka.KafkaError as error:
             await retry.wait(error)
 
 
 async def _end_for_another(
-    cluster: Cluster, transactional_id: str, last: LastTransaction, unsettled: Unsettled, connection: Hashable
+    cluster: Cluster, transactional_id: str, last: LastTransaction, hanging: HangingTransaction, connection: Hashable
 ) -> None:
     """End the empty transaction that another one began to complete this, and was killed: taking over would abort it."""
-    log.warning("ending what another began to complete", id=transactional_id, **describe(unsettled))
-    request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, unsettled.committed)
+    log.warning("ending what another began to complete", id=transactional_id, **describe(hanging))
+    request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, hanging.committed)
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
             raise_for((await cluster.send(node, request, connection)).error_code)
@@ -195,15 +199,17 @@ async def _end_for_another(
         log.warning("not ended", id=transactional_id, reason=repr(error))
 
 
-async def leave_note(cluster: Cluster, transactional_id: str, unsettled: Unsettled, connection: Hashable) -> None:
+async def record_outcome(
+    cluster: Cluster, transactional_id: str, hanging: HangingTransaction, connection: Hashable
+) -> None:
     """Write down how a transaction was to end, for whoever comes after the one that is about to take its id over.
 
     Raises:
         aiokafka.errors.KafkaError: the group's coordinator does not answer, or refuses.
     """
     topics = [
-        (topic, [(partition, there.start, _note(unsettled.committed, unsettled.producer_id, there))])
-        for (topic, partition), there in unsettled.open.items()
+        (topic, [(partition, there.start, _note(hanging.committed, hanging.producer_id, there))])
+        for (topic, partition), there in hanging.open.items()
     ]
     request = OffsetCommitRequest(
         transactional_id,
@@ -215,8 +221,12 @@ async def leave_note(cluster: Cluster, transactional_id: str, unsettled: Unsettl
     await _ask_group(cluster, transactional_id, request, connection)
 
 
-async def _noted(
-    cluster: Cluster, transactional_id: str, producer_id: int, stuck: Mapping[Place, OpenAt], connection: Hashable
+async def _recorded_outcome(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    stuck: Mapping[TopicPartition, OpenAt],
+    connection: Hashable,
 ) -> bool | None:
     """Whether these open records were to be committed, by the note about them; None where there is none for all."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
@@ -239,7 +249,7 @@ async def _noted(
 
 
 def _note(committed: bool, producer_id: int, there: OpenAt) -> str:
-    return NOTE.format(end=ENDS[committed], producer_id=producer_id, epoch=there.epoch)
+    return OUTCOME.format(end=ENDS[committed], producer_id=producer_id, epoch=there.epoch)
 
 
 async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
@@ -275,8 +285,8 @@ async def last_transaction(cluster: Cluster, transactional_id: str, connection: 
 
 
 async def left_open(
-    cluster: Cluster, producer_id: int, partitions: Iterable[Place], connection: Hashable
-) -> dict[Place, OpenAt]:
+    cluster: Cluster, producer_id: int, partitions: Iterable[TopicPartition], connection: Hashable
+) -> dict[TopicPartition, OpenAt]:
     """Where a producer has an open transaction. Tries until all leaders have answered.
 
     Raises:
@@ -286,10 +296,10 @@ async def left_open(
     retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in places])
     while True:
         try:
-            by_leader: dict[int, list[Place]] = {}
+            by_leader: dict[int, list[TopicPartition]] = {}
             for place in places:
                 by_leader.setdefault(await cluster.leader(*place), []).append(place)
-            left: dict[Place, OpenAt] = {}
+            left: dict[TopicPartition, OpenAt] = {}
             for leader, led in by_leader.items():
                 response = await cluster.send(leader, DescribeProducersRequest(led), connection)
                 for topic, answers, *_ in response.topics:
@@ -309,10 +319,10 @@ async def left_open(
             await retry.wait(error)
 
 
-def describe(unsettled: Unsettled) -> dict[str, Any]:
+def describe(hanging: HangingTransaction) -> dict[str, Any]:
     """For a line in the log."""
-    places = [f"{topic}-{partition}" for topic, partition in unsettled.open]
-    return {"producer_id": unsettled.producer_id, "ended": ENDS[unsettled.committed], "open": places}
+    places = [f"{topic}-{partition}" for topic, partition in hanging.open]
+    return {"producer_id": hanging.producer_id, "ended": ENDS[hanging.committed], "open": places}
 
 
 async def is_known(cluster: Cluster, transactional_id: str, connection: Hashable) -> bool:

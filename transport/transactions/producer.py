@@ -4,12 +4,12 @@ Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not g
 
     initialise ─▶ begin ─▶ produce* ─▶ commit ─▶ begin ...
         ▲           └────────┴───────────┘
-        └── after any failure: whatever was open is settled, and the epoch rises
+        └── after any failure: whatever was open is ended, and the epoch rises
 
 Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again.
 That costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
 repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer. If
-that took more than one request, or there is none, `initialise` makes the broker settle it and the changelog tells.
+that took more than one request, or there is none, `initialise` makes the broker end it, and the changelog tells how.
 
 The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
 take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
@@ -30,14 +30,14 @@ from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.client.cluster import Cluster, InvalidRecord, Retry, explained
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import (
-    SETTLE_WITHIN_S,
-    Place,
-    Unsettled,
+    COMPLETE_WITHIN_S,
+    HangingTransaction,
+    TopicPartition,
     describe,
     last_end,
     last_transaction,
-    leave_note,
     left_open,
+    record_outcome,
 )
 from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
 
@@ -76,7 +76,7 @@ class TransactionalProducer:
     """
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int, partitions: Iterable[Place]
+        self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int, partitions: Iterable[TopicPartition]
     ) -> None:
         """Nothing is sent yet.
 
@@ -93,16 +93,16 @@ class TransactionalProducer:
         self._connection = ("transaction", transactional_id)
         self._requests = TransactionRequests(cluster, transactional_id, group, self._connection)
         self._sequences: dict[tuple[str, int], int] = {}
-        self._members: set[Place] = set()
-        self._owed: Unsettled | None = None
+        self._members: set[TopicPartition] = set()
+        self._owed: HangingTransaction | None = None
         """What is left open and to be ended by this producer: Kafka does not know how any more."""
-        self._written: set[Place] = set()
+        self._written: set[TopicPartition] = set()
         """Where the last transaction has left records."""
         self._joining: asyncio.Task[None] | None = None
         self._sent: list[asyncio.Task[Appended]] = []
 
     async def initialise(self) -> None:
-        """Fence whoever had this id before and settle its open transaction. Tries until the coordinator answers.
+        """Fence whoever had this id before and end its open transaction. Tries until the coordinator answers.
 
         Raises:
             TransactionError: the coordinator refuses this id.
@@ -123,7 +123,7 @@ class TransactionalProducer:
         while True:
             taken_over = await self._take_over()
             if self._owed is not None:
-                await self._guard(self._settle(self._owed, taken_over))
+                await self._guard(self._complete(self._owed, taken_over))
                 self._owed = None  # the coordinator knows now
             if not self._requests.spent:
                 break
@@ -132,9 +132,9 @@ class TransactionalProducer:
     async def _take_over(self) -> float:
         """Fence whoever had the id; `_owed` is what that makes Kafka forget. Returns when this was asked for."""
         retry = Retry("initialise transactional id", id=self.transactional_id)
-        noted: Unsettled | None = None
+        noted: HangingTransaction | None = None
         while True:
-            self._owed = await self._unsettled()
+            self._owed = await self._hanging()
             if self._owed is not None and self._owed != noted:
                 await self._note(self._owed)
                 noted = self._owed
@@ -155,52 +155,52 @@ class TransactionalProducer:
                     "Check the ACLs of the transactional id and the broker's transaction.max.timeout.ms"
                 ) from None
             except kafka.KafkaError as error:
-                # ConcurrentTransactions: the previous owner's transaction is still being settled.
+                # ConcurrentTransactions: the previous owner's transaction is still being ended.
                 await retry.wait(error)
         self._sequences.clear()
         self._written.clear()
         return asked
 
-    async def _unsettled(self) -> Unsettled | None:
+    async def _hanging(self) -> HangingTransaction | None:
         return await last_end(self.cluster, self.transactional_id, self.partitions, self._connection, self._owed)
 
-    async def _note(self, unsettled: Unsettled) -> None:
+    async def _note(self, hanging: HangingTransaction) -> None:
         """Leave word of how it is to end: the coordinator is about to forget it, and this process may die."""
         retry = Retry("leave a note", id=self.transactional_id)
         while True:
             try:
-                return await leave_note(self.cluster, self.transactional_id, unsettled, self._connection)
+                return await record_outcome(self.cluster, self.transactional_id, hanging, self._connection)
             except kafka.GroupAuthorizationFailedError:
                 log.warning(
                     "this user may not commit offsets for a group that is named as its transactional id: if the "
                     "worker dies in the next moment, a person has to decide how the transaction ends",
                     id=self.transactional_id,
-                    **describe(unsettled),
+                    **describe(hanging),
                 )
                 return None
             except kafka.KafkaError as error:
                 await retry.wait(error)
 
-    async def _settle(self, unsettled: Unsettled, taken_over: float) -> None:
+    async def _complete(self, hanging: HangingTransaction, taken_over: float) -> None:
         """End what an earlier owner's transaction has left open as that one ended, by an empty one that ends so."""
-        log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(unsettled))
-        if unsettled.producer_id != self._requests.producer_id:
+        log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(hanging))
+        if hanging.producer_id != self._requests.producer_id:
             raise TransactionError(
-                f"{self.transactional_id}: a transaction of producer id {unsettled.producer_id} was left open in "
-                f"{list(unsettled.open)}, and Kafka has given out another one. End it with kafka-transactions.sh abort"
+                f"{self.transactional_id}: a transaction of producer id {hanging.producer_id} was left open in "
+                f"{list(hanging.open)}, and Kafka has given out another one. End it with kafka-transactions.sh abort"
             )
         # Its epoch stays what it is, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)
         retry = Retry("complete a transaction that Kafka left open", id=self.transactional_id)
         while True:
-            if asyncio.get_running_loop().time() - taken_over > SETTLE_WITHIN_S:
+            if asyncio.get_running_loop().time() - taken_over > COMPLETE_WITHIN_S:
                 # A successor may have taken this one for dead; what began now, its taking over would abort.
-                raise Aborted(f"{self.transactional_id}: could not complete it in {SETTLE_WITHIN_S:.0f} s")
+                raise Aborted(f"{self.transactional_id}: could not complete it in {COMPLETE_WITHIN_S:.0f} s")
             crash_point("owing")
             try:
-                await self._requests.join(list(unsettled.open), with_offsets=True)
+                await self._requests.join(list(hanging.open), with_offsets=True)
                 crash_point("completing")
-                return await self._requests.end(commit=unsettled.committed)
+                return await self._requests.end(commit=hanging.committed)
             except FENCED:
                 raise
             except kafka.KafkaError as error:
@@ -272,7 +272,7 @@ class TransactionalProducer:
             metadata: left with the offset.
 
         Raises:
-            Aborted: nothing became visible, or the outcome is unknown; `initialise` settles it.
+            Aborted: nothing became visible, or the outcome is unknown; `initialise` decides it.
             Fenced: another owner has taken over.
         """
         self._expect(State.OPEN)
@@ -351,11 +351,11 @@ class TransactionalProducer:
             joining, self._joining = self._joining, None
             await self._guard(joining)
 
-    async def _open(self, partitions: list[Place]) -> None:
+    async def _open(self, partitions: list[TopicPartition]) -> None:
         # Otherwise our end marker would also end the records that the previous transaction left open.
         if await left_open(self.cluster, self._requests.producer_id, self._written, self._connection):
-            unsettled = await self._unsettled()
-            if unsettled is not None:
+            hanging = await self._hanging()
+            if hanging is not None:
                 self.state = State.FAILED
                 raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
         self._written.clear()

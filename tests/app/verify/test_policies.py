@@ -9,9 +9,9 @@ from confluent_kafka.admin import NewTopic as Topic
 from kafka_ratchet.app.names import changelog_name, policy_topic
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify import ExitCode
-from kafka_ratchet.app.verify.policies import PolicyTopic, check_stretches
+from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals
 from kafka_ratchet.app.worker.policy import policy_key, policy_value
-from kafka_ratchet.tables.policy_intervals import Stretch
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.written_stream import NewTopic, Stage, record
 
 OFF, ON = policy_value(False), policy_value(True)
@@ -35,24 +35,26 @@ def settings(deduplicate: bool | None = None, of_stream: bool | None = None) -> 
     return Settings(app="shop", streams={"events": stream}, deduplicate=deduplicate)
 
 
-def checked(records: list[Record | None], stretch: Stretch, given: Settings | None = None, begin: int = 0) -> str:
+def checked(
+    records: list[Record | None], interval: PolicyInterval, given: Settings | None = None, begin: int = 0
+) -> str:
     """records: of the policy topic from offset 0 on; None: compacted away."""
     there = [(offset, *each) for offset, each in enumerate(records) if each is not None and offset >= begin]
     topic = PolicyTopic.of("shop-policy", begin, len(records), there)
-    (check,) = check_stretches(topic, given or settings(), "events", 0, [stretch], 0)
+    (check,) = check_intervals(topic, given or settings(), "events", 0, [interval], 0)
     return f"{check.verdict}: {check.reason}"
 
 
-def off(policy: int) -> Stretch:
-    return Stretch(0, False, 10, 20, policy, 10)
+def off(policy: int) -> PolicyInterval:
+    return PolicyInterval(0, False, 10, 20, policy, 10)
 
 
-def judged(policy: int) -> Stretch:
-    return Stretch(0, True, 10, 10, policy, 0)
+def judged(policy: int) -> PolicyInterval:
+    return PolicyInterval(0, True, 10, 10, policy, 0)
 
 
 @pytest.mark.parametrize(
-    ("records", "stretch", "given"),
+    ("records", "interval", "given"),
     [
         ([own(OFF)], off(1), None),
         ([everyone(OFF)], off(1), None),
@@ -66,12 +68,14 @@ def judged(policy: int) -> Stretch:
         ([], off(0), settings(of_stream=False)),
     ],
 )
-def test_what_the_policy_topic_confirms(records: list[Record | None], stretch: Stretch, given: Settings | None) -> None:
-    assert checked(records, stretch, given).startswith("confirmed")
+def test_what_the_policy_topic_confirms(
+    records: list[Record | None], interval: PolicyInterval, given: Settings | None
+) -> None:
+    assert checked(records, interval, given).startswith("confirmed")
 
 
 @pytest.mark.parametrize(
-    ("records", "stretch", "reason"),
+    ("records", "interval", "reason"),
     [
         ([own(ON)], off(1), "by the policy of stream 'events' in shop-policy, which is on"),
         ([own(OFF)], judged(1), "by the policy of stream 'events' in shop-policy, which is off"),
@@ -82,14 +86,14 @@ def test_what_the_policy_topic_confirms(records: list[Record | None], stretch: S
         ([(b"hello", OFF)], off(1), "offset 0 is named, and holds no policy"),
     ],
 )
-def test_what_the_policy_topic_contradicts(records: list[Record | None], stretch: Stretch, reason: str) -> None:
-    said = checked(records, stretch)
+def test_what_the_policy_topic_contradicts(records: list[Record | None], interval: PolicyInterval, reason: str) -> None:
+    said = checked(records, interval)
     assert said.startswith("contradicted")
     assert reason in said
 
 
 @pytest.mark.parametrize(
-    ("records", "stretch", "given", "begin", "reason"),
+    ("records", "interval", "given", "begin", "reason"),
     [
         ([None, own(ON)], off(1), None, 0, "offset 0 is compacted away"),
         ([own(OFF)], off(3), None, 0, "ends at 1: it was created again, or lost its end"),
@@ -102,17 +106,21 @@ def test_what_the_policy_topic_contradicts(records: list[Record | None], stretch
     ],
 )
 def test_what_cannot_be_proven_any_more(
-    records: list[Record | None], stretch: Stretch, given: Settings | None, begin: int, reason: str
+    records: list[Record | None], interval: PolicyInterval, given: Settings | None, begin: int, reason: str
 ) -> None:
-    said = checked(records, stretch, given, begin)
+    said = checked(records, interval, given, begin)
     assert said.startswith("unproven")
     assert reason in said
 
 
-def test_stretches_before_the_place_that_is_looked_at_are_left_out() -> None:
-    stretches = [Stretch(0, False, 10, 20, 1, 10), Stretch(1, True, 20, 20, 2, 0), Stretch(2, False, 30, 40, 3, 10)]
+def test_intervals_before_the_first_offset_that_is_looked_at_are_left_out() -> None:
+    intervals = [
+        PolicyInterval(0, False, 10, 20, 1, 10),
+        PolicyInterval(1, True, 20, 20, 2, 0),
+        PolicyInterval(2, False, 30, 40, 3, 10),
+    ]
     topic = PolicyTopic.of("shop-policy", 0, 3, [(2, *own(OFF))])
-    found = check_stretches(topic, settings(), "events", 0, stretches, 25)
+    found = check_intervals(topic, settings(), "events", 0, intervals, 25)
     assert [(check.start, check.end, check.verdict) for check in found] == [
         (20, 30, "unproven"),
         (30, 40, "confirmed"),
@@ -131,7 +139,7 @@ def test_the_engines_word_is_not_believed(broker: str, new_topic: NewTopic, said
     for made in admin.create_topics([Topic(name, 1, 1) for name in (changelog, policies)]).values():
         made.result(30)
     stage.producer.produce(policies, said, policy_key("events"))
-    value, key = reversed(Stretch(0, False, 0, 2, 1, 2).pack())
+    value, key = reversed(PolicyInterval(0, False, 0, 2, 1, 2).pack())
     stage.producer.produce(changelog, value, key)
     stage.producer.flush()
     stage.commit(2)

@@ -329,11 +329,11 @@ def streams(draw: st.DrawFn) -> tuple[list[RecordView], list[tuple[int, RecordVi
 
 
 def proven(
-    records: list[RecordView], output: list[tuple[int, RecordView]], baseline: Baseline, judged: int, settled: int
+    records: list[RecordView], output: list[tuple[int, RecordView]], baseline: Baseline, judged: int, committed_to: int
 ) -> tuple[Report, ExpectedPartition]:
     """output: what stands in it, from the baseline's offset on."""
     report, expected = Report("events"), ExpectedPartition(RULE, 0, (), baseline)
-    for offset in range(baseline.input_from, settled):
+    for offset in range(baseline.input_from, committed_to):
         expected.judge(offset, records[offset], report)
     shown: Iterator[tuple[int, RecordView]] = ((at, item) for at, (_, item) in enumerate(output))
     expected.compare("out", shown, judged, report)
@@ -365,13 +365,13 @@ def test_two_runs_find_what_one_finds(
     """The first run sees a part, some of it not yet in the output; the second goes on from what it has left."""
     records, output = made
     judged = data.draw(st.integers(0, len(records)), "committed before")
-    settled = data.draw(st.integers(judged, len(records)), "committed after")
-    there = data.draw(st.integers(judged, settled), "in the output")
+    committed_to = data.draw(st.integers(judged, len(records)), "committed after")
+    there = data.draw(st.integers(judged, committed_to), "in the output")
     first = [each for each in output if each[0] < there]
-    report, expected = proven(records, first, Baseline(), judged, settled)
+    report, expected = proven(records, first, Baseline(), judged, committed_to)
     assert report.counts == {}
-    cut = expected.settled_at(judged, settled, None)
-    assert judged <= cut <= settled
+    cut = expected.proven_to(judged, committed_to, None)
+    assert judged <= cut <= committed_to
     gap = data.draw(st.integers(0, 3), "deleted since") if data.draw(st.booleans(), "too late") else 0
     known = dict(expected.known_at(cut))
     baseline = Baseline(cut, len(first), known).moved_to(min(len(records), cut + gap), 0)

@@ -19,7 +19,7 @@ from kafka_ratchet.app.verify import ExitCode, Halted, NeverJudged, RecordView, 
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, TopicMissing
 from kafka_ratchet.tables.identity import Identity, SequenceSource
-from kafka_ratchet.tables.policy_intervals import Stretch
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NewTopic, Stage, record
 
@@ -71,7 +71,7 @@ def test_what_went_by_while_deduplication_was_off_must_all_be_there(
     changelog = changelog_name(stage.settings.app, "events")
     admin = AdminClient({"bootstrap.servers": broker})
     admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
-    entries = [Stretch(0, False, 2, 6, 1, 4), Stretch(1, True, 6, 6, 2, 0)]
+    entries = [PolicyInterval(0, False, 2, 6, 1, 4), PolicyInterval(1, True, 6, 6, 2, 0)]
     for key, value in [(b"p", b"?"), (b"ia", b"?"), *(entry.pack() for entry in entries)]:
         stage.producer.produce(changelog, value, key)
     stage.producer.flush()

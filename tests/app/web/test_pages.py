@@ -23,7 +23,7 @@ from yarl import URL
 import kafka_ratchet.app.web
 from kafka_ratchet.app.cli.tables import tables as tables_command
 from kafka_ratchet.app.settings import Settings, WebSettings
-from kafka_ratchet.app.status.cluster_view import Inquiry
+from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.model import merge
@@ -414,12 +414,12 @@ async def test_options_that_a_client_refuses_are_a_sentence(nowhere: Settings) -
 
 
 async def test_while_the_group_rebalances_the_workers_known_before_are_asked(nowhere: Settings) -> None:
-    async with Inquiry(str(nowhere.bootstrap), nowhere) as inquiry:
-        assert inquiry._urls(Group("Stable", ["http://a:1", "http://b:1"])) == ["http://a:1", "http://b:1"]
-        assert inquiry._urls(Group("PreparingRebalance")) == ["http://a:1", "http://b:1"]
-        assert inquiry._urls(None) == ["http://a:1", "http://b:1"]
-        assert inquiry._urls(Group("Stable", ["http://b:1"])) == ["http://b:1"]
-        assert inquiry._urls(Group("Empty")) == []
+    async with ClusterView(str(nowhere.bootstrap), nowhere) as cluster_view:
+        assert cluster_view._urls(Group("Stable", ["http://a:1", "http://b:1"])) == ["http://a:1", "http://b:1"]
+        assert cluster_view._urls(Group("PreparingRebalance")) == ["http://a:1", "http://b:1"]
+        assert cluster_view._urls(None) == ["http://a:1", "http://b:1"]
+        assert cluster_view._urls(Group("Stable", ["http://b:1"])) == ["http://b:1"]
+        assert cluster_view._urls(Group("Empty")) == []
 
 
 def test_while_a_partition_moves_the_worker_that_is_further_is_shown() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.count import Difference
-from faults.environment import PATIENCE_S, Site
+from faults.environment import PATIENCE_S, Environment
 from faults.kafka import Kafka
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
 
@@ -19,19 +19,21 @@ EVENTS = 20_000
 
 
 def run(broker: str, folder: Path, crashes: list[str]) -> None:
-    site = Site(Kafka(broker), folder / "site", workers=1, seed=len(crashes), app=f"crash-{uuid.uuid4().hex[:8]}")
-    worker = site.workers[0]
+    environment = Environment(
+        Kafka(broker), folder / "environment", workers=1, seed=len(crashes), app=f"crash-{uuid.uuid4().hex[:8]}"
+    )
+    worker = environment.workers[0]
     try:
         for number, point in enumerate(crashes, 1):
             worker.start(crash_at=point)
-            site.wait_for(lambda: not worker.is_running, f"the crash at {point}")
-            assert worker.part is not None
-            assert worker.part.wait() == KILLED, f"{point}:\n{worker.output()[-3000:]}"
-            site.feed.allow(EVENTS * number // len(crashes))
+            environment.wait_for(lambda: not worker.is_running, f"the crash at {point}")
+            assert worker.started is not None
+            assert worker.started.wait() == KILLED, f"{point}:\n{worker.output()[-3000:]}"
+            environment.feed.allow(EVENTS * number // len(crashes))
         worker.start()
-        sent, difference, _ = site.finish()
+        sent, difference, _ = environment.finish()
     finally:
-        site.close()
+        environment.close()
     assert len(sent) >= EVENTS
     assert difference == Difference()
 
@@ -51,13 +53,15 @@ def test_crash_at_every_pair_of_points(broker: str, tmp_path: Path) -> None:
 
 
 def test_unknown_point_is_refused(broker: str, tmp_path: Path) -> None:
-    site = Site(Kafka(broker), tmp_path / "site", workers=1, seed=1, app=f"crash-{uuid.uuid4().hex[:8]}")
+    environment = Environment(
+        Kafka(broker), tmp_path / "environment", workers=1, seed=1, app=f"crash-{uuid.uuid4().hex[:8]}"
+    )
     try:
-        worker = site.workers[0]
+        worker = environment.workers[0]
         worker.start(crash_at="nowhere")
-        site.wait_for(lambda: not worker.is_running, "the refusal", PATIENCE_S)
-        assert worker.part is not None
-        assert worker.part.wait() == 1
+        environment.wait_for(lambda: not worker.is_running, "the refusal", PATIENCE_S)
+        assert worker.started is not None
+        assert worker.started.wait() == 1
         assert "there is no such point" in worker.output()
     finally:
-        site.close()
+        environment.close()

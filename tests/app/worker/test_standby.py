@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faults.count import Difference
-from faults.environment import Site
+from faults.environment import Environment
 from faults.events import PARTITIONS
 from faults.kafka import Kafka
 
@@ -22,31 +22,34 @@ def test_a_killed_workers_partitions_are_taken_over_warm(
 ) -> None:
     monkeypatch.setenv("RATCHET_NUM_STANDBY_REPLICAS", "1")
     monkeypatch.setenv("RATCHET_SESSION_TIMEOUT_MS", "10000")  # a worker that stands still for 3 s is to keep its lanes
-    site = Site(Kafka(broker), tmp_path / "site", workers=2, seed=2, app=f"standby-{uuid.uuid4().hex[:8]}")
+    environment = Environment(
+        Kafka(broker), tmp_path / "environment", workers=2, seed=2, app=f"standby-{uuid.uuid4().hex[:8]}"
+    )
     try:
-        first, second = site.workers
+        first, second = environment.workers
         first.start()
-        site.wait_for_progress(site.positions(), "the first commits")
+        environment.wait_for_progress(environment.positions(), "the first commits")
         second.start()
-        half = PARTITIONS // 2 * len(site.inputs)
-        for worker in site.workers:
-            site.wait_for(
+        half = PARTITIONS // 2 * len(environment.inputs)
+        for worker in environment.workers:
+            environment.wait_for(
                 lambda worker=worker: worker.output().count("standby follows") >= half, f"{worker.name} standing by"
             )
-        site.feed.allow(EVENTS)
-        site.wait_for(
-            lambda: sum(site.positions().values()) >= EVENTS * len(site.inputs), "a changelog worth replaying"
+        environment.feed.allow(EVENTS)
+        environment.wait_for(
+            lambda: sum(environment.positions().values()) >= EVENTS * len(environment.inputs),
+            "a changelog worth replaying",
         )
         second.mark()
-        since = site.positions()
+        since = environment.positions()
         first.process().kill()
-        site.wait_for_progress(since, "the take-over")
-        site.wait_for(lambda: second.output_since_mark().count("lane runs") >= half, "all lanes")
+        environment.wait_for_progress(since, "the take-over")
+        environment.wait_for(lambda: second.output_since_mark().count("lane runs") >= half, "all lanes")
         taken_over = [tuple(map(int, found)) for found in LANE_RUNS.findall(second.output_since_mark())][:half]
         replayed, whole = sum(restored for _, restored in taken_over), sum(offset for offset, _ in taken_over)
         assert replayed < whole / 10, taken_over
-        sent, difference, _ = site.finish()
+        sent, difference, _ = environment.finish()
     finally:
-        site.close()
+        environment.close()
     assert len(sent) >= EVENTS
     assert difference == Difference()

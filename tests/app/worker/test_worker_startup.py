@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from faults.environment import SESSION_TIMEOUT_MS, Site, Worker
+from faults.environment import SESSION_TIMEOUT_MS, Environment, Worker
 from faults.events import IDENTITIES
 from faults.kafka import EmbeddedKafka
 from faults.proxy import Line
@@ -25,53 +25,57 @@ from kafka_ratchet.producers import create_topic, no_broker_is_let_in
 def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_KAFKA_TIMEOUT_S", "180")  # a question on the line that is cut takes 30 s to fail
     with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
-        site = Site(kafka, tmp_path / "site", workers=1, seed=1)
+        environment = Environment(kafka, tmp_path / "environment", workers=1, seed=1)
         try:
-            worker = site.workers[0]
+            worker = environment.workers[0]
             kafka.line(0, Line.DELAYED)
             worker.start()
             # The first of six that it makes, each with several requests: the others take seconds on this line.
-            site.wait_for(lambda: worker.said("topic created"), "the first topic")
+            environment.wait_for(lambda: worker.said("topic created"), "the first topic")
             kafka.line(0, Line.CUT)
-            site.wait_for(lambda: worker.said("Kafka went away"), "the word that Kafka went away")
+            environment.wait_for(lambda: worker.said("Kafka went away"), "the word that Kafka went away")
             kafka.line(0, Line.OPEN)
-            site.wait_for_progress(site.positions(), "the first commits")
+            environment.wait_for_progress(environment.positions(), "the first commits")
             worker.process()
         finally:
-            site.close()
+            environment.close()
 
 
 @contextmanager
-def _slow_from_the_topics_on(folder: Path) -> Iterator[tuple[EmbeddedKafka, Site, Worker]]:
+def _slow_from_the_topics_on(folder: Path) -> Iterator[tuple[EmbeddedKafka, Environment, Worker]]:
     """A worker whose line is delayed as soon as it has made its topics: three for each stream, policies, and owners."""
     with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
-        site = Site(kafka, folder / "site", workers=1, seed=1)
+        environment = Environment(kafka, folder / "environment", workers=1, seed=1)
         try:
-            worker = site.workers[0]
+            worker = environment.workers[0]
             worker.start()
-            site.wait_for(lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 2, "the topics")
+            environment.wait_for(
+                lambda: worker.output().count("topic created") == 3 * len(IDENTITIES) + 2, "the topics"
+            )
             kafka.line(0, Line.DELAYED)
-            yield kafka, site, worker
+            yield kafka, environment, worker
         finally:
-            site.close()
+            environment.close()
 
 
 def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> None:
-    with _slow_from_the_topics_on(tmp_path) as (kafka, site, worker):
-        site.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
+    with _slow_from_the_topics_on(tmp_path) as (kafka, environment, worker):
+        environment.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
         kafka.line(0, Line.CUT)
         # By then Faust's recovery has waited too long for an answer, which once ended it. The start waited for it all
         # the same, and nobody looked whether the worker was to stop.
         time.sleep(SESSION_TIMEOUT_MS / 1000 + REQUEST_SLACK_S + 2)
         kafka.line(0, Line.OPEN)
-        site.wait_for_progress(site.positions(), "the first commits")
-        site.wait_for(lambda: worker.said("worker runs"), "the end of the start")
+        environment.wait_for_progress(environment.positions(), "the first commits")
+        environment.wait_for(lambda: worker.said("worker runs"), "the end of the start")
         worker.stop()
 
 
 def test_a_worker_that_is_only_starting_stops_when_it_is_told_to(tmp_path: Path) -> None:
-    with _slow_from_the_topics_on(tmp_path) as (kafka, site, worker):
-        site.wait_for(lambda: worker.said("status_address"), "the address, which stands before the group is joined")
+    with _slow_from_the_topics_on(tmp_path) as (kafka, environment, worker):
+        environment.wait_for(
+            lambda: worker.said("status_address"), "the address, which stands before the group is joined"
+        )
         kafka.line(0, Line.CUT)
         worker.stop()
         assert worker.said("worker stops")

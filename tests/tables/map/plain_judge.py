@@ -51,7 +51,7 @@ class PlainJudge:
     def commit(self) -> None:
         self.persisted = dict(self.pushed)
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         self.pushed = dict(self.persisted)
 
 

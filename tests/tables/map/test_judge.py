@@ -106,10 +106,10 @@ def compare(by: str, todo: list[list[Sent] | str], slots: int = 8, form: str = "
     for step in todo:
         if step == "commit":
             plain.commit()
-            table.settle()
+            table.commit()
         elif step == "roll back":
-            plain.roll_back()
-            table.roll_back()
+            plain.rollback()
+            table.rollback()
         else:
             assert not isinstance(step, str)
             batch = fetched(step)
@@ -225,13 +225,13 @@ def test_a_map_that_grows_keeps_its_open_transaction() -> None:
         verdicts = table.judge(batch, BY["producer"], MAX_IDENTITY_BYTES, sequences, reasons)
         assert [VERDICTS[v] for v in verdicts] == [plain.judge(record)[0] for record in chunk]
         if first == 20_000:  # half of it committed, the other half open
-            table.settle()
+            table.commit()
             plain.commit()
     assert len(table._hashes) > FIRST_SLOTS
     assert {key[1:]: int.from_bytes(value, "big") for key, value in table.changed_entries()} == plain.changed()
     for name, last in plain.pushed.items():
         assert table.get(name) == (plain.persisted.get(name, -1), last)
-    table.roll_back()
+    table.rollback()
     for name in plain.pushed:
         assert table.get(name) == (plain.persisted.get(name, -1),) * 2
     assert len(table) == len(plain.persisted) == 25_000

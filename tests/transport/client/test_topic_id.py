@@ -281,7 +281,7 @@ async def test_state_of_an_earlier_version_gets_its_owner_without_waiting_for_an
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Ownership, "encode", lambda self: [])
-        patch.setattr(Ownership, "settle", lambda self: None)
+        patch.setattr(Ownership, "commit", lambda self: None)
         first = await served(site, 3)
         await first.close()
     second = await site.owner()

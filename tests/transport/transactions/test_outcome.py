@@ -25,7 +25,7 @@ from kafka_ratchet.errors import Aborted, TransactionError
 from kafka_ratchet.transport.client.cluster import GROUP, LATEST, TRANSACTION, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.transactions.hanging import end_hanging, find_hanging
-from kafka_ratchet.transport.transactions.outcome import OpenAt, Unsettled
+from kafka_ratchet.transport.transactions.outcome import HangingTransaction, OpenAt
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from tests.transport.kafka_side import read_topic, values
 from tests.transport.transactions.test_producer import batch_of
@@ -37,7 +37,7 @@ TOPICS = [(topic, 0) for topic in PLACES]
 LEADERLESS_WITHIN_S = 90.0
 TIMEOUT_MS = 120_000
 """Of transactions that are open while a node stops."""
-NOTED = Unsettled(9, True, {("out", 0): OpenAt(1, 7)})
+NOTED = HangingTransaction(9, True, {("out", 0): OpenAt(1, 7)})
 REFUSES_WHAT_IS_DENIED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
@@ -68,7 +68,7 @@ def kafka(three_nodes: EmbeddedKafka) -> EmbeddedKafka:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane would begin anew where it takes longer; here that would be another case."""
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.SETTLE_WITHIN_S", 60.0)
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.COMPLETE_WITHIN_S", 60.0)
 
 
 @pytest.fixture
@@ -207,8 +207,8 @@ async def test_whoever_comes_late_to_end_it_starts_again(
     frozen = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
     with monkeypatch.context() as patch:
         if not may_leave_notes:
-            patch.setattr("kafka_ratchet.transport.transactions.producer.leave_note", refuse)
-        patch.setattr("kafka_ratchet.transport.transactions.producer.SETTLE_WITHIN_S", -1.0)
+            patch.setattr("kafka_ratchet.transport.transactions.producer.record_outcome", refuse)
+        patch.setattr("kafka_ratchet.transport.transactions.producer.COMPLETE_WITHIN_S", -1.0)
         with pytest.raises(Aborted, match="could not complete it in"):
             await frozen.initialise()
     assert open_records(kafka, "out") == 1  # nothing that a successor could abort
