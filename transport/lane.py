@@ -50,8 +50,9 @@ from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Switch
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import is_known
-from kafka_ratchet.transport.transactions.producer import State, TransactionalProducer
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import OURS, Appended, offset_metadata
+from kafka_ratchet.transport.transactions.states import State
 from kafka_ratchet.transport.until_stopped import done_before
 
 log = structlog.get_logger(__name__)

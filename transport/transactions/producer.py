@@ -1,6 +1,6 @@
 """The one place that talks Kafka transactions (KIP-98): one transactional id per input partition.
 
-Legal steps, in this order; each raises `Aborted` or `Fenced` when it does not go through:
+The calls, in this order; each raises `Aborted` or `Fenced` when it does not go through (states.py has the states):
 
     initialise ─▶ begin ─▶ produce* ─▶ commit ─▶ begin ...
         ▲           └────────┴───────────┘
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Any, Final
 
 import structlog
@@ -40,6 +39,7 @@ from kafka_ratchet.transport.transactions.outcome import (
     record_outcome,
 )
 from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
+from kafka_ratchet.transport.transactions.states import State, transition
 
 log = structlog.get_logger(__name__)
 
@@ -56,17 +56,6 @@ REFUSED: Final = (
 REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
 IN_FLIGHT: Final = 5
 """Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
-
-
-class State(StrEnum):
-    """Where a transactional producer stands."""
-
-    NEW = "new"
-    READY = "ready"
-    OPEN = "open"
-    SPENT = "spent"
-    """Committed, and to be initialised before the next transaction begins."""
-    FAILED = "failed"
 
 
 class TransactionalProducer:
@@ -109,6 +98,7 @@ class TransactionalProducer:
             Fenced: another owner has taken over meanwhile.
         """
         await self._drop()
+        self._to(State.INITIALISING)
         work = asyncio.ensure_future(self._initialise())
         try:
             await asyncio.shield(work)
@@ -118,16 +108,21 @@ class TransactionalProducer:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             raise
+        finally:
+            if self.state is not State.READY:
+                self._to(State.FAILED)
 
     async def _initialise(self) -> None:
         while True:
             taken_over = await self._take_over()
             if self._owed is not None:
+                self._to(State.COMPLETING)
                 await self._guard(self._complete(self._owed, taken_over))
                 self._owed = None  # the coordinator knows now
+                self._to(State.INITIALISING)
             if not self._requests.spent:
                 break
-        self.state = State.READY
+        self._to(State.READY)
 
     async def _take_over(self) -> float:
         """Fence whoever had the id; `_owed` is what that makes Kafka forget. Returns when this was asked for."""
@@ -215,13 +210,13 @@ class TransactionalProducer:
         """
         last = await self._guard(last_transaction(self.cluster, self.transactional_id, self._connection))
         if last is None or (last.producer_id, last.epoch) != (self._requests.producer_id, self._requests.epoch):
-            self.state = State.FAILED
+            self._to(State.FAILED)
             raise Fenced(f"{self.transactional_id}: fenced: another worker has taken the partition over")
 
     def begin(self, partitions: list[tuple[str, int]]) -> None:
         """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
         self._expect(State.READY)
-        self.state = State.OPEN
+        self._to(State.OPEN)
         self._members = set(partitions)
         self._joining = asyncio.create_task(self._open(partitions))
 
@@ -276,6 +271,7 @@ class TransactionalProducer:
             Fenced: another owner has taken over.
         """
         self._expect(State.OPEN)
+        self._to(State.COMMITTING)
         await self._joined()
         # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is
         # left running.
@@ -288,20 +284,21 @@ class TransactionalProducer:
         if self._requests.in_doubt:
             # Perhaps answered by a coordinator that was replaced and does not know: where ends do not raise the epoch,
             # it tells of the transaction before, and this one is about to be aborted.
-            self.state = State.FAILED
+            self._to(State.FAILED)
             raise Aborted(
                 f"{self.transactional_id}: its end was asked for more than once; whether it is committed is read from "
                 "the changelog, after the id is initialised"
             )
         if self._requests.ends_raise_epoch:
             self._sequences.clear()
-        self.state = State.SPENT if self._requests.spent else State.READY
+        self._to(State.SPENT if self._requests.spent else State.READY)
 
     async def abort(self) -> None:
         """Give up the open transaction, if the broker will hear of it; `initialise` does it otherwise."""
-        was, self.state = self.state, State.FAILED
+        was = self.state
+        self._to(State.FAILED)
         await self._drop()
-        if was is State.OPEN:
+        if was in (State.OPEN, State.COMMITTING):
             try:
                 await asyncio.wait_for(self._requests.give_up(self.timeout_ms), timeout=2.0)
             except (kafka.KafkaError, TimeoutError) as error:
@@ -310,6 +307,9 @@ class TransactionalProducer:
     def _expect(self, state: State) -> None:
         if self.state is not state:
             raise Aborted(f"{self.transactional_id}: is {self.state}, not {state}")
+
+    def _to(self, state: State) -> None:
+        self.state = transition(self.state, state)
 
     async def _drop(self) -> None:
         """Forget what is under way. Its answers no longer matter: the epoch is about to rise."""
@@ -324,25 +324,25 @@ class TransactionalProducer:
         try:
             return await awaitable
         except FENCED as error:
-            self.state = State.FAILED
+            self._to(State.FAILED)
             raise Fenced(
                 f"{self.transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
                 f"transaction was open for more than {self.timeout_ms} ms"
             ) from None
         except TOO_LARGE as error:
-            self.state = State.FAILED
+            self._to(State.FAILED)
             raise RecordTooLarge(
                 f"{self.transactional_id}: {error!r}. Raise max.message.bytes of the topic written to"
             ) from None
         except REFUSED as error:
-            self.state = State.FAILED
+            self._to(State.FAILED)
             raise RecordRefused(
                 f"{self.transactional_id}: Kafka refuses what is written: {error!r}. Look at that topic's "
                 "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
                 "message.timestamp.before.max.ms, and at this user's right to write"
             ) from None
         except kafka.KafkaError as error:
-            self.state = State.FAILED
+            self._to(State.FAILED)
             self.cluster.refresh()
             raise Aborted(f"{self.transactional_id}: {explained(error)}") from None
 
@@ -356,7 +356,7 @@ class TransactionalProducer:
         if await left_open(self.cluster, self._requests.producer_id, self._written, self._connection):
             hanging = await self._hanging()
             if hanging is not None:
-                self.state = State.FAILED
+                self._to(State.FAILED)
                 raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
         self._written.clear()
         await self._requests.join(partitions, with_offsets=True)

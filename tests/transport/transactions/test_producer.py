@@ -15,7 +15,8 @@ from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.client.cluster import LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.transactions.outcome import last_end
-from kafka_ratchet.transport.transactions.producer import IN_FLIGHT, State, TransactionalProducer
+from kafka_ratchet.transport.transactions.producer import IN_FLIGHT, TransactionalProducer
+from kafka_ratchet.transport.transactions.states import State
 from tests.transport.batch.known_batches import Source, encode
 from tests.transport.kafka_side import create_topic, read_topic, values
 
