@@ -42,7 +42,7 @@ class Latency:
         return asdict(self)
 
 
-class _Reader(threading.Thread):
+class _OutputReader(threading.Thread):
     """Reads the output as it becomes visible."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -94,7 +94,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
         chosen = SUBJECTS[subject]
         task = Task(bootstrap, source, output, f"bench-{run}", folder, commit_ms)
         running = Running(chosen.command(task), chosen.started)
-        reader = _Reader(bootstrap, output)
+        reader = _OutputReader(bootstrap, output)
         reader.start()
         try:
             sent, counted_from = _send(producer, source, rate, seconds + warm_up_s, warm_up_s, running)

@@ -120,7 +120,7 @@ class Running:
         self._reader.join()
 
 
-class Progress:
+class GroupPosition:
     """How far a group is, asked again and again."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, partitions: int = PARTITIONS) -> None:
@@ -145,7 +145,7 @@ class Progress:
 class Output:
     """How far the output is: its committed records, read again and again.
 
-    Dearer than `Progress`: the machine and the broker have the output's reader beside them.
+    Dearer than `GroupPosition`: the machine and the broker have the output's reader beside them.
     """
 
     def __init__(self, bootstrap: str, topic: str, fresh: int, partitions: int) -> None:
@@ -195,8 +195,8 @@ def measure(
     output, group = f"bench.{run}.out", f"bench-{run}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(output, load.partitions, 1)])[output].result(30)
-    progress = (
-        Progress(bootstrap, topic, group, load.partitions)
+    reached = (
+        GroupPosition(bootstrap, topic, group, load.partitions)
         if chosen.counted
         else Output(bootstrap, output, truth.fresh, load.partitions)
     )
@@ -209,7 +209,7 @@ def measure(
             pid = running.process.pid
             before, broker_before = cpu_seconds(pid), cpu_seconds(broker_pid)
             limit_s = max(END_WITHIN_S, load.records / SLOWEST)
-            while progress.position() < progress.end:
+            while reached.position() < reached.end:
                 running.check()
                 if time.monotonic() - first > limit_s:
                     raise BenchFailed(f"{subject} is not done within {limit_s:.0f} s. It said:\n{running.said}")
@@ -222,7 +222,7 @@ def measure(
             running.kill()
             raise
         finally:
-            progress.close()
+            reached.close()
     verified = is_right(bootstrap, output, truth) if chosen.exact else None
     _forget(admin, run)
     millions = load.records / 1_000_000

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.load import HEAD, PARTITIONS, SEQUENCE, VALUE_BYTES, Load
-from bench.measure import ASK_EVERY_S, END_WITHIN_S, Progress, Running
+from bench.measure import ASK_EVERY_S, END_WITHIN_S, GroupPosition, Running
 from bench.subjects import SUBJECTS, Task
 from kafka_ratchet.errors import BenchFailed
 
@@ -65,14 +65,14 @@ def recovery(
     output, group = f"bench.{run}.out", f"bench-{run}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(output, PARTITIONS, 1)])[output].result(30)
-    progress = Progress(bootstrap, topic, group)
+    reached = GroupPosition(bootstrap, topic, group)
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
         chosen = SUBJECTS[subject]
         command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms))
         running = Running(command, chosen.started)
         try:
             began = running.wait_until_started()
-            while progress.position() < progress.end:
+            while reached.position() < reached.end:
                 running.check()
                 if time.monotonic() - began > END_WITHIN_S:
                     raise BenchFailed(f"{subject} is not done within {END_WITHIN_S:.0f} s. It said:\n{running.said}")
@@ -89,7 +89,7 @@ def recovery(
                 seconds = _first_new(bootstrap, output, ends, running) - started_at
         finally:
             running.kill()
-            progress.close()
+            reached.close()
     return Recovery(subject, load.keys, "lost" if lost else "intact", round(seconds, 2))
 
 

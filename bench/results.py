@@ -40,7 +40,7 @@ STEADY_FROM: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SinkRun:
     """One job from its start to its end.
 
     Attributes:
@@ -65,7 +65,7 @@ class Run:
 
 
 def results(
-    kinds: list[str], records: int, value_bytes: int, at_a_time: int, rounds: int, say: Callable[[Run], None]
+    kinds: list[str], records: int, value_bytes: int, at_a_time: int, rounds: int, say: Callable[[SinkRun], None]
 ) -> dict[str, Any]:
     """Run each in turn, `rounds` times, after one round that does not count.
 
@@ -83,7 +83,7 @@ def results(
     Raises:
         BenchFailed: one fails, or its table does not hold every record once.
     """
-    found: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    found: dict[str, list[SinkRun]] = {kind: [] for kind in kinds}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-bench-")))
         broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
@@ -157,7 +157,7 @@ def _command(kind: str, bootstrap: str, place: Place, at_a_time: int) -> list[st
     ]
 
 
-def _run(kind: str, bootstrap: str, place: Place, at_a_time: int, records: int) -> Run:
+def _run(kind: str, bootstrap: str, place: Place, at_a_time: int, records: int) -> SinkRun:
     secrets = {"SPARK_SINK_URL": place.url, "SPARK_SINK_PASSWORD": place.password or ""}
     moments: list[float] = []
     cpu = 0.0
@@ -188,7 +188,7 @@ def _run(kind: str, bootstrap: str, place: Place, at_a_time: int, records: int) 
     # Each transaction leaves a marker in every partition, and markers have offsets.
     offsets = records + PARTITIONS * -(-records // PER_TRANSACTION)
     steady = moments[min(STEADY_FROM, commits) - 1]
-    return Run(
+    return SinkRun(
         kind,
         round(seconds, 2),
         round(moments[0] - began, 2),
@@ -205,7 +205,7 @@ def _require_all(kind: str, place: Place, records: int) -> None:
         raise BenchFailed(f"{kind}: the table has {len(numbers)} rows, and not each of {records} records once")
 
 
-def _summary(found: dict[str, list[Run]]) -> dict[str, Any]:
+def _summary(found: dict[str, list[SinkRun]]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     first = next(iter(found))
     for kind, runs in found.items():

@@ -16,7 +16,7 @@ from kafka_ratchet.producers import END_OF_PARTITION, PRODUCER_HEADER, SEQUENCE_
 
 READ_WITHIN_S = 300.0
 
-Sequences = dict[tuple[int, str], list[int]]
+SequencesByIdentity = dict[tuple[int, str], list[int]]
 """By identity, in their order."""
 
 
@@ -32,9 +32,9 @@ class Difference:
         return Difference(self.lost + other.lost, self.doubled + other.doubled, self.reordered + other.reordered)
 
 
-def expected(sent: Iterable[Event], kind: str) -> Sequences:
+def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
     """The ratchet in its plainest form: a sequence counts if it is higher than all before it of its identity."""
-    kept: Sequences = defaultdict(list)
+    kept: SequencesByIdentity = defaultdict(list)
     for event in sent:
         sequences = kept[event.identity(kind)]
         if not sequences or event.sequence > sequences[-1]:
@@ -42,13 +42,13 @@ def expected(sent: Iterable[Event], kind: str) -> Sequences:
     return kept
 
 
-def delivered(bootstrap: str, topic: str, kind: str) -> Sequences:
+def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
     """What a reader of committed data finds in the output.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.
     """
-    found: Sequences = defaultdict(list)
+    found: SequencesByIdentity = defaultdict(list)
     for message, sequence in records(bootstrap, topic):
         producer = dict(message.headers())[PRODUCER_HEADER].decode()
         event = Event(message.partition(), message.key().decode(), producer, sequence)
@@ -90,7 +90,7 @@ def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
         consumer.close()
 
 
-def compare(wanted: Sequences, found: Sequences) -> Difference:
+def compare(wanted: SequencesByIdentity, found: SequencesByIdentity) -> Difference:
     """Multisets and order: a record too many is as wrong as one too few."""
     lost = doubled = reordered = 0
     for identity in wanted.keys() | found.keys():

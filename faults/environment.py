@@ -1,4 +1,4 @@
-"""A environment under fire: streams of every kind of identity, their workers, their events, and how far they are."""
+"""The environment of a fault run: a stream for each kind of identity, workers, events, and committed positions."""
 
 from __future__ import annotations
 
@@ -218,16 +218,16 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
             )
             return {place: status["restarts"] for place, status in found.items()} if are_halted else None
 
-        def stand() -> dict[tuple[str, int], int]:
+        def offsets() -> dict[tuple[str, int], int]:
             outputs = {topic.removesuffix(".in") + ".out": PARTITIONS for topic in words}
             committed = {place: offset for place, offset in self.positions().items() if place[0] in words}
             return committed | self.kafka.ends(outputs)
 
         self.wait_for(lambda: halted({}) is not None, f"the halt of {', '.join(words)}")
-        before, tried = stand(), halted({}) or {}
+        before, tried = offsets(), halted({}) or {}
         enough = {place: times + TRIES for place, times in tried.items()}
         self.wait_for(lambda: halted(enough) is not None, f"{TRIES} more tries of {', '.join(words)}")
-        after = stand()
+        after = offsets()
         if moved := [place for place, offset in before.items() if after[place] != offset]:
             raise FaultRunFailed(f"went on although they had halted: {moved}")
 

@@ -111,8 +111,8 @@ def _resume(environment: Environment, stream: str, *more: str) -> None:
 
 def _command(environment: Environment, name: str, *arguments: str) -> tuple[int, str]:
     """Run a command to its end; its exit code, and what it has said."""
-    part = ChildProcess(
+    process = ChildProcess(
         environment.folder, name, *arguments, environment={"RATCHET_BOOTSTRAP": environment.kafka.bootstrap}
     )
-    code = part.wait()
-    return code, part.log.read_text("utf-8", "replace")
+    code = process.wait()
+    return code, process.log.read_text("utf-8", "replace")

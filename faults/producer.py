@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from faults.count import Sequences, compare, records
+from faults.count import SequencesByIdentity, compare, records
 from faults.kafka import ASK_S, EmbeddedKafka
 from faults.publisher import SENDING, KeyedLines
 from kafka_ratchet.app.local.child_process import ChildProcess
@@ -95,8 +95,8 @@ def run_producer(
         )
         worker = ChildProcess(kept, "worker", "worker", "-c", str(config), "--state-folder", str(kept / "state"))
         try:
-            schedule = _Schedule(path, kafka, kept, random.Random(seed), say)  # noqa: S311
-            schedule.strike(kills, offsets, result)
+            faults = _ProducerFaults(path, kafka, kept, random.Random(seed), say)  # noqa: S311
+            faults.strike(kills, offsets, result)
             result.sent_again = _caught_up(kafka, worker, kept) - len(offsets)
         finally:
             if worker.is_running:
@@ -111,7 +111,7 @@ def run_producer(
     return result
 
 
-class _Schedule:
+class _ProducerFaults:
     def __init__(
         self, path: Path, kafka: EmbeddedKafka, folder: Path, choose: random.Random, say: Callable[[str], None]
     ) -> None:
@@ -166,9 +166,9 @@ class _Schedule:
         self._say("broker killed and restarted" if hard else "broker stopped and restarted")
 
 
-def _file(path: Path) -> tuple[Sequences, list[int]]:
+def _file(path: Path) -> tuple[SequencesByIdentity, list[int]]:
     """What must come out, by key, and where in the file each record begins."""
-    wanted: Sequences = defaultdict(list)
+    wanted: SequencesByIdentity = defaultdict(list)
     offsets = []
     for sequence, key, value in KeyedLines(path).read(0):
         assert key is not None and value is not None  # noqa: S101, PT018 - as KeyedLines makes them
@@ -179,8 +179,8 @@ def _file(path: Path) -> tuple[Sequences, list[int]]:
     return wanted, offsets
 
 
-def _delivered(bootstrap: str) -> Sequences:
-    found: Sequences = defaultdict(list)
+def _delivered(bootstrap: str) -> SequencesByIdentity:
+    found: SequencesByIdentity = defaultdict(list)
     for message, sequence in records(bootstrap, OUTPUT):
         found[0, message.key().decode()].append(_with_value(sequence, message.value()))
     return found

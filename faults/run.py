@@ -16,7 +16,7 @@ from faults.count import Difference
 from faults.environment import Environment
 from faults.kafka import EmbeddedKafka
 from faults.operations import operations
-from faults.schedule import Plan, Schedule
+from faults.schedule import FaultCounts, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Form:
     """How much of everything; events: at least so many, each into three streams."""
 
     events: int
-    schedule: Plan
+    schedule: FaultCounts
     node_restarts: int
     full_disks: int
 
 
 SHORT = Form(
     events=20_000,
-    schedule=Plan(
+    schedule=FaultCounts(
         worker_kills=3,
         zombies=1,
         broker_restarts=1,
@@ -46,7 +46,7 @@ SHORT = Form(
 """For every change: each fault at least once."""
 LONG = Form(
     events=1_000_000,
-    schedule=Plan(
+    schedule=FaultCounts(
         worker_kills=200,
         zombies=20,
         broker_restarts=40,

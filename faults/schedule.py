@@ -27,7 +27,7 @@ FEED_CLOCK_SHIFT_S = 3_500
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FaultCounts:
     """How often each fault strikes."""
 
     worker_kills: int = 0
@@ -66,7 +66,7 @@ class Schedule:
         """Of each kill: seconds until every partition had committed something new."""
         self._damage = Damage(environment.folder / "copies", choose)
 
-    def run(self, plan: Plan, total: int) -> None:
+    def run(self, plan: FaultCounts, total: int) -> None:
         """Strike as planned, and let the feed send so many events meanwhile.
 
         Raises:
@@ -115,13 +115,15 @@ class Schedule:
         self.environment.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
         self._pause(SESSION_S)
         worker.mark()
-        part = worker.process()
-        part.thaw()
+        process = worker.process()
+        process.thaw()
         self.environment.wait_for(
-            lambda: not part.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
+            lambda: not process.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
         )
         self.environment.wait_for_progress(self.environment.positions(), f"progress after {worker.name} was thawed")
-        return f"{worker.name} frozen and thawed: " + ("rejoined" if part.is_running else f"ended with {part.wait()}")
+        return f"{worker.name} frozen and thawed: " + (
+            "rejoined" if process.is_running else f"ended with {process.wait()}"
+        )
 
     def _broker_restarts(self) -> str:
         node = self._choose.choice(self._kafka.nodes)
@@ -176,9 +178,9 @@ class Schedule:
         self.environment.feed.clock_shift_s = self._choose.choice([-FEED_CLOCK_SHIFT_S, 0, FEED_CLOCK_SHIFT_S])
         worker.start(clock_shift_s=shift)
         self.environment.wait_for_progress(since, f"progress of {worker.name} with its clock {shift:+} s off")
-        part = worker.process()
+        process = worker.process()
         self.environment.wait_for(
-            lambda: worker.said("partitions assigned") or not part.is_running, f"{worker.name} joining"
+            lambda: worker.said("partitions assigned") or not process.is_running, f"{worker.name} joining"
         )
         os.kill(worker.process().pid, signal.SIGHUP)
         self.environment.wait_for_progress(

@@ -15,7 +15,7 @@ from typing import Any
 
 from faults.disk import SmallDisk
 from faults.postgres import PostgresServer, find_postgres, run_postgres
-from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkSite, signal_job
+from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkEnvironment, signal_job
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.stores.place import Place
@@ -118,7 +118,7 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
             began = time.monotonic()
             with ExitStack() as of_store:
                 chance = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
-                run = _Run(name, broker, folder / name, server, chance, say, of_store)
+                run = _StoreFaults(name, broker, folder / name, server, chance, say, of_store)
                 result.stores[name] = run.all(times)
             run.result.seconds = round(time.monotonic() - began, 1)
             say(f"{name}: {vars(result.stores[name])}")
@@ -142,7 +142,7 @@ def _of_server(server: PostgresServer | None, table: str) -> Place:
     return Place("postgres", "", table, server.url, server.password)
 
 
-class _Run:
+class _StoreFaults:
     """All faults over one store."""
 
     def __init__(
@@ -164,7 +164,7 @@ class _Run:
         place = STORES[name](folder if self._disk is None else self._disk.folder, server)
         archive = folder / "classes.jsa"
         rejects = name not in WITHOUT_REJECTS
-        self._environment = SinkSite(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
+        self._environment = SinkEnvironment(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
         self._environment.create_topic()
         self._environment.write()
         if not self._environment.class_archive(archive):

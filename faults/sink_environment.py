@@ -52,7 +52,7 @@ QUIET_ARCHIVE = "-Xlog:disable -Xlog:all=error:stderr"
 """An archive of classes that does not fit is not used; nobody needs to read of it."""
 
 KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
-"""Exit codes of a part whose group was killed: the guard's own, or what it says of the job."""
+"""Exit codes of a job whose process group was killed: the supervisor's own, or the one that it reports."""
 DONE, REFUSED, FENCED = 0, 2, 3
 """Exit codes of the job; see kafka_ratchet.spark_sink.cli."""
 
@@ -61,7 +61,7 @@ Position = tuple[int, int]
 """A record's partition, and its number in it."""
 
 
-class SinkSite:
+class SinkEnvironment:
     """One job over one store.
 
     Args:
@@ -89,7 +89,7 @@ class SinkSite:
         self._bootstrap, self._folder, self._chance, self._archive = bootstrap, folder, chance, archive
         self._topic = f"faults-{name}-{uuid.uuid4().hex[:8]}"
         self._written: Counter[int] = Counter()
-        self._parts = 0
+        self._started = 0
 
     def create_topic(self) -> None:
         """Before anything else."""
@@ -109,12 +109,12 @@ class SinkSite:
             crash_at: a point of kafka_ratchet.spark_sink.stores.crash_points, POINT or POINT:N, where it kills itself.
             at_a_time: offsets per commit.
         """
-        self._parts += 1
+        self._started += 1
         environment = {"SPARK_SINK_CRASH_AT": crash_at, **self._secrets(), **quick_jvm(self._archive)}
         arguments = self._arguments(mode, at_a_time)
         job = ChildProcess(
             self._folder,
-            f"job-{self._parts}-{mode}",
+            f"job-{self._started}-{mode}",
             *arguments,
             module="kafka_ratchet.spark_sink",
             environment=environment,
@@ -276,7 +276,7 @@ class SinkSite:
             "JAVA_TOOL_OPTIONS": QUICK_JVM,
             "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{options}' pyspark-shell",
         }
-        # Not a part: its guard would end the JVM with the job, and the archive is written after that.
+        # Not a ChildProcess: its supervisor would end the JVM with the job, and the archive is written after that.
         with subprocess.Popen(
             [sys.executable, "-m", "kafka_ratchet.spark_sink", *self._arguments("batch", SLICE)],
             env={**os.environ, **environment},

@@ -97,7 +97,7 @@ def scenarios(kind: str) -> frozenset[str]:
         plays = ast.parse((ROOT / "faults" / "run.py").read_text("utf-8"))
         called = {node.attr for node in ast.walk(plays) if isinstance(node, ast.Attribute)}
         called |= {node.id for node in ast.walk(plays) if isinstance(node, ast.Name)}
-        drawn = {field.name for field in fields(schedule.Plan) if hasattr(schedule.Schedule, f"_{field.name}")}
+        drawn = {field.name for field in fields(schedule.FaultCounts) if hasattr(schedule.Schedule, f"_{field.name}")}
         struck = {name for name in drawn if getattr(SHORT.schedule, name) > 0}
         return frozenset(struck | (called & functions_that_count()))
     path = ROOT / "faults" / f"{kind}.py"

@@ -20,7 +20,7 @@ OneStream = Annotated[str | None, typer.Option("--stream", help="Only this strea
 All = Annotated[bool, typer.Option("--global", help="Default for streams without a policy of their own.")]
 
 
-class Switch(StrEnum):
+class OnOff(StrEnum):
     """What `set` takes."""
 
     ON = "on"
@@ -30,26 +30,26 @@ class Switch(StrEnum):
 @policy.command()
 def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
     """Show what holds for each stream, and who decided it."""
-    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker.policy_topic import read_policies
 
     settings = load(config)
     _one(settings, stream, globally, needed=False)
-    with looked_at(settings) as bootstrap:
+    with named_broker(settings) as bootstrap:
         _show(read_policies(settings, bootstrap), stream, globally, json)
 
 
 @policy.command("set")
 def set_(
-    deduplicate: Annotated[Switch, typer.Argument(help="on, or off: everything is forwarded unjudged.")],
+    deduplicate: Annotated[OnOff, typer.Argument(help="on, or off: everything is forwarded unjudged.")],
     stream: OneStream = None,
     globally: All = False,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Switch deduplication on or off. Every running worker applies it with the next batch of each partition."""
-    _write(stream, globally, config, json, deduplicate is Switch.ON)
+    _write(stream, globally, config, json, deduplicate is OnOff.ON)
 
 
 @policy.command()
@@ -59,13 +59,13 @@ def unset(stream: OneStream = None, globally: All = False, config: Config = None
 
 
 def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
-    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker.policy_topic import read_policies, write_policy
 
     settings = load(config)
     _one(settings, stream, globally, needed=True)
-    with looked_at(settings) as bootstrap:
+    with named_broker(settings) as bootstrap:
         offset = write_policy(settings, bootstrap, stream, deduplicate)
         _show(read_policies(settings, bootstrap), stream, globally, json, offset)
 
@@ -86,7 +86,7 @@ def _show(policies: Policies, stream: str | None, globally: bool, json: bool, of
 
     settings = policies.settings
     effective = {name: policies.effective(name) for name in settings.streams if stream in (None, name)}
-    said = {name: policies.said.get(name, NOTHING).deduplicate for name in (None, *settings.streams)}
+    said = {name: policies.stored.get(name, NOTHING).deduplicate for name in (None, *settings.streams)}
     if json:
         body: dict[str, Any] = {
             "global": {"policy": said[None], "setting": settings.deduplicate},

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kafka_ratchet.app.settings import Settings
-    from kafka_ratchet.app.status.producers import Producer, ProducersPage
+    from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage
 
 
 def producers(
@@ -35,7 +35,7 @@ def producers(
     import msgspec
     from rich.console import Console
 
-    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_identity, parse_limit
 
@@ -44,7 +44,7 @@ def producers(
         settings.stream(stream)
     behind = parse_identity(None, after) if after else None
     most = parse_limit(limit)
-    with looked_at(settings) as bootstrap:
+    with named_broker(settings) as bootstrap:
         pages = asyncio.run(_pages(settings, bootstrap, stream, behind, most))
     if json:
         typer.echo(msgspec.json.encode({"topics": pages}).decode())
@@ -125,7 +125,7 @@ def _render(page: ProducersPage) -> Iterator[RenderableType]:
         yield Text(f"There are more: --after {page.next}")
 
 
-def _cells(each: Producer) -> tuple[str, ...]:
+def _cells(each: KnownProducer) -> tuple[str, ...]:
     persisted = _figure(each.persisted)
     if each.persisted_lowest != each.persisted:
         persisted += f" (lowest {_figure(each.persisted_lowest)})"

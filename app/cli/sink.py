@@ -99,14 +99,21 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     from rich.table import Table
 
     from kafka_ratchet.app import settings as settings_of_file
-    from kafka_ratchet.app.local.broker import looked_at
-    from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, said_as_ours, spec_of, store_of
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.status.results import (
+        access_of,
+        planner_of,
+        result_stream,
+        sink_errors_translated,
+        spec_of,
+        store_of,
+    )
     from kafka_ratchet.spark_sink.job.status import standing
 
     settings = settings_of_file.load(config)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
-    with looked_at(settings, as_worker=False) as bootstrap, said_as_ours():
+    with named_broker(settings, as_worker=False) as bootstrap, sink_errors_translated():
         planner = planner_of(bootstrap, settings, chosen.output)
         spec = spec_of(settings, chosen.output, bootstrap)
         found = standing(store_of(spec, access_of(settings), planner.identity()), planner)
@@ -156,13 +163,13 @@ def resume(
     """Decide where a job goes on that refuses: its table was put back, or its topic is another one. Needs no Spark."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
-    from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, said_as_ours, spec_of
+    from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, sink_errors_translated, spec_of
     from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
 
     settings = settings_of_file.load(config)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
-    with choose_broker(settings) as bootstrap, said_as_ours():
+    with choose_broker(settings) as bootstrap, sink_errors_translated():
         planner = planner_of(bootstrap, settings, chosen.output)
         spec = spec_of(settings, chosen.output, bootstrap)
         store = spec.result_store(spec.recipe(), access_of(settings), planner.identity())
@@ -189,12 +196,12 @@ def vacuum(
 ) -> None:
     """Remove what killed and fenced jobs have left beside the result table. Needs neither Kafka nor Spark."""
     from kafka_ratchet.app import settings as settings_of_file
-    from kafka_ratchet.app.status.results import place_of, said_as_ours
+    from kafka_ratchet.app.status.results import place_of, sink_errors_translated
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
     from kafka_ratchet.spark_sink.vacuum_command import as_dict, told
 
     place = place_of(settings_of_file.load(config))
-    with said_as_ours():
+    with sink_errors_translated():
         found = remove(place, older_than * 3600, dry_run=dry_run)
     print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else told(place, found, dry_run=dry_run))
 
@@ -208,11 +215,11 @@ def package(
 ) -> None:
     """Write the job for a Spark cluster: one zip for --py-files, and beside it the script to submit."""
     from kafka_ratchet.app.local.jars import spark_jars
-    from kafka_ratchet.app.status.results import said_as_ours
+    from kafka_ratchet.app.status.results import sink_errors_translated
     from kafka_ratchet.errors import SetupError
     from kafka_ratchet.spark_sink.spark.package import write_package
 
-    with said_as_ours():
+    with sink_errors_translated():
         digest = write_package(file)
     if jars is not None:
         try:

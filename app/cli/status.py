@@ -35,7 +35,7 @@ def status(
 
     import msgspec
 
-    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_identity, parse_partition, parse_sequence
 
@@ -43,7 +43,7 @@ def status(
     name, spec = settings.stream(stream)
     text = _identity(name, spec, producer, key, identity_hex)
     wanted = parse_identity(text, identity_hex), parse_sequence(sequence), parse_partition(partition)
-    with looked_at(settings) as bootstrap:
+    with named_broker(settings) as bootstrap:
         found = asyncio.run(_ask(bootstrap, settings, name, *wanted))
     if json:
         typer.echo(msgspec.json.encode(found).decode())

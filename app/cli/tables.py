@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kafka_ratchet.app.settings import Settings
-    from kafka_ratchet.app.status.model import Lookup, Overview
-    from kafka_ratchet.app.status.model import Stream as StreamView
+    from kafka_ratchet.app.status.model import Lookup, Overview, StreamView
 
 FIGURES = {
     "Fresh": "fresh",
@@ -55,7 +54,7 @@ def tables(
     from rich.console import Console
 
     from kafka_ratchet.app import settings as all_settings
-    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.status.lookup import parse_identity, parse_sequence
 
     settings = all_settings.load(config)
@@ -64,11 +63,11 @@ def tables(
     console = Console()
     if asks_identity:
         wanted, number = parse_identity(identity, identity_hex), parse_sequence(sequence)
-        with looked_at(settings) as bootstrap:
+        with named_broker(settings) as bootstrap:
             found = asyncio.run(_lookup(bootstrap, settings, chosen, wanted, number))
         body, shown = msgspec.json.encode(found), _render_lookup(found)
     else:
-        with looked_at(settings) as bootstrap:
+        with named_broker(settings) as bootstrap:
             overview = asyncio.run(_overview(bootstrap, settings, chosen))
         body, shown = msgspec.json.encode(overview), _render_overview(overview, console)
     if json:

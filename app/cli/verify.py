@@ -64,7 +64,7 @@ def verify(
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     from rich.console import Console
 
-    from kafka_ratchet.app.local.broker import looked_at
+    from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.results import result_stream
     from kafka_ratchet.app.verify import halted_partitions, verify_results
@@ -79,7 +79,7 @@ def verify(
     settings = load(config)
     # A wrong name is said before Kafka is looked for.
     name, _ = result_stream(settings, stream) if results else settings.stream(stream)
-    with looked_at(settings) as bootstrap:
+    with named_broker(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
         report = (
             verify_results(named, name, _spark, source=files)

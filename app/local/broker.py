@@ -18,7 +18,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options
 
-__all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "looked_at", "open_broker", "wait_until_reachable"]
+__all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
 
 KAFKA_IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 
@@ -46,7 +46,7 @@ def choose_broker(settings: Settings | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def looked_at(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
+def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
     """The bootstrap of the named Kafka, for a command that only looks: nothing is started and nothing waited for.
 
     Args:

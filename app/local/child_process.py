@@ -1,4 +1,4 @@
-"""Ratchet's own commands as processes: each under a guard, so that none outlives its owner, and each with a log."""
+"""Ratchet's own commands as child processes: none outlives the process that started it, and each has a log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ChildProcess:
         root = str(Path(__file__).parents[3])
         search = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.log.open("ab") as log:
-            self._guard = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", supervisor.__file__, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -54,16 +54,16 @@ class ChildProcess:
                 text=True,
                 start_new_session=True,
             )
-        assert self._guard.stdout is not None  # noqa: S101 - asked for above
-        pid = self._guard.stdout.readline().strip()
+        assert self._supervisor.stdout is not None  # noqa: S101 - asked for above
+        pid = self._supervisor.stdout.readline().strip()
         if not pid:
             raise SetupError(f"{name} could not be started: {self.last_words()}")
         self.pid = int(pid)
 
     def wait(self) -> int:
         """Its exit code, once it has ended; 128 + the signal that ended it."""
-        code = self._guard.wait()
-        for stream in (self._guard.stdin, self._guard.stdout):
+        code = self._supervisor.wait()
+        for stream in (self._supervisor.stdin, self._supervisor.stdout):
             if stream is not None:
                 stream.close()
         return code
@@ -71,11 +71,13 @@ class ChildProcess:
     @property
     def is_running(self) -> bool:
         """Whether it has not ended yet."""
-        return self._guard.poll() is None
+        return self._supervisor.poll() is None
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to say good-bye."""
-        self._guard.send_signal(signal.SIGUSR1)  # the guard's word for it; it knows whether the process is still there
+        self._supervisor.send_signal(
+            signal.SIGUSR1
+        )  # the supervisor kills, as it knows whether the process is still there
         self.wait()
 
     def freeze(self) -> None:
@@ -95,9 +97,9 @@ class ChildProcess:
         Raises:
             SetupError: it did not end, and was killed.
         """
-        self._guard.terminate()
+        self._supervisor.terminate()
         try:
-            self._guard.wait(STOP_LIMIT_S)
+            self._supervisor.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             said = f"{self.name} had not ended {STOP_LIMIT_S:.0f} s after SIGTERM, and was killed:\n{self.last_words()}"

@@ -101,7 +101,7 @@ class EmbeddedBroker:
         self._cluster_id = cluster_id or _new_cluster_id()
         self._options = dict(options or {})
         self._console = console
-        self._guard: subprocess.Popen[str] | None = None
+        self._supervisor: subprocess.Popen[str] | None = None
         self._ended_by_itself = False
         self._java_pid: int | None = None
 
@@ -132,7 +132,7 @@ class EmbeddedBroker:
     @property
     def is_running(self) -> bool:
         """Whether the broker's process is there."""
-        return self._guard is not None and self._guard.poll() is None
+        return self._supervisor is not None and self._supervisor.poll() is None
 
     def __enter__(self) -> EmbeddedBroker:
         try:
@@ -145,7 +145,7 @@ class EmbeddedBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._ended_by_itself = self._guard is not None and not self.is_running
+        self._ended_by_itself = self._supervisor is not None and not self.is_running
         try:
             self.stop()
         finally:
@@ -196,25 +196,25 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """Shut down cleanly (SIGTERM); SIGKILL where that takes longer than `STOP_LIMIT_S`."""
-        if self._guard is not None and self.is_running:
-            self._guard.send_signal(signal.SIGTERM)
+        if self._supervisor is not None and self.is_running:
+            self._supervisor.send_signal(signal.SIGTERM)
             try:
-                self._guard.wait(STOP_LIMIT_S)
+                self._supervisor.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
                 log.warning("broker does not stop, killing it", folder=str(self.folder), log=str(self.log_file))
         self.kill()
 
     def kill(self) -> None:
         """End it at once (SIGKILL), as a crash would, and wait until it is gone."""
-        if self._guard is None:
+        if self._supervisor is None:
             return
         if self.is_running:
-            self._guard.send_signal(signal.SIGUSR1)
-        self._guard.wait()
-        for stream in (self._guard.stdin, self._guard.stdout):
+            self._supervisor.send_signal(signal.SIGUSR1)
+        self._supervisor.wait()
+        for stream in (self._supervisor.stdin, self._supervisor.stdout):
             if stream is not None:
                 stream.close()
-        self._guard = self._java_pid = None
+        self._supervisor = self._java_pid = None
 
     def _launch(self, java: Path, jars: list[Path]) -> None:
         self.kill()  # collects one that has ended by itself
@@ -243,7 +243,7 @@ class EmbeddedBroker:
         tuning = (*HEAP, "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
         command = [str(java), *tuning, *class_path, "kafka.Kafka", "server.properties"]
         with (self.folder / "logs" / "kafka.out").open("w") as output:
-            self._guard = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", supervisor.__file__, *command],
                 cwd=self.folder,
                 stdin=subprocess.PIPE,
@@ -252,11 +252,11 @@ class EmbeddedBroker:
                 text=True,
                 # Ctrl-C goes to the owner alone, which then stops its processes in the right order.
                 start_new_session=True,
-                # The lock is the guard's from here on: it ends after its broker, also where its owner was killed.
+                # From here on the supervisor holds the lock: it ends after its broker, even if its owner is killed.
                 pass_fds=(lock.fileno(),),
             )
-        assert self._guard.stdout is not None  # noqa: S101 - asked for above
-        pid = self._guard.stdout.readline().strip()
+        assert self._supervisor.stdout is not None  # noqa: S101 - asked for above
+        pid = self._supervisor.stdout.readline().strip()
         if not pid:
             raise SetupError(f"the Kafka broker could not be started.\n{self._last_words()}")
         self._java_pid = int(pid)

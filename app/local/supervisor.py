@@ -3,13 +3,12 @@
     python supervisor.py COMMAND ARGUMENT...
 
 The owner holds the write end of this process's stdin and never writes to it. When the owner dies, however it dies, the
-kernel closes that end and the guard stops the command: SIGTERM, and SIGKILL after `GRACE_S`. Should the guard itself be
-killed, Linux kills the command with it (PR_SET_PDEATHSIG). That signal is tied to the *thread* that started the
-command, which is why an owner with several threads does not start it directly: here it is the only thread of a process
-that does nothing else.
+kernel closes that end and the supervisor stops the command: SIGTERM, and SIGKILL after `GRACE_S`. If the supervisor
+itself is killed, Linux kills the command with it (PR_SET_PDEATHSIG). That signal is tied to the *thread* that started
+the command. An owner with several threads therefore does not start it directly; the supervisor has one thread.
 
-The first line on stdout is the command's process id; its own output goes to the guard's stderr. SIGTERM and SIGINT are
-passed on as SIGTERM, SIGUSR1 as SIGKILL. The exit code is the command's, or 128 + the signal that ended it.
+The first line on stdout is the command's process id; its own output goes to the supervisor's stderr. SIGTERM and SIGINT
+are passed on as SIGTERM, SIGUSR1 as SIGKILL. The exit code is the command's, or 128 + the signal that ended it.
 
 Runs as a plain file, without the rest of the package, so that it is up in a few milliseconds.
 """
@@ -32,20 +31,20 @@ _PR_SET_PDEATHSIG = 1
 
 def main(command: list[str]) -> int:
     """Run the command to its end and return the exit code to leave with."""
-    guard = os.getpid()
+    supervisor = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
-    def die_with_guard() -> None:
+    def die_with_supervisor() -> None:
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard:  # the guard died before the line above took effect
+            if os.getppid() != supervisor:  # it died before the line above took effect
                 os._exit(1)
 
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        preexec_fn=die_with_guard,
+        preexec_fn=die_with_supervisor,
     )
 
     def send(number: signal.Signals) -> None:

@@ -20,7 +20,16 @@ from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
 from kafka_ratchet.app.status.lookup import QueryError, answer_of
-from kafka_ratchet.app.status.model import KnownIdentity, Lookup, Overview, Stream, Worker, known, merge, without_kafka
+from kafka_ratchet.app.status.model import (
+    KnownIdentity,
+    Lookup,
+    Overview,
+    StreamView,
+    WorkerView,
+    known,
+    merge,
+    without_kafka,
+)
 from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
 from kafka_ratchet.app.status.server import IdentityAnswer, WorkerStatus
 from kafka_ratchet.errors import BrokerUnavailable
@@ -59,7 +68,7 @@ class ClusterView:
         self._settings = settings
         client_options(bootstrap, settings.kafka)
         self._kafka = KafkaView(bootstrap, settings)
-        self._reach = Reachability(bootstrap, settings.kafka)
+        self._reachability = Reachability(bootstrap, settings.kafka)
         self._away: list[str] = []  # the sentence, where Kafka did not answer when it was asked last
         self._last_known: list[str] = []
         self._changelogs = {name: changelog_name(settings.app, name) for name in settings.streams}
@@ -164,7 +173,7 @@ class ClusterView:
         )
 
     async def _ask(self) -> Overview:
-        reason = await asyncio.to_thread(self._reach.look)
+        reason = await asyncio.to_thread(self._reachability.look)
         self._away = [] if reason is None else [no_answer(self._bootstrap, reason)]
         problems = [*self._away]
         group, positions = (None, {}) if self._away else await self._ask_kafka(problems)
@@ -186,7 +195,7 @@ class ClusterView:
             taken_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             group=group.state if group else None,
             workers=sorted(
-                (Worker(url, answers[url].worker if url in answers else None, failures.get(url)) for url in urls),
+                (WorkerView(url, answers[url].worker if url in answers else None, failures.get(url)) for url in urls),
                 key=lambda worker: (worker.name is None, worker.name, worker.url),
             ),
             streams=streams,
@@ -276,7 +285,7 @@ class ClusterView:
             return msgspec.json.decode(raw, type=body)
 
 
-def _about_input(view: Stream) -> list[str]:
+def _about_input(view: StreamView) -> list[str]:
     """What is to be said where the input has never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
     return [never_had_a_record(view.stream, view.input)] if is_empty else []

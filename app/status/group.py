@@ -54,8 +54,8 @@ class Group:
     workers    status addresses of the members, sorted; Kafka tells them only while the group is Stable
     members    number of members, those without an address included
     committed  next offset to be read, by topic and partition
-    protocol   what the members have agreed on, see `kafka_ratchet.transport.assignor.RuledAssignor`; empty where
-    nothing yet rules      of the members, as far as they tell them: setting to value
+    protocol   what the members have agreed on (`kafka_ratchet.transport.assignor.RuledAssignor`); empty: nothing yet
+    rules      of the members that tell theirs: setting to value
     """
 
     state: str

@@ -54,8 +54,8 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def guard(hosts: Iterable[str], refusal: Refusal) -> Middleware:
-    """The outermost middleware.
+def request_checks(hosts: Iterable[str], refusal: Refusal) -> Middleware:
+    """The outermost middleware: checks each request, and sets the headers of each answer.
 
     Args:
         hosts: names allowed in the Host header beside the loopback ones.
@@ -64,14 +64,14 @@ def guard(hosts: Iterable[str], refusal: Refusal) -> Middleware:
     allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
 
     @web.middleware
-    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await _answer(request, handler, allowed, refusal)
         response.headers.update(HEADERS)
         # Vendored files carry their version in the path, our own change with the installed package: ask, then reuse.
         response.headers["Cache-Control"] = "no-cache" if request.path.startswith("/static/") else "no-store"
         return response
 
-    return guarded
+    return checked
 
 
 async def _answer(

@@ -20,7 +20,7 @@ NO_KAFKA = "no Kafka"
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerView:
     """One live worker; error says why it did not answer."""
 
     url: str
@@ -29,7 +29,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionView:
     """One row: an input partition, its worker, its place in the input and what its table holds.
 
     None means not known now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
@@ -75,7 +75,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamView:
     """One stream: where it comes from, where it goes, how it is judged.
 
     deduplicate and origin are the policy as the workers know it; None: no worker tells.
@@ -88,7 +88,7 @@ class Stream:
     changelog: str
     identity: str
     sequence: str
-    partitions: list[Partition]
+    partitions: list[PartitionView]
     totals: Totals
     deduplicate: bool | None = None
     origin: str | None = None
@@ -106,8 +106,8 @@ class Overview:
     app: str
     taken_at: str
     group: str | None
-    workers: list[Worker]
-    streams: list[Stream]
+    workers: list[WorkerView]
+    streams: list[StreamView]
     problems: list[str]
     results: Results | None = None
 
@@ -152,7 +152,7 @@ def merge(
     group: Group | None,
     positions: Mapping[str, list[InputPartition]],
     changelogs: Mapping[str, str],
-) -> list[Stream]:
+) -> list[StreamView]:
     """The streams of the settings, each with one row per partition.
 
     Args:
@@ -176,7 +176,7 @@ def merge(
     ]
 
 
-def without_kafka(stream: Stream) -> Stream:
+def without_kafka(stream: StreamView) -> StreamView:
     """The stream while Kafka does not answer: its lanes are not running, whatever they think of themselves."""
     rows = [replace(row, state=NO_KAFKA) if row.state == "running" else row for row in stream.partitions]
     return replace(stream, partitions=rows)
@@ -189,7 +189,7 @@ def _stream(
     positions: Mapping[int, InputPartition],
     committed: Mapping[int, int],
     changelog: str,
-) -> Stream:
+) -> StreamView:
     reports: dict[int, list[tuple[str, PartitionStatus]]] = {number: [] for number in positions}
     for worker, table in tables:
         for status in table.partitions:
@@ -198,7 +198,7 @@ def _stream(
         _row(number, reported, positions.get(number), committed.get(number))
         for number, reported in sorted(reports.items())
     ]
-    return Stream(
+    return StreamView(
         stream=name,
         input=stream.input,
         output=stream.output,
@@ -215,7 +215,7 @@ def _stream(
 
 def _row(
     number: int, reported: list[tuple[str, PartitionStatus]], where: InputPartition | None, committed: int | None
-) -> Partition:
+) -> PartitionView:
     # The durable totals only grow: whoever has counted most holds the partition last.
     reported = sorted(reported, key=lambda report: _judged(report[1]), reverse=True)
     worker, status = reported[0] if reported else (None, None)
@@ -224,7 +224,7 @@ def _row(
     if status is not None:
         position = _further(status.input_position, committed)
         end = _further(status.input_end, end)
-    return Partition(
+    return PartitionView(
         partition=number,
         worker=worker,
         state=status.state if status else UNSERVED,
@@ -262,7 +262,7 @@ def _lag(position: int | None, start: int | None, end: int | None) -> int | None
     return None if begin is None or end is None else max(0, end - begin)
 
 
-def _totals(rows: list[Partition]) -> Totals:
+def _totals(rows: list[PartitionView]) -> Totals:
     return Totals(
         keys=_sum(row.keys for row in rows),
         lag=_sum(row.lag for row in rows),

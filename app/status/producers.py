@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_ratchet.app.status.published import Published
+from kafka_ratchet.app.status.published import Acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ProducersAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class KnownProducer:
     """A name on a topic. What is None is not known.
 
     name is text for people, name_hex its bytes. published is the sequence up to which Kafka has acknowledged all, as
@@ -88,7 +88,7 @@ class ProducersPage:
 
     stream: str | None
     topic: str
-    producers: list[Producer]
+    producers: list[KnownProducer]
     next: str | None
     problems: list[str]
 
@@ -128,7 +128,7 @@ def merge_pages(
 
 
 def with_published(
-    page: ProducersPage, published: Mapping[bytes, Published], after: bytes | None, limit: int
+    page: ProducersPage, published: Mapping[bytes, Acknowledged], after: bytes | None, limit: int
 ) -> ProducersPage:
     """The page and what the producers themselves say; names that only those know are added in their places.
 
@@ -153,12 +153,12 @@ def _page(names: Iterable[bytes], after: bytes | None, limit: int) -> tuple[list
     return behind[:limit], len(behind) > limit
 
 
-def _producer(name: bytes, topic: str, stream: str | None, partitions: list[ProducerPartition]) -> Producer:
+def _producer(name: bytes, topic: str, stream: str | None, partitions: list[ProducerPartition]) -> KnownProducer:
     # While a partition moves two workers may have it: the one that has seen more counts.
     rows = sorted(partitions, key=lambda row: (row.partition, row.persisted or -1, row.pushed or -1))
     rows = list({row.partition: row for row in rows}.values())
     persisted = [row.persisted for row in rows if row.persisted is not None]
-    return Producer(
+    return KnownProducer(
         name=shown(name),
         name_hex=name.hex(),
         topic=topic,
@@ -174,9 +174,9 @@ def _producer(name: bytes, topic: str, stream: str | None, partitions: list[Prod
     )
 
 
-def _with(told: Producer, own: Published) -> Producer:
-    return Producer(
-        **{name: getattr(told, name) for name in Producer.__slots__ if not name.startswith("published")},
+def _with(told: KnownProducer, own: Acknowledged) -> KnownProducer:
+    return KnownProducer(
+        **{name: getattr(told, name) for name in KnownProducer.__slots__ if not name.startswith("published")},
         published=own.sequence if own.sequence >= 0 else None,
         published_records=own.records,
     )

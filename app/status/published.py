@@ -18,14 +18,14 @@ from kafka_ratchet.producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, P
 log = structlog.get_logger(__name__)
 
 
-class Published(NamedTuple):
+class Acknowledged(NamedTuple):
     """Everything up to a sequence is acknowledged by Kafka (-1: nothing yet), and how many records that was."""
 
     sequence: int
     records: int
 
 
-def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Published]]:
+def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
     """Every name's own account, by topic and name. What is no producer's progress is left out.
 
     In memory it takes some 300 bytes for each name.
@@ -47,7 +47,7 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
             "fetch.wait.max.ms": 10,
         }
     )
-    found: dict[str, dict[bytes, Published]] = {}
+    found: dict[str, dict[bytes, Acknowledged]] = {}
     heard_at = time.monotonic()
     try:
         # A client that is asked to read before it has met a broker tries again half a second later.
@@ -71,7 +71,7 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
         consumer.close()
 
 
-def _take(found: dict[str, dict[bytes, Published]], key: bytes | None, value: bytes | None, offset: int) -> None:
+def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value: bytes | None, offset: int) -> None:
     where = f"{PROGRESS_TOPIC} partition 0 offset {offset}"
     try:
         topic, name = json.loads(key or b"")
@@ -82,6 +82,6 @@ def _take(found: dict[str, dict[bytes, Published]], key: bytes | None, value: by
             names.pop(name.encode(), None)
         else:
             progress = Progress.decode(value, where)
-            names[name.encode()] = Published(progress.sequence, progress.records)
+            names[name.encode()] = Acknowledged(progress.sequence, progress.records)
     except (SourceError, ValueError, TypeError, RecursionError) as error:
         log.debug("not a producer's progress; left out", where=where, reason=repr(error)[:200])

@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
-class OfRun(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """What differs from run to run, and is no setting; see `JobSpec`."""
 
     mode: Mode
@@ -56,14 +56,14 @@ def place_of(settings: Settings) -> Place:
     return access_of(settings).place(settings.sink.store, settings.sink.path, settings.sink.table)
 
 
-def spec_of(settings: Settings, topic: str, bootstrap: str, **of_run: Unpack[OfRun]) -> JobSpec:
+def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpack[RunOptions]) -> JobSpec:
     """What the job is told.
 
     Args:
         settings: whose `[sink]` says it.
         topic: the stream's output.
         bootstrap: host:port[,host:port].
-        of_run: what a run may be told beside the settings.
+        run_options: what a run may be told beside the settings.
 
     Raises:
         OptionRefused: the settings contradict each other.
@@ -90,7 +90,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **of_run: Unpack[OfR
         metrics_port=kept.metrics_port,
         metrics_host=kept.metrics_host,
         metrics_file=kept.metrics_file,
-        **of_run,
+        **run_options,
     )
 
 
@@ -124,8 +124,8 @@ def store_of(spec: JobSpec, access: Access, identity: int) -> ResultStore:
 
 
 @contextmanager
-def said_as_ours() -> Iterator[None]:
-    """The errors of spark_sink, which has a tree of its own, as one of ours."""
+def sink_errors_translated() -> Iterator[None]:
+    """Raise errors of the job, which has an error tree of its own, as `SetupError`."""
     try:
         yield
     except SinkError as error:

@@ -25,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafka_ratchet.app.status.http import guard, json_refusal, reachable_host, url_of
+from kafka_ratchet.app.status.http import json_refusal, reachable_host, request_checks, url_of
 from kafka_ratchet.app.status.lookup import (
     QueryError,
     Verdict,
@@ -195,7 +195,7 @@ class StatusServer:
             SetupError: the host cannot be bound.
         """
         host = reachable_host(self._host)
-        application = web.Application(middlewares=[guard({host, self._host}, json_refusal)])
+        application = web.Application(middlewares=[request_checks({host, self._host}, json_refusal)])
         application.router.add_get("/status", self._status)
         application.router.add_get("/status/identity", self._identity)
         application.router.add_get("/status/producers", self._producers)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.results import result_stream
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.findings import Finding, IntervalCheck, Kind
+from kafka_ratchet.app.verify.findings import Finding, FindingKind, IntervalCheck
 from kafka_ratchet.app.verify.halted import halted_partitions
 from kafka_ratchet.app.verify.identities import Emitted
-from kafka_ratchet.app.verify.reading import Reader
+from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Begin, ExitCode, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.run import Run, without_beginning
@@ -27,9 +27,9 @@ __all__ = [
     "Begin",
     "ExitCode",
     "Finding",
+    "FindingKind",
     "Halted",
     "IntervalCheck",
-    "Kind",
     "NeverJudged",
     "RecordView",
     "Report",
@@ -117,13 +117,13 @@ def _verify(
     source: SourceFiles | None,
 ) -> Report:
     rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
-    reader = Reader(settings, chosen, bootstrap)
+    reader = TopicReader(settings, chosen, bootstrap)
     sent = None if source is None else SourceComparison(source, reader.published(source.producer))
     if table is not None:
         table.read()
-    bounds = reader.bounds()
+    ranges = reader.offset_ranges()
     report = Report(name)
-    run = Run(settings, name, reader, bounds, report)
+    run = Run(settings, name, reader, ranges, report)
     with run.continued(state):
         letters = run.letters()
         intervals, owners = reader.changelog(reader.changelog_name(settings.app, name))
@@ -137,22 +137,22 @@ def _verify(
                 raise without_beginning(chosen, partition, baseline)
             unjudged = run.check_intervals(partition, intervals.get(partition, []), baseline.input_from, owner)
             expected = ExpectedPartition(rule, partition, unjudged, baseline, skipped_by_decision(owner))
-            given = reader.records(chosen.input, partition, bounds.committed_to[partition], baseline.input_from)
-            output = reader.records(chosen.output, partition, bounds.output_ends[partition], baseline.output_from)
+            given = reader.records(chosen.input, partition, ranges.committed_to[partition], baseline.input_from)
+            output = reader.records(chosen.output, partition, ranges.output_ends[partition], baseline.output_from)
             if sent is not None:
                 given, output = run.watched(sent, rule, partition, baseline, given, output)
             for offset, record in given:
                 expected.judge(offset, record, report)
             emitted = None if table is None else Emitted()
-            expected.compare(chosen.output, output, bounds.judged[partition], report, emitted)
+            expected.compare(chosen.output, output, ranges.judged[partition], report, emitted)
             if table is not None and emitted is not None:
-                table.compare(expected, emitted, bounds.judged[partition])
-            run.note_skipped(partition, expected, bounds.committed_to[partition])
-            found = letters.compare(partition, expected.invalid, bounds.judged[partition], baseline)
+                table.compare(expected, emitted, ranges.judged[partition])
+            run.note_skipped(partition, expected, ranges.committed_to[partition])
+            found = letters.compare(partition, expected.invalid, ranges.judged[partition], baseline)
             run.end(partition, expected, *found)
         letters.finish()
     if table is not None:
         report.results = table.finish()
     if sent is not None:
-        report.source = sent.finish(bounds.judged, bounds.input_begins, bounds.output_begins)
+        report.source = sent.finish(ranges.judged, ranges.input_begins, ranges.output_begins)
     return report

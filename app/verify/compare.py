@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kafka_ratchet.app.verify.baseline import Baseline, Known
-from kafka_ratchet.app.verify.findings import Finding, Kind
-from kafka_ratchet.app.verify.identities import STRANGER, Emitted, Flags, Numbers, numbers
+from kafka_ratchet.app.verify.findings import Finding, FindingKind
+from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers, numbers
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.skips import Skip
@@ -181,9 +181,9 @@ class ExpectedPartition:
         """
         seen = self._seen = bytearray(len(self._offsets))
         furthest = -1
-        strangers_here = 0
+        unmatched_here = 0
         # Records without a counterpart: (offset, the place they stand at, which of the output's records it is).
-        strangers: list[tuple[int, int, int]] = []
+        unmatched: list[tuple[int, int, int]] = []
         front = None if self.baseline.aligned else Front()
         for number, (offset, record) in enumerate(output):
             digest = content(record)
@@ -197,10 +197,10 @@ class ExpectedPartition:
                 front = None
             report.delivered += 1
             if emitted is not None:
-                emitted.add(offset, STRANGER if place is None else place)
+                emitted.add(offset, UNMATCHED if place is None else place)
             if place is None:
-                strangers_here += 1
-                strangers.append((offset, furthest + strangers_here, number))
+                unmatched_here += 1
+                unmatched.append((offset, furthest + unmatched_here, number))
                 continue
             if seen[place]:
                 report.add(self._finding("doubled", topic, place, offset))
@@ -211,12 +211,12 @@ class ExpectedPartition:
             if place < furthest:
                 report.add(self._finding("reordered", topic, place, offset))
             else:
-                furthest, strangers_here = place, 0
+                furthest, unmatched_here = place, 0
         if front is not None:
             self._dismiss(front, report)
-        for offset, place, number in strangers:
-            # Where a record is missing and a stranger stands in its place, it is that record, altered so much that
-            # its identity or sequence cannot be read any more.
+        for offset, place, number in unmatched:
+            # An unmatched record that stands where one is missing is that record, altered so much that its identity or
+            # sequence cannot be read any more.
             if place < len(seen) and not seen[place]:
                 seen[place] = SEEN
                 if emitted is not None:
@@ -336,12 +336,12 @@ class ExpectedPartition:
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Identity and sequence of an expected record; None for a stranger."""
-        if place == STRANGER:
+        """Identity and sequence of an expected record; None for an unmatched record."""
+        if place == UNMATCHED:
             return None, None
         return self._identities[self._owners[place]].decode("utf-8", "backslashreplace"), self._sequences[place]
 
-    def _finding(self, kind: Kind, topic: str, place: int, offset: int | None, detail: str = "") -> Finding:
+    def _finding(self, kind: FindingKind, topic: str, place: int, offset: int | None, detail: str = "") -> Finding:
         return Finding(
             kind,
             topic,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from kafka_ratchet.app.verify.identities import Accounts
 
-Kind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
+FindingKind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "contradicted"]
 
 
 FINDINGS_PER_KIND = 10
@@ -19,7 +19,7 @@ FINDINGS_PER_KIND = 10
 class Finding:
     """One record that is not as it must be."""
 
-    kind: Kind
+    kind: FindingKind
     topic: str
     """The output or the dead-letter topic."""
     input_partition: int | None
@@ -148,7 +148,7 @@ IDENTITIES_TOLD = 1_000
 class RowFinding:
     """One record or key whose row is not as it must be."""
 
-    kind: Kind
+    kind: FindingKind
     table: str
     partition: int | None
     offset: int | None
@@ -189,11 +189,11 @@ class ResultsReport:
     """Keys whose records lie in several Kafka partitions: there the last commit wins, so that the last row of any of
     these partitions is taken as right."""
     offsets: dict[int, int] = field(default_factory=dict)
-    counts: Counter[Kind] = field(default_factory=Counter)
+    counts: Counter[FindingKind] = field(default_factory=Counter)
     findings: list[RowFinding] = field(default_factory=list)
     """The first few of each kind."""
     accounts: Accounts = field(default_factory=Accounts)
-    _kept: Counter[Kind] = field(default_factory=Counter)
+    _kept: Counter[FindingKind] = field(default_factory=Counter)
 
     @property
     def ok(self) -> bool:
@@ -202,7 +202,7 @@ class ResultsReport:
 
     def find(
         self,
-        kind: Kind,
+        kind: FindingKind,
         detail: str,
         partition: int | None,
         offset: int | None,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-STRANGER = -1
+UNMATCHED = -1
 """Place of an output record that stems from nothing in the input."""
 
 
@@ -34,7 +34,7 @@ class Emitted:
         self._places.append(place)
 
     def recognise(self, index: int, place: int) -> None:
-        """A stranger turned out to be an expected record after all."""
+        """An unmatched record turned out to be an expected record after all."""
         self._places[index] = place
 
     @property
@@ -44,7 +44,7 @@ class Emitted:
 
     @property
     def places(self) -> Numbers:
-        """`STRANGER` where there is none."""
+        """`UNMATCHED` where there is none."""
         return numbers(self._places)
 
 
@@ -111,8 +111,8 @@ class Accounts:
             emitted: the output.
             steps: what the table made of it.
         """
-        size = len(identities) + 1  # the last number is the strangers'
-        owners_emitted = np.append(owners, size - 1)[emitted.places]  # STRANGER is the last
+        size = len(identities) + 1  # the last number is that of the unmatched records
+        owners_emitted = np.append(owners, size - 1)[emitted.places]  # UNMATCHED is the last
 
         def summed(of: Numbers, weights: npt.NDArray[np.generic] | None = None) -> Numbers:
             return np.bincount(of, weights, size).astype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kafka_ratchet.app.verify.findings import Kind, ResultsReport
+from kafka_ratchet.app.verify.findings import FindingKind, ResultsReport
 from kafka_ratchet.app.verify.rows import RowOffsets
 
 KEY_SHOWN = 200
@@ -18,7 +18,7 @@ KEY_SHOWN = 200
 Tuple = tuple[Any, ...]
 
 
-class Keys:
+class KeyedRows:
     """The rows of a table with a key, and what they must be.
 
     Args:
@@ -52,7 +52,7 @@ class Keys:
                 self._add("lost", key, f"has no row; the topic has {self._said(values)}", times=values[0])
                 continue
             missing = values[0] - (held[0] or 0)
-            kind: Kind = "lost" if missing > 0 else "doubled" if missing < 0 else "altered"
+            kind: FindingKind = "lost" if missing > 0 else "doubled" if missing < 0 else "altered"
             detail = f"the table says {self._said(held)}, and the topic {self._said(values)}"
             self._add(kind, key, detail, times=abs(missing) or 1)
         self._finish()
@@ -119,7 +119,7 @@ class Keys:
 
     def _add(
         self,
-        kind: Kind,
+        kind: FindingKind,
         key: Tuple,
         detail: str,
         partition: int | None = None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import content
-from kafka_ratchet.app.verify.findings import Finding, Kind
+from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Headers, RecordView
 
@@ -117,7 +117,7 @@ class Letters:
         where = (None, None, letter.partition, letter.offset)
         self._report.add(Finding("unexpected", self._topic, *where, None, None, f"stems from {origin}"))
 
-    def _add(self, kind: Kind, partition: int, offset: int, letter: Letter, detail: str = "") -> None:
+    def _add(self, kind: FindingKind, partition: int, offset: int, letter: Letter, detail: str = "") -> None:
         where = (partition, offset, letter.partition, letter.offset)
         self._report.add(Finding(kind, self._topic, *where, None, None, detail))
 

@@ -17,7 +17,7 @@ from kafka_ratchet.app.verify.findings import IntervalCheck, Verdict
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 
 
-class Said(NamedTuple):
+class PolicyRecord(NamedTuple):
     """One record of the policy topic. stream: None for all; deduplicate: None where it unsets."""
 
     stream: str | None
@@ -34,7 +34,7 @@ class PolicyTopic:
     name: str
     begin: int
     end: int
-    said: dict[int, Said | None]
+    said: dict[int, PolicyRecord | None]
 
     @classmethod
     def of(
@@ -43,7 +43,7 @@ class PolicyTopic:
         """records: offset, key, value."""
         return cls(name, begin, end, {offset: _said(key, value) for offset, key, value in records})
 
-    def last(self, stream: str | None, before: int) -> tuple[Said | None, bool]:
+    def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
         """The newest record for a stream (None: for all) before an offset, and whether there cannot have been another.
 
         Where there is none, a later one may be the reason: compaction keeps the newest of a key.
@@ -123,7 +123,7 @@ def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int)
     return True, f"because neither {topic.name} nor the settings, as they are now, say anything else", False
 
 
-def _said(key: bytes | None, value: bytes | None) -> Said | None:
+def _said(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
     """None where it is no policy. A value that cannot be read unsets, as docs/guide/policy.md says."""
     try:
         parts = json.loads(key or b"")
@@ -140,4 +140,4 @@ def _said(key: bytes | None, value: bytes | None) -> Said | None:
     except (ValueError, RecursionError):
         found = None
     deduplicate = found.get("deduplicate") if isinstance(found, dict) and len(found) == 1 else None
-    return Said(stream, deduplicate if isinstance(deduplicate, bool) else None)
+    return PolicyRecord(stream, deduplicate if isinstance(deduplicate, bool) else None)

@@ -33,7 +33,7 @@ MESSAGE_EVERY_S = 3.0
 
 
 @dataclass(frozen=True)
-class Bounds:
+class OffsetRanges:
     """How far to compare, read from Kafka in an order that makes it safe while workers run.
 
     What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
@@ -56,7 +56,7 @@ class Bounds:
     dead_letter_begins: dict[int, int]
 
 
-class Reader:
+class TopicReader:
     """One stream's topics, read committed.
 
     Raises:
@@ -80,7 +80,7 @@ class Reader:
                 f"{counts[stream.output]}: they must be equal. Give the smaller one more partitions"
             )
 
-    def bounds(self) -> Bounds:
+    def offset_ranges(self) -> OffsetRanges:
         """How far to compare. Waits for transactions that are open on the output, as long as they can live.
 
         Raises:
@@ -112,7 +112,7 @@ class Reader:
                     "holds now is not what was judged; see docs/reference/halted.md"
                 )
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
-        return Bounds(judged, committed_to, never, *next(spans), *next(spans))
+        return OffsetRanges(judged, committed_to, never, *next(spans), *next(spans))
 
     def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
         """The committed records from `begin` to before `end`, with their offsets.
@@ -180,7 +180,7 @@ class Reader:
     def changelog(self, changelog: str) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner]]:
         """What the changelog says of each input partition: its intervals by number, and whose it is.
 
-        Read it after the bounds.
+        Read it after the ranges.
 
         Raises:
             OwnerDiffers: an entry is of a newer Ratchet.

@@ -10,8 +10,8 @@ from typing import Any
 from kafka_ratchet.app.verify.findings import (
     FINDINGS_PER_KIND,
     Finding,
+    FindingKind,
     IntervalCheck,
-    Kind,
     ResultsReport,
     SourceReport,
 )
@@ -131,7 +131,7 @@ class Report:
     halted: list[Halted] = field(default_factory=list)
     """As workers say it; where none can be asked, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
-    counts: Counter[Kind] = field(default_factory=Counter)
+    counts: Counter[FindingKind] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     """The first few of each kind."""
     results: ResultsReport | None = None

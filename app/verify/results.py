@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.results import access_of, planner_of, said_as_ours, spec_of
+from kafka_ratchet.app.status.results import access_of, planner_of, sink_errors_translated, spec_of
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.findings import Kind, ProvenBy, ResultsReport
+from kafka_ratchet.app.verify.findings import FindingKind, ProvenBy, ResultsReport
 from kafka_ratchet.app.verify.identities import Emitted, Numbers, Steps
-from kafka_ratchet.app.verify.keys import Keys
-from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, Stored, match
+from kafka_ratchet.app.verify.keys import KeyedRows
+from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, StoredOffsets, match
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.job.plan import resume
 from kafka_ratchet.spark_sink.job.recount import recount
@@ -52,7 +52,7 @@ class ResultTable:
     def __init__(self, settings: Settings, topic: str, bootstrap: str, session: Session) -> None:
         self._session, self._kept = session, settings.sink
         self._access = access_of(settings)
-        with said_as_ours():
+        with sink_errors_translated():
             self._spec = spec_of(settings, topic, bootstrap)
             self._place = self._spec.place(self._access)
             self._recipe = self._spec.recipe()
@@ -84,7 +84,7 @@ class ResultTable:
         """
         if self.report.generation == 0:
             return  # nobody has ever written to it
-        with said_as_ours():
+        with sink_errors_translated():
             if self.report.proven_by == "keys":
                 self._read_keyed()
             else:
@@ -113,7 +113,7 @@ class ResultTable:
                 raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
             columns = to_arrow_schema(job.recipe.schema(spark))
             schema = pa.schema([columns.field(name) for name in (*shape.key, *compared)])
-            keys = Keys(schema, len(shape.key), self.report)
+            keys = KeyedRows(schema, len(shape.key), self.report)
             for _ in range(QUIET_ATTEMPTS):
                 self._rejects = RowOffsets()
                 self._before = self._store.offsets()
@@ -146,7 +146,7 @@ class ResultTable:
             judged_to: see `ExpectedPartition.compare`.
         """
         partition, records = expected.partition, emitted.offsets
-        stored = Stored.of(self._before, self._after, partition)
+        stored = StoredOffsets.of(self._before, self._after, partition)
         rows, rejects = self._rows.take(partition), self._rejects.take(partition)
         found = match(records, rows, rejects, stored, rejects_ahead=store_class(self._place.kind).rejects_apart)
         steps = found.steps
@@ -162,11 +162,11 @@ class ResultTable:
         )
 
     def _find(
-        self, expected: ExpectedPartition, emitted: Emitted, found: RowsOfPartition, steps: Steps, stored: Stored
+        self, expected: ExpectedPartition, emitted: Emitted, found: RowsOfPartition, steps: Steps, stored: StoredOffsets
     ) -> None:
         times = steps.rows + steps.rejects
 
-        def tell(kind: Kind, at: Numbers, detail: Callable[[int], str], each: Callable[[int], int]) -> None:
+        def tell(kind: FindingKind, at: Numbers, detail: Callable[[int], str], each: Callable[[int], int]) -> None:
             for index in at.tolist():
                 known_as = expected.known_as(int(emitted.places[index]))
                 offset = int(emitted.offsets[index])
@@ -193,7 +193,7 @@ class ResultTable:
             lambda _: f"has a row, but the table says that it has read up to {stored.after} only",
             once,
         )
-        self._invented(expected.partition, found.strange, found.strange_times)
+        self._invented(expected.partition, found.unmatched, found.unmatched_times)
 
     def _invented(self, partition: int, offsets: Numbers, times: Numbers) -> None:
         if self.report.proven_by == "keys":  # then what lies below the stored offset was compared with the second count

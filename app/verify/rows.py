@@ -54,14 +54,14 @@ class RowOffsets:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredOffsets:
     """The offsets that the table has for a partition: when it was begun to be read, and when that was done."""
 
     before: int
     after: int
 
     @classmethod
-    def of(cls, before: Mapping[int, int], after: Mapping[int, int], partition: int) -> Stored:
+    def of(cls, before: Mapping[int, int], after: Mapping[int, int], partition: int) -> StoredOffsets:
         """Of one partition; one without an offset has none of its records in the table."""
         return cls(before.get(partition, 0), after.get(partition, 0))
 
@@ -73,14 +73,14 @@ class RowsOfPartition:
     steps: Steps
     early: Flags
     """Of the records: those that are rows although the table's own offset is not past them."""
-    strange: Numbers
+    unmatched: Numbers
     """Offsets of rows for which there is no record, ascending."""
-    strange_times: Numbers
+    unmatched_times: Numbers
     """How many rows there are of each of those."""
 
 
 def match(
-    records: Numbers, rows: Numbers, rejects: Numbers, stored: Stored, *, rejects_ahead: bool = False
+    records: Numbers, rows: Numbers, rejects: Numbers, stored: StoredOffsets, *, rejects_ahead: bool = False
 ) -> RowsOfPartition:
     """Compare them.
 
@@ -93,16 +93,16 @@ def match(
         stored: the table's own offset.
         rejects_ahead: rejects may be there before the offset is, because they are in a commit of their own.
     """
-    row_times, strange_rows = _times(records, rows)
-    reject_times, strange_rejects = _times(records, rejects)
+    row_times, unmatched_rows = _times(records, rows)
+    reject_times, unmatched_rejects = _times(records, rejects)
     times = row_times + reject_times
-    strange, strange_times = np.unique(np.concatenate((strange_rows, strange_rejects)), return_counts=True)
+    unmatched, unmatched_times = np.unique(np.concatenate((unmatched_rows, unmatched_rejects)), return_counts=True)
     absent = times == 0
     return RowsOfPartition(
         Steps(row_times, reject_times, absent & (records >= stored.before), absent & (records < stored.before)),
         ((row_times if rejects_ahead else times) > 0) & (records >= stored.after),
-        strange,
-        strange_times,
+        unmatched,
+        unmatched_times,
     )
 
 

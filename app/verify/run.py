@@ -13,11 +13,11 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals
-from kafka_ratchet.app.verify.reading import Bounds, Reader
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
-from kafka_ratchet.app.verify.state import SavedState, StateWriter, Subject
+from kafka_ratchet.app.verify.state import ProvenStream, SavedState, StateWriter
 from kafka_ratchet.errors import PositionLost
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import Owner
@@ -44,9 +44,11 @@ def plain_id(text: str) -> str:
 class Run:
     """What a run over one stream keeps beside the comparison itself."""
 
-    def __init__(self, settings: Settings, name: str, reader: Reader, bounds: Bounds, report: Report) -> None:
+    def __init__(
+        self, settings: Settings, name: str, reader: TopicReader, ranges: OffsetRanges, report: Report
+    ) -> None:
         self._settings, self._name, self._reader = settings, name, reader
-        self._bounds, self._report = bounds, report
+        self._ranges, self._report = ranges, report
         self._stream = settings.streams[name]
         self._policies: PolicyTopic | None = None
         self._saved: SavedState | None = None
@@ -66,10 +68,10 @@ class Run:
         if path is None:
             yield
             return
-        subject = self._subject()
-        self._saved = SavedState.open(path, subject)
+        proven = self._proven_stream()
+        self._saved = SavedState.open(path, proven)
         try:
-            self._writer = StateWriter(path, subject, self._bounds.dead_letter_ends)
+            self._writer = StateWriter(path, proven, self._ranges.dead_letter_ends)
             try:
                 yield
                 if self._saved is not None:
@@ -85,30 +87,30 @@ class Run:
 
     def letters(self) -> Letters:
         """The dead letters that the last run has not seen."""
-        bounds = self._bounds
-        begins = dict(bounds.dead_letter_begins)
+        ranges = self._ranges
+        begins = dict(ranges.dead_letter_begins)
         last = dict.fromkeys(begins, 0)
         if self._saved is not None:
             last.update(zip(begins, self._saved.dead_letters_from, strict=False))
         for partition, ended in last.items():
-            self._refuse_shorter(self._stream.dead_letters, partition, ended, bounds.dead_letter_ends[partition])
+            self._refuse_shorter(self._stream.dead_letters, partition, ended, ranges.dead_letter_ends[partition])
         whole = all(begins[partition] <= last[partition] for partition in begins)
         starts = {partition: max(begins[partition], last[partition]) for partition in begins}
         letters = Letters(self._stream.input, self._stream.dead_letters, whole=whole, report=self._report)
-        letters.read(self._reader.dead_letters(starts, bounds.dead_letter_ends))
+        letters.read(self._reader.dead_letters(starts, ranges.dead_letter_ends))
         return letters
 
     def begin(self, partition: int) -> Baseline:
         """Where a partition begins; to be asked in rising order."""
-        bounds, report = self._bounds, self._report
-        input_begin, output_begin = bounds.input_begins[partition], bounds.output_begins[partition]
+        ranges, report = self._ranges, self._report
+        input_begin, output_begin = ranges.input_begins[partition], ranges.output_begins[partition]
         saved = self._saved.partition(partition) if self._saved is not None else None
         gap_from = None
         if saved is None:
             baseline = Baseline.after_retention(input_begin, output_begin)
         else:
-            self._refuse_shorter(self._stream.input, partition, saved.input_from, bounds.input_ends[partition])
-            self._refuse_shorter(self._stream.output, partition, saved.output_from, bounds.output_ends[partition])
+            self._refuse_shorter(self._stream.input, partition, saved.input_from, ranges.input_ends[partition])
+            self._refuse_shorter(self._stream.output, partition, saved.output_from, ranges.output_ends[partition])
             gap_from = saved.input_from if input_begin > saved.input_from else None
             baseline = saved.moved_to(input_begin, output_begin)
         if baseline.input_from or baseline.output_from:
@@ -158,13 +160,13 @@ class Run:
 
         That goes over all that the topics have: also over what the last run has seen, and what no worker has come to.
         """
-        bounds, reader, stream = self._bounds, self._reader, self._stream
-        begin, committed_to = bounds.input_begins[partition], bounds.committed_to[partition]
-        unread = (committed_to if committed_to > begin else begin, bounds.input_ends[partition])
+        ranges, reader, stream = self._ranges, self._reader, self._stream
+        begin, committed_to = ranges.input_begins[partition], ranges.committed_to[partition]
+        unread = (committed_to if committed_to > begin else begin, ranges.input_ends[partition])
         for start, end in ((begin, baseline.input_from), unread):
             for _ in sent.watch_input(partition, reader.records(stream.input, partition, end, start), rule.judge):
                 pass
-        begin = bounds.output_begins[partition]
+        begin = ranges.output_begins[partition]
         older = reader.records(stream.output, partition, baseline.output_from, begin)
         for _ in sent.watch_output(partition, older):
             pass
@@ -175,7 +177,7 @@ class Run:
 
         Nothing can be compared then, and the partition has halted, or will.
         """
-        ids, report, bounds = self._reader.topic_ids, self._report, self._bounds
+        ids, report, ranges = self._reader.topic_ids, self._report, self._ranges
         parts = (("input", self._stream.input), ("output", self._stream.output))
         for part, name in parts:
             known = owner.topics.get(part) if owner is not None else None
@@ -186,8 +188,8 @@ class Run:
                 "docs/reference/halted.md"
             )
             report.halted.append(Halted(partition, reason))
-            waiting = bounds.input_ends[partition] - bounds.input_begins[partition]
-            report.pending += max(0, waiting - max(0, bounds.input_ends[partition] - bounds.committed_to[partition]))
+            waiting = ranges.input_ends[partition] - ranges.input_begins[partition]
+            report.pending += max(0, waiting - max(0, ranges.input_ends[partition] - ranges.committed_to[partition]))
             self._all_compared = False
             return True
         return False
@@ -205,26 +207,26 @@ class Run:
         """After a partition was compared: write down where the next run goes on in it."""
         if self._writer is None:
             return
-        bounds = self._bounds
-        ended = expected.proven_to(bounds.judged[partition], bounds.committed_to[partition], letters_pending_from)
+        ranges = self._ranges
+        ended = expected.proven_to(ranges.judged[partition], ranges.committed_to[partition], letters_pending_from)
         self._writer.add(
             partition,
             input_from=ended,
-            output_from=max(expected.baseline.output_from, bounds.output_ends[partition]),
+            output_from=max(expected.baseline.output_from, ranges.output_ends[partition]),
             complete=expected.baseline.complete,
             letters=[offset for offset in lettered if offset >= ended],
             known=expected.known_at(ended),
         )
 
     def _note_what_waits(self, partition: int) -> None:
-        bounds, report = self._bounds, self._report
+        ranges, report = self._ranges, self._report
         begin, committed_to, end = (
-            bounds.input_begins[partition],
-            bounds.committed_to[partition],
-            bounds.input_ends[partition],
+            ranges.input_begins[partition],
+            ranges.committed_to[partition],
+            ranges.input_ends[partition],
         )
         report.pending += max(0, end - max(begin, committed_to))
-        if partition in bounds.uncommitted:
+        if partition in ranges.uncommitted:
             if end > begin:
                 report.never_judged.append(NeverJudged(partition, begin, end, deleted=False))
         elif committed_to < begin:
@@ -237,9 +239,9 @@ class Run:
                 "lost its end. Look into it; to prove what is there now, delete the file of --state"
             )
 
-    def _subject(self) -> Subject:
+    def _proven_stream(self) -> ProvenStream:
         stream, ids = self._stream, self._reader.topic_ids
-        return Subject(
+        return ProvenStream(
             self._settings.app,
             self._name,
             str(stream.identity),

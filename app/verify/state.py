@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProvenStream:
     """Whose proof it is. A state of another one is not continued."""
 
     app: str
@@ -61,7 +61,7 @@ class SavedState:
         StateFileRefused: it is damaged, or of another proof.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, subject: Subject) -> None:
+    def __init__(self, path: Path, file: BinaryIO, proven: ProvenStream) -> None:
         self._path, self._file = path, file
         self._check_sum()
         header = self._object(self._line())
@@ -72,7 +72,7 @@ class SavedState:
                 f"{path}: has the format {str(header.get('version'))[:40]}, and this Ratchet reads format {VERSION}. "
                 "Use the version that wrote it, or delete it, to prove from where the topics begin"
             )
-        subject.refuse_another(path, header)
+        proven.refuse_another(path, header)
         self.written_at = str(header.get("written_at"))[:40]
         letters = header.get("dead_letters_from")
         if not isinstance(letters, list):
@@ -81,11 +81,11 @@ class SavedState:
         self._next = self._line()
 
     @classmethod
-    def open(cls, path: Path, subject: Subject) -> SavedState | None:
+    def open(cls, path: Path, proven: ProvenStream) -> SavedState | None:
         """None where there is no such file yet."""
         try:
             with ExitStack() as opened:
-                saved = cls(path, opened.enter_context(path.open("rb")), subject)
+                saved = cls(path, opened.enter_context(path.open("rb")), proven)
                 opened.pop_all()
                 return saved
         except FileNotFoundError:
@@ -178,14 +178,14 @@ class StateWriter:
 
     Args:
         path: the file; a link is followed.
-        subject: whose proof it is.
+        proven: whose proof it is.
         dead_letters_from: by partition of the dead-letter topic, where the next run goes on.
 
     Raises:
         StateFileRefused: nothing can be written there.
     """
 
-    def __init__(self, path: Path, subject: Subject, dead_letters_from: dict[int, int]) -> None:
+    def __init__(self, path: Path, proven: ProvenStream, dead_letters_from: dict[int, int]) -> None:
         self._path = path.resolve()
         if self._path.is_dir():
             raise StateFileRefused(f"{path}: is a folder; name a file in it")
@@ -196,7 +196,7 @@ class StateWriter:
         self._temporary, self._file, self._digest = Path(name), os.fdopen(descriptor, "wb"), hashlib.sha256()
         offsets = [dead_letters_from[partition] for partition in sorted(dead_letters_from)]
         header = {"kind": KIND, "version": VERSION, "written_at": datetime.now(UTC).isoformat(timespec="seconds")}
-        self._write({**header, **asdict(subject), "dead_letters_from": offsets})
+        self._write({**header, **asdict(proven), "dead_letters_from": offsets})
 
     def add(
         self,

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
-from kafka_ratchet.app.status.http import guard, is_wildcard, json_refusal, reachable_host, url_of
+from kafka_ratchet.app.status.http import is_wildcard, json_refusal, reachable_host, request_checks, url_of
 from kafka_ratchet.app.status.lookup import (
     QueryError,
     parse_identity,
@@ -100,7 +100,7 @@ class WebServer:
 
 def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> web.Application:
     """The pages as an aiohttp application; `hosts` are the names it answers under beside the loopback ones."""
-    application = web.Application(middlewares=[guard(hosts, _refusal)])
+    application = web.Application(middlewares=[request_checks(hosts, _refusal)])
     application[SETTINGS] = settings
     application[RESULTS] = ResultsView(bootstrap, settings)
     templates = aiohttp_jinja2.setup(

@@ -179,16 +179,16 @@ class Application:
             for stream in self.streams.values()
             for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
         ]
-        growth = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
-        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), growth]
+        partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
             asyncio.create_task(self.claims.watch(self.lanes.running.values)),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if growth.done():
-                growth.result()
+            if partition_watch.done():
+                partition_watch.result()
         finally:
             for wait in (*waits, *beside):
                 wait.cancel()

@@ -65,7 +65,7 @@ class Effective(NamedTuple):
     origin: Origin
 
 
-class Said(NamedTuple):
+class StoredPolicy(NamedTuple):
     """The newest record of the policy topic for a stream or for all: None where it unsets."""
 
     deduplicate: bool | None
@@ -73,7 +73,7 @@ class Said(NamedTuple):
     """Offset behind the record."""
 
 
-NOTHING: Final = Said(None, 0)
+NOTHING: Final = StoredPolicy(None, 0)
 
 
 def policy_key(stream: str | None) -> bytes:
@@ -94,16 +94,16 @@ class Policies(WithoutStore):
         self.settings = settings
         self.changelog = policy_topic(settings.app)
         self.position = 0
-        self.said: dict[str | None, Said] = {}
+        self.stored: dict[str | None, StoredPolicy] = {}
         """By stream; None: for all."""
 
     def effective(self, stream: str) -> Effective:
         """What holds for a stream of the settings."""
         settings = self.settings
         candidates = (
-            (self.said.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
+            (self.stored.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
             (settings.streams[stream].deduplicate, Origin.STREAM_SETTING),
-            (self.said.get(None, NOTHING).deduplicate, Origin.GLOBAL_POLICY),
+            (self.stored.get(None, NOTHING).deduplicate, Origin.GLOBAL_POLICY),
             (settings.deduplicate, Origin.GLOBAL_SETTING),
         )
         for deduplicate, origin in candidates:
@@ -113,7 +113,7 @@ class Policies(WithoutStore):
 
     def policy(self, stream: str) -> Policy:
         """The same for a lane. Its position counts only records that can concern the stream."""
-        position = max(self.said.get(key, NOTHING).next for key in (None, stream))
+        position = max(self.stored.get(key, NOTHING).next for key in (None, stream))
         return Policy(self.effective(stream).deduplicate, position)
 
     def apply(self, batch: RecordBatch) -> None:
@@ -137,7 +137,7 @@ class Policies(WithoutStore):
                 # Not ignored: compaction removes the policy that it follows, and then workers would differ by when they
                 # have read the topic.
                 log.warning("unreadable policy; unset", topic=self.changelog, offset=offset, reason=str(error))
-        self.said[stream] = Said(deduplicate, offset + 1)
+        self.stored[stream] = StoredPolicy(deduplicate, offset + 1)
         if stream is not None and stream not in self.settings.streams:
             log.info("policy of a stream that these settings do not have", stream=stream, offset=offset)
         else:

@@ -33,7 +33,7 @@ MASTER = "local[2]"
 
 
 @dataclass(frozen=True)
-class Task:
+class SinkTask:
     """What to do.
 
     Attributes:
@@ -99,7 +99,7 @@ class NothingStore:
         """Nothing is open."""
 
 
-def nothing(task: Task) -> None:
+def nothing(task: SinkTask) -> None:
     """Read all that is there."""
     job = Job(task.bootstrap, task.topic, "nothing", Recipe(task.columns), task.at_a_time)
     jars = [str(jar) for jar in spark_jars()]
@@ -107,7 +107,7 @@ def nothing(task: Task) -> None:
     run_batch(job, planner, NothingStore(), lambda: spark_session("nothing", jars, MASTER))
 
 
-def usual(task: Task) -> None:
+def usual(task: SinkTask) -> None:
     """Read all that is there, as a query that starts when there is something and ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
@@ -155,5 +155,5 @@ def usual(task: Task) -> None:
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    asked = Task(**json.loads(sys.argv[1]))
+    asked = SinkTask(**json.loads(sys.argv[1]))
     {"usual": usual, "nothing": nothing}[asked.kind](asked)

@@ -207,35 +207,35 @@ def test_java_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def guarded() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def supervised() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*command: str) -> subprocess.Popen[str]:
-        guard = subprocess.Popen(
+        supervisor_process = subprocess.Popen(
             [sys.executable, "-I", supervisor.__file__, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        started.append(guard)
-        return guard
+        started.append(supervisor_process)
+        return supervisor_process
 
     yield start
-    for guard in started:
-        guard.kill()
-        guard.wait()
-        for stream in (guard.stdin, guard.stdout):
+    for supervisor_process in started:
+        supervisor_process.kill()
+        supervisor_process.wait()
+        for stream in (supervisor_process.stdin, supervisor_process.stdout):
             if stream is not None:
                 stream.close()
 
 
-def first_line(guard: subprocess.Popen[str]) -> int:
-    assert guard.stdout is not None
-    return int(guard.stdout.readline())
+def first_line(supervisor_process: subprocess.Popen[str]) -> int:
+    assert supervisor_process.stdout is not None
+    return int(supervisor_process.stdout.readline())
 
 
-def test_guard_leaves_with_the_commands_exit_code(guarded: Callable[..., subprocess.Popen[str]]) -> None:
-    assert guarded("sh", "-c", "exit 7").wait(60) == 7
+def test_supervisor_leaves_with_the_commands_exit_code(supervised: Callable[..., subprocess.Popen[str]]) -> None:
+    assert supervised("sh", "-c", "exit 7").wait(60) == 7
 
 
 @pytest.mark.parametrize(
@@ -246,29 +246,29 @@ def test_guard_leaves_with_the_commands_exit_code(guarded: Callable[..., subproc
         (signal.SIGUSR1, signal.SIGKILL),
     ],
 )
-def test_guard_passes_signals_on(
-    guarded: Callable[..., subprocess.Popen[str]], sent: signal.Signals, received: signal.Signals
+def test_supervisor_passes_signals_on(
+    supervised: Callable[..., subprocess.Popen[str]], sent: signal.Signals, received: signal.Signals
 ) -> None:
-    guard = guarded("sleep", "600")
-    first_line(guard)
-    guard.send_signal(sent)
-    assert guard.wait(60) == 128 + received
+    supervisor_process = supervised("sleep", "600")
+    first_line(supervisor_process)
+    supervisor_process.send_signal(sent)
+    assert supervisor_process.wait(60) == 128 + received
 
 
-def test_guard_stops_the_command_when_its_input_ends(guarded: Callable[..., subprocess.Popen[str]]) -> None:
-    guard = guarded("sleep", "600")
-    command = first_line(guard)
-    assert guard.stdin is not None
-    guard.stdin.close()
-    assert guard.wait(60) == 128 + signal.SIGTERM
+def test_supervisor_stops_the_command_when_its_input_ends(supervised: Callable[..., subprocess.Popen[str]]) -> None:
+    supervisor_process = supervised("sleep", "600")
+    command = first_line(supervisor_process)
+    assert supervisor_process.stdin is not None
+    supervisor_process.stdin.close()
+    assert supervisor_process.wait(60) == 128 + signal.SIGTERM
     assert not is_alive(command)
 
 
-def test_command_ends_with_a_killed_guard(guarded: Callable[..., subprocess.Popen[str]]) -> None:
-    guard = guarded("sleep", "600")
-    command = first_line(guard)
-    guard.kill()
-    wait_until(lambda: not is_alive(command), "the command outlives its guard")
+def test_command_ends_with_a_killed_supervisor(supervised: Callable[..., subprocess.Popen[str]]) -> None:
+    supervisor_process = supervised("sleep", "600")
+    command = first_line(supervisor_process)
+    supervisor_process.kill()
+    wait_until(lambda: not is_alive(command), "the command outlives its supervisor_process")
 
 
 def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ from kafka_ratchet.app.status.producers import (
     shown,
     with_published,
 )
-from kafka_ratchet.app.status.published import Published, _take
+from kafka_ratchet.app.status.published import Acknowledged, _take
 from kafka_ratchet.producers import Progress
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
@@ -116,18 +116,18 @@ def test_while_a_partition_moves_the_one_that_has_seen_more_counts() -> None:
 def test_what_producers_say_themselves_is_put_beside_and_in_between() -> None:
     workers = [ProducersAnswer([ProducerStatus(name.hex(), [part(0, 5)]) for name in (b"b", b"d")], True, [0])]
     page = merge_pages("events", "in", workers, 2, {0}, [])
-    own = {b"a": Published(3, 4), b"b": Published(6, 7), b"c": Published(-1, 0), b"z": Published(1, 1)}
+    own = {b"a": Acknowledged(3, 4), b"b": Acknowledged(6, 7), b"c": Acknowledged(-1, 0), b"z": Acknowledged(1, 1)}
     merged = with_published(page, own, None, 3)
     told = [(each.name, each.published, each.persisted) for each in merged.producers]
     assert told == [("a", 3, None), ("b", 6, 5), ("c", None, None)]
     assert merged.next == b"c".hex()
     assert [each.name for each in with_published(page, own, b"b", 9).producers] == ["c", "d", "z"]
-    unread = with_published(ProducersPage(None, "other", [], None, []), {b"x": Published(1, 2)}, None, 5)
+    unread = with_published(ProducersPage(None, "other", [], None, []), {b"x": Acknowledged(1, 2)}, None, 5)
     assert (unread.producers[0].stream, unread.producers[0].published_records, unread.next) == (None, 2, None)
 
 
 def test_strangers_records_are_left_out_of_what_producers_say() -> None:
-    found: dict[str, dict[bytes, Published]] = {}
+    found: dict[str, dict[bytes, Acknowledged]] = {}
     good = Progress(7, 8, 4, "id", None, 9, "session").encode()
     for key in (None, b"", b"{}", b"[1, 2]", b'["t"]', b"[" * 2000, b"\xff"):
         _take(found, key, good, 0)
@@ -136,7 +136,7 @@ def test_strangers_records_are_left_out_of_what_producers_say() -> None:
     for name in ("kept", "gone"):
         _take(found, json.dumps(["t", name]).encode(), good, 2)
     _take(found, json.dumps(["t", "gone"]).encode(), None, 3)
-    assert found == {"t": {b"kept": Published(7, 8)}}
+    assert found == {"t": {b"kept": Acknowledged(7, 8)}}
 
 
 @pytest.mark.parametrize(

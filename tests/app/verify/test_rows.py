@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kafka_ratchet.app.verify.rows import Stored, match
+from kafka_ratchet.app.verify.rows import StoredOffsets, match
 
 RECORDS = np.array([0, 1, 2, 5, 6, 9], np.int64)  # between them are markers and aborted records
 
@@ -15,7 +15,7 @@ def numbers(*offsets: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("rows", "rejects", "ahead", "lost", "waiting", "early", "strange"),
+    ("rows", "rejects", "ahead", "lost", "waiting", "early", "unmatched"),
     [
         ((2, 0, 1), (5,), False, [], [6, 9], [], []),
         # A commit up to 9 came in while the table was read: its rows may be there or not.
@@ -36,16 +36,16 @@ def test_rows_and_records(
     lost: list[int],
     waiting: list[int],
     early: list[int],
-    strange: list[int],
+    unmatched: list[int],
 ) -> None:
-    found = match(RECORDS, numbers(*rows), numbers(*rejects), Stored(6, 9), rejects_ahead=ahead)
+    found = match(RECORDS, numbers(*rows), numbers(*rejects), StoredOffsets(6, 9), rejects_ahead=ahead)
     assert RECORDS[found.steps.lost].tolist() == lost
     assert RECORDS[found.steps.waiting].tolist() == waiting
     assert RECORDS[found.early].tolist() == early
-    assert found.strange.tolist() == strange
-    assert found.strange_times.sum() == sum(offset in strange for offset in (*rows, *rejects))
+    assert found.unmatched.tolist() == unmatched
+    assert found.unmatched_times.sum() == sum(offset in unmatched for offset in (*rows, *rejects))
 
 
 def test_an_empty_output() -> None:
-    found = match(numbers(), numbers(3, 3), numbers(4), Stored(0, 0))
-    assert (found.strange.tolist(), found.strange_times.tolist()) == ([3, 4], [2, 1])
+    found = match(numbers(), numbers(3, 3), numbers(4), StoredOffsets(0, 0))
+    assert (found.unmatched.tolist(), found.unmatched_times.tolist()) == ([3, 4], [2, 1])

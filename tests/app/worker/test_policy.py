@@ -112,7 +112,7 @@ def test_a_record_that_is_no_policy_is_ignored(key: bytes | None) -> None:
     policies = Policies(settings())
     policies.apply(fetched((STREAM, OFF), (key, ON), (GLOBAL, ON)))
     assert policies.effective("events") == Effective(False, Origin.STREAM_POLICY)
-    assert set(policies.said) == {"events", None}
+    assert set(policies.stored) == {"events", None}
 
 
 @pytest.mark.parametrize(
