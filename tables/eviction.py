@@ -69,9 +69,16 @@ class Bounds(NamedTuple):
 class Eviction:
     """What goes, decided in each transaction of a partition; and what has gone, counted and told."""
 
-    def __init__(self, bounds: Bounds, **where: Any) -> None:
-        """Nothing has gone. where: what a line in the log says of the partition."""
+    def __init__(self, bounds: Bounds, clock: Callable[[], float] = time.monotonic, **where: Any) -> None:
+        """Nothing has gone.
+
+        Args:
+            bounds: what is kept
+            clock: seconds that only rise; only for how often something is told
+            where: what a line in the log says of the partition
+        """
         self.bounds = bounds
+        self._clock = clock
         self.log = log.bind(**where)
         self._slot, self._key = 0, b"i"
         self._chosen = Evicted()
@@ -153,7 +160,7 @@ class Eviction:
             return
         self._untold = self._untold.plus(chosen)
         self._untold_names += self._names[: NAMES_TOLD - len(self._untold_names)]
-        if time.monotonic() >= self._told_at + TOLD_EVERY_S:
+        if self._clock() >= self._told_at + TOLD_EVERY_S:
             self.tell()
 
     def rollback(self) -> None:
@@ -166,7 +173,7 @@ class Eviction:
             # repr, of bytes: nothing in a name can reach a terminal.
             names = [repr(name[:NAME_TOLD]) for name in self._untold_names]
             self.log.info("identities evicted", **self._untold._asdict(), some=names)
-            self._told_at = time.monotonic()
+            self._told_at = self._clock()
             self._untold, self._untold_names = Evicted(), []
 
 

@@ -7,6 +7,7 @@ on is a duplicate, so it is said at once, with the way back.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -30,8 +31,9 @@ class JumpReport:
     total   jumps committed since this worker has the partition
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.total = 0
+        self._clock = clock
         self._pending = 0
         self._unsaid = 0
         self._said_at: float | None = None
@@ -47,7 +49,7 @@ class JumpReport:
         """
         self._pending += jumps.number
         self._unsaid += jumps.number
-        now = time.monotonic()
+        now = self._clock()
         if self._said_at is not None and now - self._said_at < SAY_AGAIN_S:
             return
         at = jumps.record

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing
-from itertools import chain, islice
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,16 +16,19 @@ from numpy.typing import NDArray
 from kafka_ratchet.errors import StateError, StoreDamaged
 from kafka_ratchet.tables import forgetting
 from kafka_ratchet.tables.activity import MOST_MOVED, Tally
-from kafka_ratchet.tables.eviction import NULLS_LAST_S, Bounds, Eviction
+from kafka_ratchet.tables.eviction import Bounds, Eviction
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity
 from kafka_ratchet.tables.invalid_share import RecentShare
 from kafka_ratchet.tables.jumps import JumpReport
+from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map import kernels
-from kafka_ratchet.tables.map.map import COLUMN, LastSequence, LastSequences
+from kafka_ratchet.tables.map.map import COLUMN, LastSequence
 from kafka_ratchet.tables.ownership import Ownership
-from kafka_ratchet.tables.policy_intervals import PolicyInterval, PolicyIntervals
-from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
-from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries, pack_entries
+from kafka_ratchet.tables.policy_intervals import PolicyIntervals
+from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
+from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
+from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
@@ -40,28 +42,6 @@ _BY: Final = {
     Identity.KEY: kernels.BY_KEY,
     Identity.PRODUCER: kernels.BY_PRODUCER,
 }
-SNAPSHOT_EVERY_S: Final = 1.0
-"""How far the store on disk may lag behind the last commit. After a crash so much of the changelog is replayed: a
-second's worth takes a fraction of one. Writing it at every commit cost a third of the worker's CPU
-(docs/decisions/0004-snapshots.md)."""
-SNAPSHOT_TAKES_S: Final = 0.02
-SNAPSHOT_LATER: Final = 30.0
-"""A snapshot that takes longer than `SNAPSHOT_TAKES_S` is due again that much later, up to so many times: where a
-million keys change every second, writing them would cost more than judging them. Nothing else runs meanwhile."""
-LOAD_ENTRIES: Final = 10_000
-"""Entries taken from the store into the map at a time; about 15 ms."""
-LOAD_AT_ONCE: Final = 50_000
-"""Identities that are all taken before the partition is at work. Where there are more, they follow while it is, some
-after each commit, and what a batch needs before that is looked up."""
-NAMES_AT_ONCE: Final = 20_000
-"""Identities not yet in the store that are looked through for a list, in some 10 ms. Where more came since the last
-snapshot, a list is without them until the next one."""
-RESIDENT_BYTES: Final = 100
-"""What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
-
-
-class _WithoutTimes(Exception):
-    """A store that was written while the stream had no bounds."""
 
 
 class SequencePartition:
@@ -69,9 +49,6 @@ class SequencePartition:
 
     Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is
     committed.
-
-    The map holds what fits in `room`. When it has outgrown that, everything is saved and the map begun anew; from then
-    on an identity without a slot is looked up in the store before it is judged.
     """
 
     def __init__(
@@ -83,6 +60,7 @@ class SequencePartition:
         limit: int,
         room: Callable[[], int] = lambda: sys.maxsize,
         bounds: Bounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read yet.
 
@@ -94,38 +72,33 @@ class SequencePartition:
             limit: bytes, max.message.bytes of the changelog
             room: bytes that the map may take, asked after each commit
             bounds: beyond which identities are evicted
+            clock: seconds that only rise; by it snapshots are taken and lines of the log are spared
         """
         self.path, self.changelog, self.partition = path, changelog, partition
-        self.identity, self.limit, self.room = identity, limit, room
+        self.identity, self.limit = identity, limit
         self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0
         self.progress: Progress | None = None
         self.evicted = Evicted()
         self.intervals = PolicyIntervals()
-        self.jumps = JumpReport()
-        self.recent = RecentShare()
+        self.jumps = JumpReport(clock)
+        self.recent = RecentShare(clock)
         self.ownership = Ownership()
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
-        self._eviction = Eviction(bounds, changelog=changelog, partition=partition) if bounds else None
-        self._map = self._empty_map()
-        self._time, self._restoring_from = 0, 0
-        """Broker time of the newest entry applied, in seconds; and of the newest one before the replay."""
-        self._beyond = 0
-        """Identities that are in the store and not in the map."""
-        self._store: Store | None = None
-        self._rest: Generator[tuple[bytes, bytes], None, None] | None = None
-        """Entries that are still to be taken into the map, as they were when the store was opened."""
+        self._eviction = Eviction(bounds, clock, changelog=changelog, partition=partition) if bounds else None
+        self.known = KnownIdentities(path, (changelog, partition), timed=bounds is not None, room=room)
+        self._time = 0
+        """Broker time of the newest entry applied, in seconds."""
+        self._replay = Replay()
         self._judged = np.zeros(3, np.int64)
         self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
         self._stored = 0
         """Changelog offset below which the store has everything; `position` is that of the map."""
         self._stored_sighting: Sighting | None = None
-        self._is_earlier = False
-        """Whether a replay goes on from what was here before it began."""
         self._forgets = False
         """Whether the identities in the store are to go with the next snapshot."""
-        self._saved_at, self._later = 0.0, 1.0
+        self._timer = SnapshotTimer(clock)
 
     @property
     def input_position(self) -> int | None:
@@ -160,7 +133,7 @@ class SequencePartition:
     @property
     def is_open(self) -> bool:
         """Whether its store is loaded."""
-        return self._store is not None
+        return self.known.store is not None
 
     @property
     def is_bounded(self) -> bool:
@@ -169,10 +142,7 @@ class SequencePartition:
 
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
-        return len(self._map) + self._beyond
-
-    def _empty_map(self) -> LastSequences:
-        return LastSequences(timed=self.is_bounded)
+        return len(self.known)
 
     def open(self) -> None:
         """Load the store, unless it is open already. One that is damaged is removed and begun anew.
@@ -180,53 +150,19 @@ class SequencePartition:
         Raises:
             StateError: it cannot be used.
         """
-        if self._store is not None:
+        if self.is_open:
             return
-        found = None
-        try:
-            found = self._read()
-        except StoreDamaged as error:
-            self.log.error(
-                "the local store is damaged; it is removed, and rebuilt from the changelog", reason=str(error)
-            )
-        except _WithoutTimes:
-            self.log.info(
-                "the local store does not know when its identities were active; it is rebuilt from the changelog"
-            )
-        if found is None:
-            Store.remove(self.path)  # nobody else has it: the worker holds a lock on the whole state folder
-            found = self._read()
+        found = read_store(self.path, self.known, timed=self.is_bounded, log=self.log)
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
-        store, self._map, self._beyond, position, self.progress, self.evicted, self.intervals, self._time = found
-        self.ownership = Ownership(store.owner, store.sighting)
-        self._stored_sighting = store.sighting
-        self.position, self._store, self._forgets = position, store, False
-        self._stored, self._saved_at, self._later = position, time.monotonic(), 1.0
+        self.position, self.progress, self.evicted = found.position, found.progress, found.evicted
+        self.intervals, self._time = found.intervals, found.seconds
+        self.ownership = Ownership(found.store.owner, found.store.sighting)
+        self._stored, self._stored_sighting, self._forgets = self.position, found.store.sighting, False
+        if not self.position:
+            self._replay.reset()
         self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
-        if self._beyond and self._beyond * RESIDENT_BYTES <= self.room():
-            self._rest = store.entries()
-
-    def _read(self) -> tuple[Store, LastSequences, int, int, Progress | None, Evicted, PolicyIntervals, int]:
-        store = Store(self.path)
-        try:
-            position, identities, as_of = store.stands_for
-            if self.is_bounded and position and as_of is None:
-                raise _WithoutTimes
-            _ = store.owner, store.sighting  # what cannot be read is found out here
-            known = position, store.progress, store.evicted, PolicyIntervals(store.intervals()), as_of or 0
-            if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
-                return store, self._empty_map(), identities, *known
-            return store, self._loaded(store), 0, *known
-        except BaseException:
-            store.close()
-            raise
-
-    def _loaded(self, store: Store) -> LastSequences:
-        loaded = self._empty_map()
-        with closing(store.entries()) as entries:
-            while pairs := list(islice(entries, LOAD_ENTRIES)):
-                self._take(loaded, pairs)
-        return loaded
+        self._timer.restart()
+        self.known.open(found.store, found.map, found.beyond)
 
     def judge(
         self, batch: RecordBatch, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
@@ -241,54 +177,24 @@ class SequencePartition:
         Returns:
             (verdicts uint8[batch.count] of FRESH, DUPLICATE, INVALID; reasons uint8[batch.count], 0 unless invalid)
         """
-        if self._beyond:
-            self._look_up(self._map.absent(batch, _BY[self.identity], MAX_IDENTITY_BYTES))
-        verdicts = self._map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
+        known = self.known
+        if known.beyond:
+            known.look_up(known.map.absent(batch, _BY[self.identity], MAX_IDENTITY_BYTES))
+        verdicts = known.map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
         self._judged += np.bincount(verdicts, minlength=3)
-        if self._map.jumps.number:
-            self.jumps.note(batch, COLUMN.get(_BY[self.identity], -1), sequences, self._map.jumps)
+        if known.map.jumps.number:
+            self.jumps.note(batch, COLUMN.get(_BY[self.identity], -1), sequences, known.map.jumps)
         if self.tally is not None:
             self.tally.add(batch, verdicts)
         return verdicts, reasons
 
-    def _look_up(self, identities: list[bytes]) -> None:
-        """Take into the map what the store has of these."""
-        try:
-            if found := self._opened().find(identities):
-                self._take_in(found)
-        except StoreDamaged:
-            self._discard()
-            raise
-
-    def _take(self, into: LastSequences, entries: list[tuple[bytes, bytes]]) -> None:
-        damaged, _, _ = into.load(pack_entries(self.changelog, self.partition, entries), saved=True)
-        if damaged >= 0:
-            raise StoreDamaged(f"{self.path}: key {entries[damaged][0].hex()} is not an entry that Ratchet wrote")
-
     def last(self, identity: bytes) -> LastSequence:
         """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens."""
-        if self._beyond and self._store is not None and not self._map.holds(identity):
-            for _, value in self._store.find([identity]):
-                sequence = int.from_bytes(value[:8], "big")
-                return LastSequence(sequence, sequence)
-        return self._map.get(identity)
+        return self.known.last(identity)
 
     def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
-        """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
-
-        Returns:
-            (at most limit of them; whether none can be missing, see `NAMES_AT_ONCE`)
-
-        Raises:
-            StateError: the store is not open.
-            StoreDamaged: a file is not what was written.
-        """
-        recent = self._map.uncommitted(NAMES_AT_ONCE)
-        gone = {name for name, is_there in (recent or {}).items() if not is_there}
-        with closing(self._opened().entries(b"i" if after is None else b"i" + after + b"\0")) as entries:
-            found = set(islice((key[1:] for key, _ in entries if key[1:] not in gone), limit))
-        found.update(name for name in recent or () if name not in gone and (after is None or name > after))
-        return sorted(found)[:limit], recent is not None
+        """Identities in the order of their bytes, see `KnownIdentities.page`."""
+        return self.known.page(after, limit)
 
     def changes(self, next_offset: int, epoch: int = NO_EPOCH) -> list[EncodedBatch]:
         """The open transaction's changelog entries: progress and every identity it has moved.
@@ -305,7 +211,7 @@ class SequencePartition:
         self._pending_evicted = self.evicted
         return [
             *self.ownership.encode(),
-            *self._map.encode_changes((PROGRESS, self._pending.pack()), self.limit),
+            *self.known.map.encode_changes((PROGRESS, self._pending.pack()), self.limit),
             *self.intervals.encode(),
         ]
 
@@ -323,31 +229,29 @@ class SequencePartition:
         if self._eviction is None:
             return []
         self._time = max(self._time, at_ms // 1000)
-        begin = self._map.changes
-        self._map.refresh(max(0, self._time - self._eviction.bounds.refresh_s))
-        known = len(self) + self._map.additions
-        store = self._opened() if self._beyond else None
+        begin = self.known.map.changes
+        self.known.map.refresh(max(0, self._time - self._eviction.bounds.refresh_s))
+        known = len(self) + self.known.map.additions
+        store = self.known.opened() if self.known.beyond else None
         try:
-            gone = self._eviction.choose(self._map, store, self._take_in, known, self._time, inactive=caught_up)
+            gone = self._eviction.choose(
+                self.known.map, store, self.known.take_in, known, self._time, inactive=caught_up
+            )
         except StoreDamaged:
-            self._discard()
+            self.known.discard()
             raise
-        if self._map.changes == begin:
+        if self.known.map.changes == begin:
             return []
         self._pending_evicted = self.evicted.plus(gone)
         head = (EVICTED, self._pending_evicted.pack()) if any(gone) else None
-        return self._map.encode_changes(head, self.limit, begin)
-
-    def _take_in(self, entries: list[tuple[bytes, bytes]]) -> None:
-        self._take(self._map, entries)
-        self._beyond -= len(entries)
+        return self.known.map.encode_changes(head, self.limit, begin)
 
     def committed(self, changelog_next: int) -> None:
         """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
         if self.tally is not None:
-            moved = self._map.changed_entries() if self._map.changes <= MOST_MOVED else ()
+            moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
             self.tally.commit(key[1:] for key, value in moved if value is not None)
-        self._map.commit(self._time)
+        self.known.map.commit(self._time)
         self.intervals.commit()
         self.jumps.commit()
         self.ownership.commit()
@@ -357,37 +261,16 @@ class SequencePartition:
             self._eviction.committed()
         self._judged[:] = 0
         self._save_in_time()
-        self._take_rest()
+        self.known.take_rest()
 
     def at_rest(self) -> None:
         """Nothing to judge: what was put off is done now, so that a crash in the next hour finds little to replay."""
         if self._judged.any():
             return  # a transaction is open: what it has moved is not to be saved
-        if self._is_unsaved and time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S:
+        if self._is_unsaved and self._timer.is_due_at_rest:
             self._save()
-        self._opened().flush_much()
-        self._take_rest()
-
-    def _take_rest(self) -> None:
-        """Take some more of the store's entries into the map; those that it has are newer."""
-        if self._rest is None:
-            return
-        try:
-            if entries := list(islice(self._rest, LOAD_ENTRIES)):
-                absent = set(self._map.absent_entries(pack_entries(self.changelog, self.partition, entries)))
-                if missing := [entry for entry in entries if entry[0][1:] in absent]:
-                    self._take_in(missing)
-                return
-        except StoreDamaged:
-            self._discard()
-            raise
-        self._rest = None
-
-    def _discard(self) -> None:
-        """Remove a damaged store; the next `open` begins anew."""
-        self._release()
-        Store.remove(self.path)
-        self._restoring_from = 0
+        self.known.opened().flush_much()
+        self.known.take_rest()
 
     def discard(self) -> None:
         """Remove the store, which is of a previous life, and begin anew.
@@ -395,18 +278,16 @@ class SequencePartition:
         Raises:
             StateError: it cannot be removed, or not be made again.
         """
-        self._discard()
-        self._is_earlier = False
+        self.known.discard()
+        self._replay.is_earlier = False
         self.open()
 
     def _save_in_time(self) -> None:
-        outgrown = self._map.outgrows(self.room())
-        if outgrown or time.monotonic() >= self._saved_at + SNAPSHOT_EVERY_S * self._later:
+        outgrown = self.known.has_outgrown
+        if outgrown or self._timer.is_due:
             self._save()
-        if outgrown:  # everything in it is in the store now
-            self._beyond += len(self._map)
-            self._map = self._empty_map()
-            self._forget_rest()
+        if outgrown:
+            self.known.leave_to_store()
 
     @property
     def _is_unsaved(self) -> bool:
@@ -414,32 +295,32 @@ class SequencePartition:
 
     def _save(self) -> None:
         """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
-        began = time.monotonic()
+        self._timer.begin()
         if self._is_unsaved:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()
             stands_for = self.position, len(self), self._time if self.is_bounded else None, self.sighting
             try:
-                entries = chain(self._map.unsaved_entries(), self.intervals.unsaved_entries(), totals)
-                self._opened().write(entries, *stands_for, forget=self._forgets)
+                entries = chain(self.known.map.unsaved_entries(), self.intervals.unsaved_entries(), totals)
+                self.known.opened().write(entries, *stands_for, forget=self._forgets)
             except StateError:
-                self._release()  # the next `open` is a fresh start
+                self.known.release()  # the next `open` is a fresh start
                 raise
             self._forgets = False
-            self._map.saved()
+            self.known.map.saved()
             self.intervals.saved()
             self.ownership.saved()
             self._stored, self._stored_sighting = self.position, self.sighting
             crash_point("saved")
-            if self._map.is_wasteful and self._rest is None:  # `_rest` would bring back whom it has not heard is gone
-                self._map.pack()
-        self._saved_at = time.monotonic()
-        self._later = min(max(1.0, (self._saved_at - began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)
+            # What is still to be taken from the store would bring back whom it has not heard is gone.
+            if self.known.map.is_wasteful and not self.known.has_rest:
+                self.known.map.pack()
+        self._timer.end()
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""
-        self._map.rollback()
+        self.known.map.rollback()
         self.intervals.rollback()
         self.jumps.rollback()
         if self.tally is not None:
@@ -457,34 +338,25 @@ class SequencePartition:
         Raises:
             StateError: an entry that Ratchet did not write.
         """
-        self._opened()
-        if self._is_earlier and self.ownership.is_decided_in(batch):
+        self.known.opened()
+        if self._replay.is_earlier and self.ownership.is_decided_in(batch):
             self.log.warning("a person has decided since the local store was written; it is rebuilt from the changelog")
             self.discard()
             return
         batch = self.intervals.apply(self.ownership.apply(batch))
         if (remaining := forgetting.remaining(batch)) is not None:
-            self._forget_rest()
-            self._map, self._beyond, self._forgets = self._empty_map(), 0, True
+            self.known.forget()
+            self._forgets = True
             batch = remaining
-        if self._beyond:
-            self._look_up(self._map.absent_entries(batch))  # for the count: which of them are new
-        damaged, progress, evicted = self._map.load(batch, saved=False, since=self._time)
+        if self.known.beyond:
+            self.known.look_up(self.known.map.absent_entries(batch))  # for the count: which of them are new
+        damaged, progress, evicted = self.known.map.load(batch, saved=False, since=self._time)
         if damaged >= 0:
             raise StateError(
-                f"{self._where(batch, damaged)}: not an entry that Ratchet wrote. "
+                f"{place_of(batch, damaged)}: not an entry that Ratchet wrote. "
                 "Is another program writing to this topic?"
             )
-        totals = self.progress, self.evicted
-        at = progress
-        try:
-            if progress >= 0:
-                totals = Progress.unpack(batch.value(progress) or b""), totals[1]
-            if (at := evicted) >= 0:
-                totals = totals[0], Evicted.unpack(batch.value(evicted) or b"")
-        except StateError as error:
-            raise StateError(f"{self._where(batch, at)}: {error}") from None
-        self.progress, self.evicted = totals
+        self.progress, self.evicted = read_totals(batch, progress, evicted, (self.progress, self.evicted))
         if self.is_bounded and batch.count:
             self._time = max(self._time, int(batch.timestamps[-1]) // 1000)
         self.position = batch.next
@@ -495,18 +367,12 @@ class SequencePartition:
 
     def restoring(self) -> None:
         """The changelog is about to be replayed to its end."""
-        self._is_earlier = self.position > 0
-        if not self._restoring_from:  # else the last one was cut short, and this goes on with it
-            self._restoring_from = self._time if self.position else 0
+        self._replay.begin(self.position, self._time)
 
     def restored(self) -> bool:
-        """It was. False: the state was too old for that to be enough, and is begun anew.
-
-        Who was evicted in between may be missing from the changelog already, and would be known here for ever.
-        """
-        self._is_earlier = False
-        behind, self._restoring_from = self._time - self._restoring_from if self._restoring_from else 0, 0
-        if not self.is_bounded or behind <= NULLS_LAST_S:
+        """It was. False: the state was too old for that to be enough (see `is_too_old`), and is begun anew."""
+        behind = self._replay.end(self._time)
+        if not self.is_bounded or not is_too_old(behind):
             return True
         self.log.warning(
             "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",
@@ -524,26 +390,15 @@ class SequencePartition:
             forget: with an entry by which every identity before it is forgotten
         """
         before = self.progress or Progress(0, 0, 0, 0)
-        entries: list[tuple[bytes, bytes | None]] = [(PROGRESS, before._replace(next=position, epoch=NO_EPOCH).pack())]
-        if (last := self.intervals.last) is not None:
-            # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
-            entries.append(PolicyInterval(last.number + 1, True, position, position, 0, 0).pack())
-        if forget:
-            entries.append(forgetting.ENTRY)
-        entries.append(owner.pack())  # the last: whoever knows the decision has seen all of it
+        progress = before._replace(next=position, epoch=NO_EPOCH).pack()
+        entries = forgetting.entries_of_decision(
+            (PROGRESS, progress), self.intervals.last, position, owner, forget=forget
+        )
         return encode_entries(entries, self.limit)
-
-    def _where(self, batch: RecordBatch, index: int) -> str:
-        return f"{self.changelog}, partition {self.partition}, offset {int(batch.offsets[index])}"
-
-    def _opened(self) -> Store:
-        if self._store is None:
-            raise StateError(f"{self.path}: the store is not open")
-        return self._store
 
     def close(self) -> None:
         """Save what is persisted and release the store; `open` loads it again. What is pushed is rolled back first."""
-        if self._store is not None:
+        if self.is_open:
             self.rollback()
             if self._eviction is not None:
                 self._eviction.tell()
@@ -551,15 +406,4 @@ class SequencePartition:
                 self._save()
             except StateError as error:
                 self.log.warning("closed without a last snapshot; the changelog has the rest", reason=str(error))
-        self._release()
-
-    def _forget_rest(self) -> None:
-        if self._rest is not None:
-            self._rest.close()
-            self._rest = None
-
-    def _release(self) -> None:
-        self._forget_rest()  # it holds on to the store
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self.known.release()

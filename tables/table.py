@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ class Sequences:
         limit: int,
         memory: int = sys.maxsize,
         bounds: Bounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """No partition is opened yet.
 
@@ -42,17 +45,17 @@ class Sequences:
             limit: bytes, max.message.bytes of the changelog
             memory: bytes that the maps of all partitions may take together
             bounds: of each partition, beyond which identities are evicted
+            clock: of each partition
         """
         self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit
-        self.memory, self.bounds = memory, bounds
+        self.memory, self.bounds, self.clock = memory, bounds, clock
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
         """The partition of that number."""
         if number not in self.partitions:
-            self.partitions[number] = SequencePartition(
-                self.folder / str(number), self.changelog, number, self.identity, self.limit, self._room, self.bounds
-            )
+            where = self.folder / str(number), self.changelog, number, self.identity, self.limit
+            self.partitions[number] = SequencePartition(*where, self._room, self.bounds, self.clock)
         return self.partitions[number]
 
     def _room(self) -> int:

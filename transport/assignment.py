@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -276,7 +275,8 @@ class Lanes:
 
         With aiokafka that is whoever fetches; here it would be nobody, and the worker would stand still without a word.
         """
-        if time.monotonic() < self._hear_at:
+        clock = asyncio.get_running_loop().time
+        if clock() < self._hear_at:
             return
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_check_errors(coordinator), loop))
@@ -286,7 +286,7 @@ class Lanes:
             if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more
                 await self.app.crash(error)
                 return
-            now, said = time.monotonic(), self._said
+            now, said = clock(), self._said
             if said is None or said[0] != repr(error) or now - said[1] > SAY_AGAIN_S:
                 self._said = repr(error), now
                 log.error("the group does not take this worker; trying again", reason=_why(error))
@@ -296,7 +296,7 @@ class Lanes:
         self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
         reason = await self._explain() if self._explain else "its members offer another protocol"
         log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)
-        self._hear_at = time.monotonic() + self._refused_s
+        self._hear_at = asyncio.get_running_loop().time() + self._refused_s
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -102,9 +102,10 @@ class Changelog:
         partition: int,
         connection: Hashable,
         batch_most: int = BATCH_MOST,
+        passed: Callable[[], tuple[float, float]] = passed_s,
     ) -> None:
         self.cluster, self.state, self.partition, self._connection = cluster, state, partition, connection
-        self._batch_most = batch_most
+        self._batch_most, self._passed = batch_most, passed
         self.topic_id = b""
         """16 bytes, as of the last `restore`."""
         self._seen = Sighting(0, NO_EPOCH)
@@ -112,7 +113,7 @@ class Changelog:
         self._end = Sighting(0, NO_EPOCH)
         """Where the log ended behind the state's last commit, as far as it was looked at."""
         self._looked_through = LookedThrough(b"", Sighting(0, NO_EPOCH), None)
-        self._heard = passed_s()
+        self._heard = self._passed()
 
     async def restore(self) -> int:
         """Replay everything from the state's position to the end, as it is now.
@@ -144,7 +145,7 @@ class Changelog:
         state.restoring()
         while state.position < end or not state.restored():
             restored += await self.follow()
-        self._heard = passed_s()
+        self._heard = self._passed()
         epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
         self._sighted, self._end = state.position, Sighting(state.position, epoch)
         return restored
@@ -157,7 +158,7 @@ class Changelog:
             look.
         """
         batch = await self._next()
-        now = passed_s()
+        now = self._passed()
         if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
             return False
         self._apply(batch)

@@ -8,7 +8,7 @@ had not yet fetched (docs/decisions/0005-standby.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import structlog
 
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
-from kafka_ratchet.transport.changelog import Changelog
+from kafka_ratchet.transport.changelog import Changelog, passed_s
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.until_stopped import done_before
@@ -31,11 +31,27 @@ PAUSE_MOST_S: Final = 30.0
 class Standby:
     """Follows one changelog partition until it is stopped."""
 
-    def __init__(self, cluster: Cluster, state: PartitionState, partition: int, batch_most: int = BATCH_MOST) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: PartitionState,
+        partition: int,
+        batch_most: int = BATCH_MOST,
+        passed: Callable[[], tuple[float, float]] = passed_s,
+    ) -> None:
+        """Nothing is started.
+
+        Args:
+            cluster: connected
+            state: what the changelog is read into
+            partition: number of the changelog partition
+            batch_most: bytes that one batch may unpack to
+            passed: seconds of two clocks that go on while this process is suspended
+        """
         self.state, self.partition = state, partition
         self.log = log.bind(changelog=state.changelog, partition=partition)
         connection = ("standby", state.changelog, partition)
-        self._changelog = Changelog(cluster, state, partition, connection, batch_most)
+        self._changelog = Changelog(cluster, state, partition, connection, batch_most, passed)
         self._is_late = False
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -22,6 +22,7 @@ from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Evicted, Store
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from tests.clock import SAVES_AT_ONCE, Clock
 from tests.tables.fetched_records import Sent, fetched, judged, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
@@ -50,8 +51,11 @@ def appended(batches: Sequence[EncodedBatch], start: int, at_ms: int) -> bytes:
 class Bounded:
     """A partition with bounds, the changelog that its commits have made, and a clock."""
 
-    def __init__(self, folder: Path, bounds: Bounds | None, room: int = EVERYTHING) -> None:
-        self.folder, self.bounds, self.room = folder, bounds, room
+    def __init__(
+        self, folder: Path, bounds: Bounds | None, room: int = EVERYTHING, step_s: float = SAVES_AT_ONCE
+    ) -> None:
+        """step_s: by which the worker's own clock goes on with every look."""
+        self.folder, self.bounds, self.room, self.clock = folder, bounds, room, Clock(step_s)
         self.log, self.end, self.input, self.now_s = b"", 0, 0, START_S
         self.open()
 
@@ -60,7 +64,7 @@ class Bounded:
 
     def another(self, folder: Path) -> SequencePartition:
         where = (folder, CHANGELOG, 0, Identity.KEY, 1 << 20)
-        state = SequencePartition(*where, lambda: self.room, self.bounds)
+        state = SequencePartition(*where, lambda: self.room, self.bounds, self.clock)
         state.open()
         self.restore(state)
         return state
@@ -74,7 +78,7 @@ class Bounded:
             state.apply(self.since(state.position))
 
     def crash(self) -> None:
-        self.state._release()
+        self.state.known.release()
         self.open()
 
     def judge(self, *records: Sent) -> list[int]:
@@ -114,11 +118,6 @@ class Bounded:
 def room(request: pytest.FixtureRequest) -> int:
     room: int = request.param
     return room
-
-
-@pytest.fixture(autouse=True)
-def _save_at_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -226,18 +225,18 @@ def test_store_standby_and_changelog_forget_alike(tmp_path: Path, made: list[Bou
 def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
     tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 0)
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 3)
     monkeypatch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
     one.work(*(record(name, 1) for name in NAMES))
     one.crash()
-    assert one.state._rest is not None
+    assert one.state.known.has_rest
     assert set(one.work(record(b"i", 2), after_s=91)[1]) == set(NAMES) - {b"i"}
     for sequence in range(3, 20):
         one.work(record(b"i", sequence))
         assert len(one.state) == 1
-    assert one.state._rest is None
+    assert not one.state.known.has_rest
     assert one.known() == {b"i": 19}
 
 
@@ -249,11 +248,11 @@ def test_a_map_gives_up_the_slots_of_who_is_gone(
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
     many = [b"%d-" % n + b"x" * 100 for n in range(6_000)]
     one.work(*(record(name, 1) for name in many))
-    before = one.state._map.size
+    before = one.state.known.map.size
     assert sorted(one.work(record(b"i", 2), after_s=91)[1]) == sorted(many)
     one.work(record(b"i", 3))
     assert (len(one.state), one.known()) == (1, {b"i": 3})
-    assert (one.state._map.size < before / 2) == (waste == 0)
+    assert (one.state.known.map.size < before / 2) == (waste == 0)
     assert one.work(record(b"c", 1), record(b"i", 3))[0] == [0, 1]
 
 
@@ -331,11 +330,9 @@ def read_from(log: bytes, offset: int) -> bytes:
     return log[at:]
 
 
-def test_evictions_are_told_together_and_names_cannot_hurt(
-    tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evictions_are_told_together_and_names_cannot_hurt(tmp_path: Path, made: list[Bounded]) -> None:
     names = [b"\x1b[2J\r\n", b"<script>", b"\xff" * 1_000, b"d", b"e", b"f"]
-    made.append(one := Bounded(tmp_path / "0", Bounds(most=1)))
+    made.append(one := Bounded(tmp_path / "0", Bounds(most=1), step_s=0.0))
     with capture_logs() as lines:
         for n, name in enumerate(names):
             one.work(record(name, n), after_s=1)
@@ -406,10 +403,10 @@ def test_every_partition_forgets_as_the_plain_one(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
-        patch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", EVERYTHING if at_once else 0)
-        patch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 2)
-        patch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0 if at_once else 1e9)
-        one, plain = Bounded(Path(folder) / "0", bounds, room), Plain(bounds)
+        patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", EVERYTHING if at_once else 0)
+        patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 2)
+        one = Bounded(Path(folder) / "0", bounds, room, SAVES_AT_ONCE if at_once else 0.0)
+        plain = Plain(bounds)
         for number, (what, pairs, after_s, caught_up) in enumerate(steps):
             one.now_s += after_s
             begun = one.input
@@ -420,7 +417,7 @@ def test_every_partition_forgets_as_the_plain_one(
             else:
                 one.judge(*(record(name, sequence) for name, sequence in pairs))
                 if what == "grow":  # with everything open
-                    one.state._map.grow(len(one.state._map._hashes) * 2)
+                    one.state.known.map.grow(len(one.state.known.map._hashes) * 2)
                 one.changes()
                 one.state.rollback()
                 one.input = begun

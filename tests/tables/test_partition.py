@@ -2,7 +2,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,9 +13,11 @@ from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Evicted, Progress, Store
+from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.owner import Decision, Owner
+from tests.clock import Clock
 from tests.tables.fetched_records import Sent, fetched, judged, named, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
@@ -43,9 +45,13 @@ class Changelog:
 
 
 def partition(
-    folder: Path, identity: Identity = Identity.KEY, limit: int = 1 << 20, room: int = sys.maxsize
+    folder: Path,
+    identity: Identity = Identity.KEY,
+    limit: int = 1 << 20,
+    room: int = sys.maxsize,
+    clock: Callable[[], float] = time.monotonic,
 ) -> SequencePartition:
-    state = SequencePartition(folder, CHANGELOG, PARTITION, identity, limit, lambda: room)
+    state = SequencePartition(folder, CHANGELOG, PARTITION, identity, limit, lambda: room, clock=clock)
     state.open()
     return state
 
@@ -69,8 +75,14 @@ def room(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def state(tmp_path: Path, room: int) -> Iterator[SequencePartition]:
-    opened = partition(tmp_path / "first", room=room)
+def clock() -> Clock:
+    """Of `state`: it stands still, so that no snapshot is made by itself."""
+    return Clock()
+
+
+@pytest.fixture
+def state(tmp_path: Path, room: int, clock: Clock) -> Iterator[SequencePartition]:
+    opened = partition(tmp_path / "first", room=room, clock=clock)
     yield opened
     opened.close()
 
@@ -120,7 +132,7 @@ def test_what_is_committed_is_there_when_the_store_is_opened_again(state: Sequen
 def test_more_entries_than_are_loaded_at_a_time(state: SequencePartition, monkeypatch: pytest.MonkeyPatch) -> None:
     state.committed(Changelog().append(state, work(state, 0, 5)))
     state.close()
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 3)
     state.open()
     assert [state.last(name) for name in NAMES] == [(5, 5)] * len(NAMES)
     assert len(state) == len(NAMES)
@@ -129,8 +141,8 @@ def test_more_entries_than_are_loaded_at_a_time(state: SequencePartition, monkey
 def test_a_large_store_is_taken_into_memory_while_the_partition_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 0)
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 3)
     state, log = partition(tmp_path / "0"), Changelog()
     state.committed(log.append(state, work(state, 0, 7)))
     state.close()
@@ -145,7 +157,7 @@ def test_a_large_store_is_taken_into_memory_while_the_partition_works(
         assert verdicts.tolist() == [1, 0, 0]
         state.committed(log.append(state, 12 * again + 3))
         assert len(state) == len(NAMES) + 1
-    assert state._beyond == 0
+    assert state.known.beyond == 0
     state.close()
     state.open()
     assert [state.last(name).persisted for name in (b"a", b"a\0", b"b", b"\0", b"nobody")] == [7, 12, 13, 7, -1]
@@ -155,15 +167,15 @@ def test_a_large_store_is_taken_into_memory_while_the_partition_works(
 def test_at_rest_the_remainder_of_a_large_store_is_taken_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 0)
-    monkeypatch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 3)
     state = partition(tmp_path / "0")
     state.committed(Changelog().append(state, work(state, 0, 7)))
     state.close()
     state.open()
     left = []
-    while state._beyond:
-        left.append(state._beyond)
+    while state.known.beyond:
+        left.append(state.known.beyond)
         state.at_rest()
     assert left == list(range(len(NAMES), 0, -3))
     assert content(state) == ([*[(7, 7)] * len(NAMES), (-1, -1)], len(NAMES), state.progress, 12)
@@ -171,15 +183,14 @@ def test_at_rest_the_remainder_of_a_large_store_is_taken_into_memory(
 
 
 def test_at_rest_a_snapshot_that_was_put_off_is_made(
-    state: SequencePartition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: SequencePartition, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 1e9)
     found = []
     state.committed(Changelog().append(state, work(state, 0, 7)))
     state.at_rest()
     found.append(taken_over_after_a_crash(state, tmp_path / "too early").position)
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0)
-    state._later = 1e9
+    state._timer._factor = 1e9
+    clock.now += SNAPSHOT_EVERY_S
     work(state, 12, 8)
     state.at_rest()
     found.append(taken_over_after_a_crash(state, tmp_path / "in a transaction").position)
@@ -188,7 +199,7 @@ def test_at_rest_a_snapshot_that_was_put_off_is_made(
     again = taken_over_after_a_crash(state, tmp_path / "at rest")
     found.append(again.position)
     # Where nothing is kept in memory, it is saved in order to be forgotten, right after the commit.
-    before = state.position if state.room() == 0 else 0
+    before = state.position if state.known.room() == 0 else 0
     assert found == [before, before, state.position]
     assert [again.last(name) for name in NAMES] == [(7, 7)] * len(NAMES)
     assert not list(state.path.glob("*.sst"))
@@ -211,11 +222,10 @@ def taken_over_after_a_crash(state: SequencePartition, folder: Path) -> Sequence
 def test_a_snapshot_is_in_the_order_of_the_first_sixteen_bytes(
     state: SequencePartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 1e9)
     monkeypatch.setattr("kafka_ratchet.tables.map.map.AT_A_TIME", 3)
-    state.room = lambda: sys.maxsize
+    state.known.room = lambda: sys.maxsize
     state.committed(Changelog().append(state, work(state, 0, 7)))
-    entries = list(state._map.unsaved_entries())
+    entries = list(state.known.map.unsaved_entries())
     assert sorted(entries) == sorted((b"i" + name, NUMBER) for name in NAMES)
     beginnings = [key[1:17].ljust(16, b"\0") for key, _ in entries]
     assert beginnings == sorted(beginnings)
@@ -367,16 +377,15 @@ def test_a_partition_that_is_not_open_takes_nothing(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import resource, signal, sys
+from itertools import count
 from pathlib import Path
 from kafka_ratchet.errors import StateError
-from kafka_ratchet.tables import partition as partition_module
 from kafka_ratchet.tables.identity import (Identity)
 from kafka_ratchet.tables.partition import (SequencePartition)
 from kafka_ratchet.transport.batch.encoding import (pack_entries)
 
-partition_module.SNAPSHOT_EVERY_S = 0.0
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-state = SequencePartition(Path(sys.argv[1]), "changelog", 0, Identity.KEY, 1 << 20)
+state = SequencePartition(Path(sys.argv[1]), "changelog", 0, Identity.KEY, 1 << 20, clock=count(0, 100).__next__)
 state.open()
 
 def apply(number):

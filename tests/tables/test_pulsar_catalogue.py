@@ -19,8 +19,10 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Evicted
+from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.policy import Policy
+from tests.clock import SAVES_AT_ONCE, Clock
 from tests.tables.fetched_records import Sent, fetched, judged, named, stored
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
@@ -32,7 +34,7 @@ class OnePartition:
     """A partition and the changelog that its commits have made, without a lane."""
 
     def __init__(self, folder: Path, bounds: Bounds | None = None) -> None:
-        self.folder, self.bounds = folder, bounds
+        self.folder, self.bounds, self.clock = folder, bounds, Clock()
         self.changelog: list[tuple[int, bytes]] = []
         """Each commit's part: its first offset, and its bytes."""
         self.end = 0
@@ -40,12 +42,13 @@ class OnePartition:
         self.open()
 
     def open(self) -> None:
-        self.state = SequencePartition(self.folder, "changelog", 0, Identity.PRODUCER, 1 << 20, bounds=self.bounds)
+        where = self.folder, "changelog", 0, Identity.PRODUCER, 1 << 20
+        self.state = SequencePartition(*where, bounds=self.bounds, clock=self.clock)
         self.state.open()
 
     def crash(self) -> None:
         """What is only in memory is gone; the store is as it is. Nothing is restored yet."""
-        self.state._release()
+        self.state.known.release()
         self.open()
 
     def restore(self, commits: int | None = None) -> None:
@@ -202,11 +205,9 @@ def test_row_12_while_it_is_off_the_table_stands_still_and_judging_goes_on_from_
     assert (one.state.progress[1:4], one.state.intervals.unjudged) == ((4, 1, 0), 2)
 
 
-@pytest.mark.parametrize("every_s", [0.0, 3_600.0])
-def test_row_15_snapshots_and_recovery_while_it_is_off(
-    one: OnePartition, monkeypatch: pytest.MonkeyPatch, every_s: float
-) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", every_s)
+@pytest.mark.parametrize("step_s", [SAVES_AT_ONCE, 0.0])
+def test_row_15_snapshots_and_recovery_while_it_is_off(one: OnePartition, step_s: float) -> None:
+    one.clock.step = step_s
     one.judge(named(b"a", 5))
     one.commit()
     for _ in range(3):
@@ -220,11 +221,11 @@ def test_row_15_snapshots_and_recovery_while_it_is_off(
     assert (one.state.policy_position, one.state.intervals.unjudged) == (7, 3)
 
 
-@pytest.mark.parametrize(("every_s", "snapshot"), [(0.0, 1), (3_600.0, 0)])
+@pytest.mark.parametrize(("passed_s", "snapshot"), [(SNAPSHOT_EVERY_S, 1), (SNAPSHOT_EVERY_S - 0.1, 0)])
 def test_row_14_snapshots_are_taken_by_time_at_the_last_position(
-    one: OnePartition, monkeypatch: pytest.MonkeyPatch, every_s: float, snapshot: int
+    one: OnePartition, passed_s: float, snapshot: int
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", every_s)
+    one.clock.now += passed_s
     one.judge(named(b"a", 1))
     one.commit()
     one.judge(named(b"a", 2))  # pushed, in no snapshot
@@ -235,15 +236,12 @@ def test_row_14_snapshots_are_taken_by_time_at_the_last_position(
     assert one.state.last(b"a") == (1, 1)
 
 
-def test_row_16_a_recovery_that_is_cut_short_goes_on_where_it_was(
-    one: OnePartition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 3_600.0)
+def test_row_16_a_recovery_that_is_cut_short_goes_on_where_it_was(one: OnePartition) -> None:
     for sequence in range(5):
         one.judge(named(b"a", sequence) + named(b"%d" % sequence, sequence))
         one.commit()
     one.crash()
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0)
+    one.clock.step = SAVES_AT_ONCE
     reached = []
     while one.state.position < one.end:
         one.restore(commits=2)
@@ -265,10 +263,7 @@ def test_row_17_a_name_goes_on_after_a_restart(one: OnePartition) -> None:
     assert one.judge(named(b"a", 9, 10)) == ["duplicate", "fresh"]
 
 
-def test_row_18_resends_are_invisible_before_and_after_a_crash(
-    one: OnePartition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 3_600.0)
+def test_row_18_resends_are_invisible_before_and_after_a_crash(one: OnePartition) -> None:
     one.judge(named(b"a", *range(10)))
     one.commit()
     assert set(one.judge(named(b"a", *range(10)))) == {"duplicate"}

@@ -106,11 +106,13 @@ class Worker:
         policies: list[bool],
         bounds: Bounds | None = None,
         spec: LaneSpec = SPEC,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """clock: of its tables."""
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
-        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds)
+        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds, clock)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.policies = ReadPolicies(policies)
         partition = self.sequences.partition(0)
@@ -167,7 +169,7 @@ class Worker:
         if not self.link.dead:
             self.link.dead = True
             self.link.awake.set()
-            store = self.sequences.partition(0)._store
+            store = self.sequences.partition(0).known.store
             if store is not None:
                 # All at once, as a process ends; RocksDB removes files behind one's back while they are copied.
                 self.remains.mkdir()

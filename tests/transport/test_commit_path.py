@@ -42,6 +42,7 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.transactions.crash_points import COMPLETION_POINTS
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
 from kafka_ratchet.transport.transactions.requests import OURS
+from tests.clock import SAVES_AT_ONCE, Clock
 from tests.transport.batch.known_batches import HEAD, Source, encode
 from tests.transport.memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
 from tests.transport.modelled_worker import (
@@ -203,7 +204,7 @@ class CommitPath(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(list(Identity)),
-        every_commit=st.booleans(),
+        snapshots=st.sampled_from(["at every commit", "in time", "never"]),
         memory=st.sampled_from([0, 1 << 40]),
         at_once=st.booleans(),
         protocol=st.sampled_from(PROTOCOLS),
@@ -213,7 +214,7 @@ class CommitPath(RuleBasedStateMachine):
     def begin(
         self,
         kind: Identity,
-        every_commit: bool,
+        snapshots: str,
         memory: int,
         at_once: bool,
         protocol: Protocol,
@@ -223,6 +224,8 @@ class CommitPath(RuleBasedStateMachine):
         self.kafka.ends_raise_epoch, self.kafka.verifies = protocol
         self.kafka.last_epoch = last_epoch
         self.kind, self.memory, self.bounds = kind, memory, data.draw(self.bounds_of_a_run)
+        clocks = {"at every commit": Clock(SAVES_AT_ONCE), "in time": self.loop.time, "never": Clock()}
+        self.clock = clocks[snapshots]
         if self.bounds is not None:
             self.kafka.stamped[CHANGELOG] = lambda: 10**9 + int(self.loop.time() * MS_A_SECOND)
         self.patch = pytest.MonkeyPatch()
@@ -234,10 +237,9 @@ class CommitPath(RuleBasedStateMachine):
             self.patch.setattr(f"{module}.crash_point", crash_point)
         self.patch.setattr("kafka_ratchet.transport.transactions.requests.LAST_EPOCH", last_epoch)
         self.patch.setattr("kafka_ratchet.transport.transactions.producer.LAST_EPOCH", last_epoch)
-        self.patch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 0.0 if every_commit else 1e9)
-        self.patch.setattr("kafka_ratchet.tables.partition.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
-        self.patch.setattr("kafka_ratchet.tables.partition.LOAD_ENTRIES", 1)
-        self.patch.setattr("kafka_ratchet.tables.partition.NULLS_LAST_S", 2_000)
+        self.patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
+        self.patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 1)
+        self.patch.setattr("kafka_ratchet.tables.recovery.NULLS_LAST_S", 2_000)
         self.patch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
         self.start(slot=0)
 
@@ -293,7 +295,8 @@ class CommitPath(RuleBasedStateMachine):
             self._bury()
 
     def _new_worker(self, name: str) -> Worker:
-        return Worker(self.kafka, self.folder / name, self.kind, self.memory, self.policies, self.bounds, self.spec)
+        place = self.kafka, self.folder / name
+        return Worker(*place, self.kind, self.memory, self.policies, self.bounds, self.spec, self.clock)
 
     @rule(data=st.data(), deduplicate=st.booleans(), seconds=STEP_S)
     def switch(self, data: st.DataObject, deduplicate: bool, seconds: float) -> None:

@@ -49,7 +49,7 @@ def loop() -> Iterator[VirtualLoop]:
 def one_lane(protocol: Protocol) -> Iterator[CommitPath]:
     """The model with one worker at work, and nothing drawn."""
     model = CommitPath()
-    model.begin(Identity.PRODUCER, False, 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
+    model.begin(Identity.PRODUCER, "never", 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
     try:
         yield model
     finally:

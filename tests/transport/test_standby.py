@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.transport import changelog
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
@@ -32,7 +31,7 @@ def write(broker: str, topic: str, identity: bytes, hours: int) -> None:
 
 @pytest.mark.parametrize(("hours", "known"), [(2, {b"evicted", b"new"}), (25, {b"other", b"new"})])
 async def test_a_silent_standby_rebuilds_where_tombstones_may_be_gone(
-    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int, known: set[bytes]
+    broker: str, tmp_path: Path, hours: int, known: set[bytes]
 ) -> None:
     topic = create_topic(broker, f"silent-{hours}.changelog", cleanup_policy="compact")
     write(broker, topic, b"other", 0)
@@ -44,9 +43,8 @@ async def test_a_silent_standby_rebuilds_where_tombstones_may_be_gone(
     entry = pack_entries(topic, 0, [(b"ievicted", struct.pack(">q", 1))])
     entry.next, entry.timestamps[:] = 1, BEGAN_MS
     state.apply(entry)
-    standby = Standby(cluster, state, 0)
     seconds = 0.0
-    monkeypatch.setattr(changelog, "passed_s", lambda: (seconds, seconds))
+    standby = Standby(cluster, state, 0, passed=lambda: (seconds, seconds))
     try:
         with capture_logs() as said:
             standby.start()

@@ -7,7 +7,6 @@ need record batches as bytes, and transactions whose every step is theirs (docs/
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -101,17 +100,23 @@ class Fetched(NamedTuple):
 
 
 class Retry:
-    """Pauses between tries, and a line in the log when it takes long."""
+    """Pauses between tries, and a line in the log when it takes long. Time is the event loop's."""
 
     def __init__(self, what: str, **facts: object) -> None:
         self.what, self.facts = what, facts
         self.pause_s = RETRY_FIRST_S
         self.say_after_s = SAY_AFTER_S
-        self.began = self.said = time.monotonic()
+        self._clock = asyncio.get_running_loop().time
+        self.began = self.said = self._clock()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return self._clock() - self.began
 
     async def wait(self, reason: object) -> None:
         """Sleep a little longer than the last time."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self.said > self.say_after_s:
             self.said = now
             self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)
@@ -139,7 +144,7 @@ class Cluster:
         """
         retry = Retry("reach Kafka", bootstrap=self._options["bootstrap_servers"])
         while True:
-            left_ms = max(ANSWER_LEAST_MS, int((retry.began + timeout_s - time.monotonic()) * 1000))
+            left_ms = max(ANSWER_LEAST_MS, int((timeout_s - retry.seconds) * 1000))
             client = AIOKafkaClient(
                 **{"client_id": "ratchet", **self._options}, request_timeout_ms=min(left_ms, self.request_timeout_ms)
             )
@@ -147,7 +152,7 @@ class Cluster:
                 await client.bootstrap()
             except kafka.KafkaError as error:
                 await client.close()
-                if time.monotonic() - retry.began > timeout_s:
+                if retry.seconds > timeout_s:
                     servers = ", ".join(self._options["bootstrap_servers"])
                     raise BrokerUnavailable(
                         f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). "
@@ -303,7 +308,7 @@ class Cluster:
         while True:
             there = await self.topics(wanted)
             if missing := sorted(wanted - there.keys()):
-                if time.monotonic() - retry.began > GONE_AFTER_S:
+                if retry.seconds > GONE_AFTER_S:
                     raise TopicReplaced(
                         f"{missing[0]}: there is no such topic any more. Bring it back, or see "
                         "docs/reference/halted.md for the ways on"
@@ -384,7 +389,7 @@ class Cluster:
                 first = await self.offset(topic, partition, EARLIEST, connection)
                 end = await self.offset(topic, partition, LATEST, connection)
                 if first <= position <= end:
-                    if last_epoch != NO_EPOCH and time.monotonic() - retry.began > GONE_AFTER_S:
+                    if last_epoch != NO_EPOCH and retry.seconds > GONE_AFTER_S:
                         raise _truncated(topic, partition, position, last_epoch, "no such epoch is known") from None
                     self.refresh()
                     await retry.wait("offset out of range")
@@ -401,7 +406,7 @@ class Cluster:
                 ) from None
             except kafka.KafkaError as error:
                 self.refresh()
-                if time.monotonic() - retry.began > GONE_AFTER_S:
+                if retry.seconds > GONE_AFTER_S:
                     await self._still(topic, topic_id)  # a topic that was deleted never has a leader again
                 await retry.wait(error)
 

@@ -9,7 +9,7 @@ person decides: for our own producer id as a note that the lane acts on, for ano
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Final, NamedTuple
 
 from aiokafka import errors as kafka
@@ -113,7 +113,11 @@ class WriteTxnMarkersRequest(Request[WriteTxnMarkersRequest_v1]):  # type: ignor
 
 
 async def find_hanging(
-    cluster: Cluster, places: Collection[tuple[str, int]], timeout_ms: int, connection: Hashable
+    cluster: Cluster,
+    places: Collection[tuple[str, int]],
+    timeout_ms: int,
+    connection: Hashable,
+    now: Callable[[], float] = time.time,
 ) -> list[Hanging]:
     """Open transactions in these partitions that are older than their time-out and HANGS_AFTER_S.
 
@@ -122,6 +126,7 @@ async def find_hanging(
         places: topic and partition
         timeout_ms: of the lanes' transactions
         connection: on which to ask
+        now: seconds since the epoch; held against the broker's time of a transaction's last record
 
     Raises:
         TransactionError: this user may not ask.
@@ -142,7 +147,7 @@ async def find_hanging(
                 cluster.refresh()
                 await retry.wait(error)
         for producer_id, epoch, _, last_ms, coordinator_epoch, start, *_ in producers:
-            idle_s = time.time() - last_ms / 1000
+            idle_s = now() - last_ms / 1000
             if start != NO_TRANSACTION and idle_s > timeout_ms / 1000 + HANGS_AFTER_S:
                 found.append(Hanging(topic, partition, producer_id, epoch, coordinator_epoch, start, idle_s))
     return found

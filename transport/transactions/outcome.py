@@ -174,6 +174,9 @@ async def last_end(
         except Orphaned as orphaned:
             if orphaned.last != seen:
                 seen, since = orphaned.last, clock()
+                log.info(
+                    "records are open that another owner may be about to end", id=transactional_id, reason=str(orphaned)
+                )
             if orphaned.hanging is None:
                 if clock() - since > ORPHANED_FOR_S:
                     raise TransactionError(f"{orphaned}. {ORPHANED}") from None

@@ -5,7 +5,6 @@ aiokafka has no types.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Hashable
 from contextlib import suppress
@@ -172,7 +171,6 @@ class TransactionRequests:
         to a later try may be about the transaction before: after more than one this is `in_doubt`.
         """
         retry = Retry("end transaction", id=self.transactional_id)
-        began = asyncio.get_running_loop().time()
         while True:
             try:
                 return await self.end_once(commit=commit)
@@ -181,7 +179,7 @@ class TransactionRequests:
             except kafka.KafkaError as error:
                 self.in_doubt = True
                 self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
-                if asyncio.get_running_loop().time() - began > END_FOR_S:
+                if retry.seconds > END_FOR_S:
                     raise
                 await retry.wait(error)
 

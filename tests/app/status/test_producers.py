@@ -25,13 +25,19 @@ from kafka_ratchet.producers import Progress
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
 from tests.app.fetched import named_batch
+from tests.clock import SAVES_AT_ONCE, Clock
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 
 
 @pytest.fixture
-def sequences(tmp_path: Path) -> Iterator[Sequences]:
-    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sequences(tmp_path: Path, clock: Clock) -> Iterator[Sequences]:
+    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20, clock=clock)
     for number in range(2):
         made.partition(number).open()
     yield made
@@ -63,15 +69,12 @@ def test_a_name_in_several_partitions_has_a_row_for_each(sequences: Sequences) -
     assert (page.next, page.problems) == (None, [])
 
 
-@pytest.mark.parametrize("every_s", [0.0, 3_600.0])
-def test_pages_have_every_name_once_whether_saved_or_not(
-    sequences: Sequences, monkeypatch: pytest.MonkeyPatch, every_s: float
-) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", every_s)
+@pytest.mark.parametrize("step_s", [SAVES_AT_ONCE, 0.0])
+def test_pages_have_every_name_once_whether_saved_or_not(sequences: Sequences, clock: Clock, step_s: float) -> None:
+    clock.step = step_s
     names = [b"%04d" % number for number in range(0, 60, 2)]
     judge(sequences, 0, *((name, 1) for name in names))
-    monkeypatch.setattr("kafka_ratchet.tables.partition.SNAPSHOT_EVERY_S", 3_600.0)
-    sequences.partition(0)._later = 1e9
+    clock.step = 0.0
     odd = [b"%04d" % number for number in range(1, 60, 2)]
     judge(sequences, 0, *((name, 1) for name in odd[:15]))
     judge(sequences, 1, *((name, 1) for name in odd[10:]), commit=False)
@@ -89,7 +92,7 @@ def test_pages_have_every_name_once_whether_saved_or_not(
 def test_more_new_names_than_can_be_looked_through_are_said(
     sequences: Sequences, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.partition.NAMES_AT_ONCE", 2)
+    monkeypatch.setattr("kafka_ratchet.tables.known.NAMES_AT_ONCE", 2)
     judge(sequences, 0, (b"a", 1), (b"b", 1), (b"c", 1), commit=False)
     page = merge_pages("events", "in", [list_producers(sequences, [0], None, 10)], 10, {0, 1}, ["worker x is silent"])
     assert page.producers == []

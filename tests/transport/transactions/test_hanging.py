@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from tests.transport.kafka_side import has_open_transaction, read_topic, until
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_transaction_of_another_producer_id_is_ended_by_markers(
-    cluster: Cluster, broker: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch, commit: bool
+    cluster: Cluster, broker: str, new_topic: Callable[..., str], commit: bool
 ) -> None:
     topic = new_topic(1)
     await cluster.offset(topic, 0, LATEST, "here")
@@ -24,8 +25,7 @@ async def test_a_transaction_of_another_producer_id_is_ended_by_markers(
     producer.produce(topic, b"left open")
     assert producer.flush(30) == 0
     assert await find_hanging(cluster, [(topic, 0)], 60_000, "here") == []  # it is alive
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.hanging.HANGS_AFTER_S", -60.0)
-    (hanging,) = await find_hanging(cluster, [(topic, 0)], 0, "here")
+    (hanging,) = await find_hanging(cluster, [(topic, 0)], 60_000, "here", lambda: time.time() + 180)
     assert (hanging.topic, hanging.partition, hanging.start) == (topic, 0, 0)
     await end_hanging(cluster, f"nobody-{topic}", [hanging], "here", commit=commit)
     await until(lambda: not has_open_transaction(broker, [topic]), "the marker")

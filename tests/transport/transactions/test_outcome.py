@@ -18,23 +18,28 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from structlog.testing import capture_logs
 
 from faults.kafka import EmbeddedKafka
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import Aborted, TransactionError
 from kafka_ratchet.transport.client.cluster import GROUP, LATEST, TRANSACTION, Cluster
 from kafka_ratchet.transport.client.security import client_options
-from kafka_ratchet.transport.transactions.hanging import end_hanging, find_hanging
-from kafka_ratchet.transport.transactions.outcome import HangingTransaction, OpenAt
+from kafka_ratchet.transport.transactions.hanging import HANGS_AFTER_S, end_hanging, find_hanging
+from kafka_ratchet.transport.transactions.outcome import ORPHANED_FOR_S, OWNER_S, HangingTransaction, OpenAt
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
-from tests.transport.kafka_side import read_topic, values
+from kafka_ratchet.transport.transactions.requests import TransactionRequests
+from tests.clock import skip
+from tests.transport.kafka_side import read_topic, until, values
 from tests.transport.transactions.test_producer import batch_of
 from tests.transport.transactions.test_producer import commit as commit_to
 
+INITIALISE = TransactionRequests.initialise
 NODE = 3
 PLACES = {"out": NODE, "changelog": 1, "dead": 2}
 TOPICS = [(topic, 0) for topic in PLACES]
 LEADERLESS_WITHIN_S = 90.0
+PATIENCE_S = 60.0
 TIMEOUT_MS = 120_000
 """Of transactions that are open while a node stops."""
 NOTED = HangingTransaction(9, True, {("out", 0): OpenAt(1, 7)})
@@ -68,7 +73,7 @@ def kafka(three_nodes: EmbeddedKafka) -> EmbeddedKafka:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane would begin anew where it takes longer; here that would be another case."""
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.COMPLETE_WITHIN_S", 60.0)
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.COMPLETE_WITHIN_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -136,6 +141,20 @@ async def leave_open(kafka: EmbeddedKafka, cluster: Cluster, name: str, *texts: 
     assert open_there == (len(texts), 0), "Kafka does not do it any more"
 
 
+async def initialise_after(seconds: float, producer: TransactionalProducer) -> None:
+    """Initialise; so much time passes while it waits for another owner."""
+    with capture_logs() as said:
+        work = asyncio.create_task(producer.initialise())
+        await until(lambda: work.done() or any("another owner may be about to" in line["event"] for line in said))
+        skip(seconds)
+        await work
+
+
+async def freeze_after_initialising(requests: TransactionRequests, timeout_ms: int) -> None:
+    await INITIALISE(requests, timeout_ms)
+    skip(PATIENCE_S)
+
+
 @pytest.mark.parametrize("commit", [True, False])
 async def test_what_kafka_left_open_ends_as_its_transaction_did(
     kafka: EmbeddedKafka, cluster: Cluster, name: str, commit: bool
@@ -184,9 +203,8 @@ async def test_whoever_comes_after_one_that_was_killed_over_it_ends_it_as_it_was
             await owner.initialise()
     assert open_records(kafka, "out") == 2
 
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.OWNER_S", 0.5)
     successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
-    await successor.initialise()
+    await initialise_after(OWNER_S, successor)
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"f", b"g"] if commit else [])
     successor.begin([("out", 0), ("changelog", 0)])
     await successor.produce("out", 0, batch_of(b"h"))
@@ -208,13 +226,12 @@ async def test_whoever_comes_late_to_end_it_starts_again(
     with monkeypatch.context() as patch:
         if not may_leave_notes:
             patch.setattr("kafka_ratchet.transport.transactions.producer.record_outcome", refuse)
-        patch.setattr("kafka_ratchet.transport.transactions.producer.COMPLETE_WITHIN_S", -1.0)
+        patch.setattr(TransactionRequests, "initialise", freeze_after_initialising)
         with pytest.raises(Aborted, match="could not complete it in"):
             await frozen.initialise()
     assert open_records(kafka, "out") == 1  # nothing that a successor could abort
 
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.OWNER_S", 0.5)
-    await frozen.initialise()
+    await initialise_after(OWNER_S, frozen)
     assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"i"]
 
 
@@ -246,22 +263,19 @@ async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
         await cluster.close()
 
 
-async def test_what_nobody_knows_how_to_end_is_refused(
-    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_nobody_knows_how_to_end_is_refused(kafka: EmbeddedKafka, cluster: Cluster, name: str) -> None:
     # The last of these tests: what it leaves open hides all that comes after.
     await leave_open(kafka, cluster, name, b"x")
     # An owner that takes over the id, and dies before it has ended what was open.
     await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
 
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.ORPHANED_FOR_S", 0.5)
     with pytest.raises(TransactionError, match=r"open in \[\('out', 0\)\], and its state is Empty.*nobody knows how"):
-        await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
+        await initialise_after(ORPHANED_FOR_S, TransactionalProducer(cluster, name, name, 30_000, TOPICS))
     assert open_records(kafka, "out") == 1
 
     # A person decides, and whoever takes the id over next ends it so.
-    monkeypatch.setattr("kafka_ratchet.transport.transactions.hanging.HANGS_AFTER_S", -60.0)
-    hanging = await find_hanging(cluster, TOPICS, 0, "here")
+    later = time.time() + TIMEOUT_MS / 1000 + 2 * HANGS_AFTER_S
+    hanging = await find_hanging(cluster, TOPICS, TIMEOUT_MS, "here", lambda: later)
     assert [(one.topic, one.start) for one in hanging] == [("out", hanging[0].start)]
     await end_hanging(cluster, name, hanging, "here", commit=True)
     await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()

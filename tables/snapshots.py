@@ -1,0 +1,115 @@
+"""A partition's snapshot on disk: what is read of it at the start, and when the next one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kafka_ratchet.errors import StoreDamaged
+from kafka_ratchet.tables.known import KnownIdentities
+from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.policy_intervals import PolicyIntervals
+from kafka_ratchet.tables.rocksdb import Evicted, Progress, Store
+
+SNAPSHOT_EVERY_S: Final = 1.0
+"""How far the store on disk may lag behind the last commit. After a crash so much of the changelog is replayed: a
+second's worth takes a fraction of one. Writing it at every commit cost a third of the worker's CPU
+(docs/decisions/0004-snapshots.md)."""
+SNAPSHOT_TAKES_S: Final = 0.02
+SNAPSHOT_LATER: Final = 30.0
+"""A snapshot that takes longer than `SNAPSHOT_TAKES_S` is due again that much later, up to so many times: where a
+million keys change every second, writing them would cost more than judging them. Nothing else runs meanwhile."""
+
+
+class _WithoutTimes(Exception):
+    """A store that was written while the stream had no bounds."""
+
+
+class Found(NamedTuple):
+    """What a store has.
+
+    map, beyond: its identities, and how many of them are not in the map
+    position: changelog offset below which it has everything
+    seconds: broker time of its newest entry; 0 where that is not known
+    """
+
+    store: Store
+    map: LastSequences
+    beyond: int
+    position: int
+    progress: Progress | None
+    evicted: Evicted
+    intervals: PolicyIntervals
+    seconds: int
+
+
+def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
+    """Open a store, and read what it has. One that is damaged is removed and begun anew. Changes nothing in memory.
+
+    Args:
+        path: its folder
+        known: whose map is to take its identities
+        timed: whether it has to know when they were active
+        log: where to say that it is begun anew
+
+    Raises:
+        StateError: it cannot be used.
+    """
+    try:
+        return _read(path, known, timed=timed)
+    except StoreDamaged as error:
+        log.error("the local store is damaged; it is removed, and rebuilt from the changelog", reason=str(error))
+    except _WithoutTimes:
+        log.info("the local store does not know when its identities were active; it is rebuilt from the changelog")
+    Store.remove(path)  # nobody else has it: the worker holds a lock on the whole state folder
+    return _read(path, known, timed=timed)
+
+
+def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
+    store = Store(path)
+    try:
+        position, identities, seconds = store.stands_for
+        if timed and position and seconds is None:
+            raise _WithoutTimes
+        _ = store.owner, store.sighting  # what cannot be read is found out here
+        totals = store.progress, store.evicted
+        intervals = PolicyIntervals(store.intervals())
+        loaded, beyond = known.load(store, identities)
+        return Found(store, loaded, beyond, position, *totals, intervals, seconds or 0)
+    except BaseException:
+        store.close()
+        raise
+
+
+class SnapshotTimer:
+    """Says when a partition's next snapshot is due."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """clock: seconds that only rise."""
+        self._clock = clock
+        self._saved_at, self._began = 0.0, 0.0
+        self._factor = 1.0
+
+    def restart(self) -> None:
+        """The store was opened: it is as if it had just been written, in no time."""
+        self._saved_at, self._factor = self._clock(), 1.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to write now, while there are records to judge."""
+        return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S * self._factor
+
+    @property
+    def is_due_at_rest(self) -> bool:
+        """Whether to write now, where nothing waits meanwhile."""
+        return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S
+
+    def begin(self) -> None:
+        """Writing begins."""
+        self._began = self._clock()
+
+    def end(self) -> None:
+        """The store is written."""
+        self._saved_at = self._clock()
+        self._factor = min(max(1.0, (self._saved_at - self._began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)
