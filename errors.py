@@ -11,6 +11,7 @@
     │   └── TopicTaken              another application or stream writes to a topic that must have one writer
     ├── SourceError                 a file to publish cannot be read as asked
     ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
+    ├── BenchFailed                 a bench cannot be built, does not start, or does not come to its end
     ├── TransportError              a partition cannot go on as it is
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
@@ -24,13 +25,14 @@
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
     └── StateError                  the local state cannot be used
         ├── StateFolderInUse        another worker holds the folder
+        ├── StateFileRefused        the file of `ratchet verify --state` cannot be used
         ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
         ├── StateAhead              the local store is ahead of the changelog it stems from
         ├── ChangelogLost           the changelog does not hold what was counted
         ├── OwnerDiffers            the changelog is another application's, stream's or rule's, or of a newer format
         └── PolicyLost              the policy topic ends before what a partition was judged by
 
-spark_sink/ ships alone to Spark clusters and imports nothing of the other rooms, so its errors
+spark_sink/ ships alone to Spark clusters and imports nothing of the other packages, so its errors
 (`SinkError`, `Fenced`) have a root of their own in spark_sink/errors.py.
 
 A message says what happened, to which topic, partition, offset and identity, and what to do.

@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads the sequences of a batch."""
+    """What reads a sequence from each record of a batch: from a header, a field of the value, or a user's function."""
 
     def __call__(self, batch: RecordBatch) -> Sequences:
         """Sequences and reasons of the batch's records, in their order."""

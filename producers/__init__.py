@@ -6,12 +6,14 @@ package needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd file
 """
 
 from kafka_ratchet.producers.async_producer import AsyncProducer
+from kafka_ratchet.producers.beginning import TopicDecision
 from kafka_ratchet.producers.client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in, options_refused
-from kafka_ratchet.producers.file_set import FileSet, open_files, records_of
+from kafka_ratchet.producers.file_set import FileSet
 from kafka_ratchet.producers.files import FileSource
 from kafka_ratchet.producers.formats import Format
 from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
-from kafka_ratchet.producers.producer import Producer, TopicDecision
+from kafka_ratchet.producers.paths import open_files, records_of
+from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, Progress, read_progress
 from kafka_ratchet.producers.publish import Published, publish
 from kafka_ratchet.producers.source import CheckedSource, Record, Source

@@ -38,7 +38,7 @@ class AsyncProducer:
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> AsyncProducer:
-        """Connect. Raises as `Producer`."""
+        """Connect, and take over the name. Raises what `Producer` raises when it is made."""
         self._made = await asyncio.to_thread(self._make)
         return self
 
@@ -56,7 +56,7 @@ class AsyncProducer:
 
     @property
     def name(self) -> str:
-        """The given one, or the one it was given."""
+        """The name that was given, or the unique one that was made."""
         return self._producer.name
 
     async def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
@@ -82,9 +82,9 @@ class AsyncProducer:
         await asyncio.to_thread(self._producer.flush)
 
     def last_sequence_id(self) -> int:
-        """As `Producer.last_sequence_id`."""
+        """The highest sequence known to be persisted for the name on any partition; -1 for a new name."""
         return self._producer.last_sequence_id()
 
     def resume_from(self) -> int:
-        """As `Producer.resume_from`."""
+        """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
         return self._producer.resume_from()

@@ -125,7 +125,7 @@ class FileSet:
         return self._there(self._units[self._at]).here()
 
     def place(self, sequence: int) -> str:
-        """Where that is, for people."""
+        """Where in the source the record of this sequence is, as text for a message."""
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         if self._field is not None or number >= len(self._units):
             return f"sequence {sequence}"
@@ -395,35 +395,3 @@ class FileSet:
             f"{self.label}: under this producer name {number + 1} files have been published from, and there "
             f"are {len(self._units)}. Put back what is missing, or publish under another producer name"
         )
-
-
-def open_files(
-    paths: Sequence[Path],
-    *,
-    follow: bool = False,
-    format: Format | str | None = None,
-    key: str | None = None,
-    sequence_field: str | None = None,
-) -> FileSource | FileSet:
-    """What `ratchet publish PATHS...` reads: one file, several in their order, or a folder. Arguments as `FileSet`."""
-    if follow or len(paths) != 1 or paths[0].is_dir():
-        return FileSet(paths, follow=follow, format=format, key=key, sequence_field=sequence_field)
-    return FileSource(paths[0], format=format, key=key, sequence_field=sequence_field)
-
-
-def records_of(
-    paths: Sequence[Path],
-    *,
-    format: Format | str | None = None,
-    key: str | None = None,
-    sequence_field: str | None = None,
-) -> Iterator[Record]:
-    """Every record of these files as `ratchet publish` sends it, from the first on: sequence, key and value.
-
-    Which partition it is sent to follows from its key, see `partition_of`.
-
-    Raises:
-        SourceError: as `FileSet` and its `read`.
-        SettingsError: as `FileSet`.
-    """
-    yield from open_files(paths, format=format, key=key, sequence_field=sequence_field).read(0)

@@ -112,7 +112,7 @@ class FileSource:
         return self.path, self.line
 
     def place(self, sequence: int) -> str:
-        """Where that is, for people."""
+        """Where in the source the record of this sequence is, as text for a message."""
         return f"{'byte' if self._lines.sequence_field is None else 'sequence'} {sequence}"
 
     def read(self, from_sequence: int) -> Iterator[Record]:

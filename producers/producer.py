@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
-from typing import Literal, get_args
+from typing import get_args
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from kafka_ratchet.errors import SettingsError, SourceError, TopicMissing, TopicReplaced
+from kafka_ratchet.errors import SettingsError, SourceError, TopicMissing
 from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Accumulator, Headers
+from kafka_ratchet.producers.beginning import Beginning, TopicDecision
 from kafka_ratchet.producers.headers import (
     NOTHING_YET,
     PRODUCER_HEADER,
@@ -31,12 +29,10 @@ from kafka_ratchet.producers.headers import (
 from kafka_ratchet.producers.prefix import AcknowledgedPrefix
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
 from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
-from kafka_ratchet.producers.source import CheckedSource, Source
+from kafka_ratchet.producers.source import Source
 from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
-
-TopicDecision = Literal["resend", "keep"]
 
 LAG_S = 5.0
 """When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
@@ -292,55 +288,13 @@ class Producer:
         return shape
 
     def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
-        decision = stored.decision if stored else None
-        if stored is not None and stored.topic_id != shape.id and stored.sequence != NOTHING_YET:
-            decided, decision = self._decided(stored, shape)
-            stored = replace(stored, topic_id=shape.id, partitions=shape.partitions) if decided == "keep" else None
-        if stored is None or stored.topic_id != shape.id:
-            source = self._source.mark(NOTHING_YET) if self._source else None
-            reached, session = NOTHING_YET, self._progress_store.session
-            return Progress(reached, 0, shape.partitions, shape.id, source, reached, session, decision)
-        if self._source is not None:
-            self._check_source(self._source, stored)
-        return replace(stored, session=self._progress_store.session, decision=decision)
-
-    def _decided(self, stored: Progress, shape: TopicShape) -> tuple[TopicDecision, str]:
-        """What is to be done about a topic that was created again, and the sentence that is kept of it.
-
-        Raises:
-            TopicReplaced: nobody has decided.
-        """
-        both = f"topic {self.topic!r} had the id {stored.topic_id}, and has {shape.id}"
-        decided = self._topic_replaced or ("resend" if self._from_start else None)
-        if decided is None:
-            raise TopicReplaced(
-                f"{both}: it was deleted and created again since producer {self.name!r} published "
-                f"{stored.records:,} records up to sequence {stored.sequence}, and these are not in it. To send them "
-                "again, publish with --topic-replaced resend (Producer: topic_replaced='resend'); to go on after them, "
-                "with --topic-replaced keep. What is chosen is kept with the producer's progress"
-            )
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        return decided, f"{decided} by {_user()} at {when}: {both}; sequence {stored.sequence} was reached"
-
-    def _check_source(self, source: Source, stored: Progress) -> None:
-        if stored.source is None:
-            if stored.sequence != NOTHING_YET:
-                raise SourceError(
-                    f"producer {self.name!r} has published to {self.topic!r} up to sequence {stored.sequence} without "
-                    "a source that tells what that was: a program has numbered its records itself. Nobody can say "
-                    "whether it was this source. Publish it under another producer name"
-                )
-        elif isinstance(source, CheckedSource):
-            said = source.check(stored.sequence, stored.source)
-            if said and said not in self._said:
-                self._said.append(said)
-                self._say(said)
-        elif source.mark(stored.sequence) != stored.source:
-            raise SourceError(
-                f"the source has changed since producer {self.name!r} published it to {self.topic!r} up to sequence "
-                f"{stored.sequence}: what stands before that position is not the same. Publish it under another "
-                "producer name"
-            )
+        decision = self._topic_replaced or ("resend" if self._from_start else None)
+        who = Beginning(self.topic, self.name, self._progress_store.session, self._source, decision)
+        progress, said = who.after(stored, shape)
+        if said and said not in self._said:
+            self._said.append(said)
+            self._say(said)
+        return progress
 
     def _number(self, sequence: int | None) -> int:
         if self._numbered_by_us is not None and self._numbered_by_us != (sequence is None):
@@ -413,11 +367,3 @@ class Producer:
     def _stop(self) -> None:
         self._progress_writer.close()
         self._accumulator.stop()
-
-
-def _user() -> str:
-    """Who runs this, for the record of a decision."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a user without a name, as in a container
-        return f"a user without a name@{socket.gethostname()}"

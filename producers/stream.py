@@ -50,7 +50,7 @@ class StreamSource:
         """Nobody knows."""
 
     def place(self, sequence: int) -> str:
-        """Where that is, for people."""
+        """Where in the source the record of this sequence is, as text for a message."""
         return f"sequence {sequence}"
 
     def read(self, from_sequence: int) -> Iterator[Record]:

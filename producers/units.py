@@ -148,7 +148,7 @@ class Recognised:
         return now is not None and (now.size, now.text) == (finished.size, finished.digest)
 
     def _begins(self, file: Found, place: Place) -> bool:
-        """Whether the file begins with what was read."""
+        """Whether the file begins with the bytes that were read."""
         if file.size < place.end and not _compressed(file):
             return False
         now = self.digest(file, place.end)
@@ -162,9 +162,8 @@ class Recognised:
         what = f"{finished.name} is gone"
         if file is not None and file.path.name == finished.name:
             what = (
-                f"{file.path.name} has changed since it was read to its end: its bytes 0 to {finished.size} are not "
-                "what "
-                f"they were, or it is longer ({file.size} bytes on disk)"
+                f"{file.path.name} has changed since it was read to its end: its bytes 0 to {finished.size} are "
+                f"not what they were, or it is longer ({file.size} bytes on disk)"
             )
         elif file is not None and finished.name in {other.path.name for other in found}:
             what = f"{file.path.name} has come, and its name stands before one that is known ({finished.name})"

@@ -154,7 +154,7 @@ class Eviction:
         return len(slots)
 
     def committed(self) -> None:
-        """What was chosen is gone; say so, once in a while."""
+        """The transaction is committed: what was chosen is evicted. Logged at most every TOLD_EVERY_S."""
         chosen, self._chosen = self._chosen, Evicted()
         if not any(chosen):
             return
@@ -164,11 +164,11 @@ class Eviction:
             self.tell()
 
     def rollback(self) -> None:
-        """Nothing of what was chosen is gone."""
+        """The transaction is lost: nothing of what was chosen is evicted."""
         self._chosen = Evicted()
 
     def tell(self) -> None:
-        """Say how many have gone since the last time, if any, and a few names."""
+        """Log how many were evicted since the last time, if any, and a few names."""
         if any(self._untold):
             # repr, of bytes: nothing in a name can reach a terminal.
             names = [repr(name[:NAME_TOLD]) for name in self._untold_names]

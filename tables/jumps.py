@@ -69,7 +69,7 @@ class JumpReport:
         self._said_at, self._unsaid = now, 0
 
     def commit(self) -> None:
-        """The transaction is committed."""
+        """The transaction is committed: its jumps count."""
         self.total += self._pending
         self._pending = 0
 

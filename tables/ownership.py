@@ -17,7 +17,7 @@ class Ownership:
     """The owner entry of one partition, with the same two views as its sequences: pushed and persisted."""
 
     def __init__(self, owner: Owner | None = None, sighting: Sighting | None = None) -> None:
-        """As the store has them."""
+        """owner, sighting: as the store has them; None where it has none."""
         self.owner, self.sighting = owner, sighting
         self._claim: Owner | None = None
         self._unsaved = False
@@ -28,7 +28,7 @@ class Ownership:
         return self._claim is not None
 
     def claim(self, owner: Owner) -> None:
-        """Say so from the next commit on."""
+        """Write this owner with the next commit, if it differs from the persisted one."""
         self._claim = owner if owner != self.owner else None
 
     def encode(self) -> list[EncodedBatch]:
@@ -41,7 +41,7 @@ class Ownership:
             self.owner, self._claim, self._unsaved = self._claim, None, True
 
     def is_decided_in(self, batch: RecordBatch) -> bool:
-        """Whether a batch of the changelog has a person's decision that is not known here.
+        """Whether a batch of the changelog has an operator's decision that is not known here.
 
         Raises:
             OwnerDiffers: an entry of a newer format, or none of ours.

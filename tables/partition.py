@@ -193,7 +193,14 @@ class SequencePartition:
         return self.known.last(identity)
 
     def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
-        """Identities in the order of their bytes, see `KnownIdentities.page`."""
+        """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
+
+        Returns:
+            (at most limit of them; whether none can be missing: very many new ones wait for the next snapshot)
+
+        Raises:
+            StateError: the store is not open, or damaged.
+        """
         return self.known.page(after, limit)
 
     def changes(self, next_offset: int, epoch: int = NO_EPOCH) -> list[EncodedBatch]:
@@ -216,12 +223,15 @@ class SequencePartition:
         ]
 
     def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
-        """More changelog entries of the open transaction: who goes with it, and who stays for a duplicate's sake.
+        """More changelog entries of the open transaction, where the stream has bounds.
+
+        A null for each identity that it evicts, and an entry for each whose last activity has to be written down again
+        because it has sent nothing but duplicates for long.
 
         Args:
             at_ms: when Kafka has appended what `changes` returned
-            caught_up: whether the transaction ends where the input does. Before that, who seems to be quiet may have
-                records waiting
+            caught_up: whether the transaction ends where the input does. Before that an identity that seems inactive
+                may have records waiting
 
         Raises:
             StoreDamaged: the store cannot be read, and is removed.
@@ -247,7 +257,10 @@ class SequencePartition:
         return self.known.map.encode_changes(head, self.limit, begin)
 
     def committed(self, changelog_next: int) -> None:
-        """Step 6: pushed becomes persisted; once in a while, before anything else is judged, it is saved."""
+        """Step 6: the transaction is committed. Pushed becomes persisted, and a snapshot is made if one is due.
+
+        changelog_next: offset behind the transaction's last entry
+        """
         if self.tally is not None:
             moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
             self.tally.commit(key[1:] for key, value in moved if value is not None)
@@ -264,7 +277,7 @@ class SequencePartition:
         self.known.take_rest()
 
     def at_rest(self) -> None:
-        """Nothing to judge: what was put off is done now, so that a crash in the next hour finds little to replay."""
+        """No records come: make the snapshot that was put off, so that a later crash leaves little to replay."""
         if self._judged.any():
             return  # a transaction is open: what it has moved is not to be saved
         if self._is_unsaved and self._timer.is_due_at_rest:
@@ -273,7 +286,7 @@ class SequencePartition:
         self.known.take_rest()
 
     def discard(self) -> None:
-        """Remove the store, which is of a previous life, and begin anew.
+        """Remove the store, which does not belong to the changelog as it is now, and begin with an empty one.
 
         Raises:
             StateError: it cannot be removed, or not be made again.
@@ -330,17 +343,19 @@ class SequencePartition:
             self._eviction.rollback()
 
     def apply(self, batch: RecordBatch) -> None:
-        """Committed changelog entries, on recovery. None are taken where the store is begun anew: see `position` then.
+        """Take over committed changelog entries, on recovery.
 
-        Where there is a decision of a person that the store does not know of, it is of before that, whatever its
-        position says.
+        Where an operator has decided something that the store does not know of, the store is from before that, whatever
+        its position says: it is begun anew, nothing is taken over, and `position` is 0.
 
         Raises:
             StateError: an entry that Ratchet did not write.
         """
         self.known.opened()
         if self._replay.is_earlier and self.ownership.is_decided_in(batch):
-            self.log.warning("a person has decided since the local store was written; it is rebuilt from the changelog")
+            self.log.warning(
+                "an operator has decided since the local store was written; it is rebuilt from the changelog"
+            )
             self.discard()
             return
         batch = self.intervals.apply(self.ownership.apply(batch))
@@ -366,11 +381,11 @@ class SequencePartition:
             self._save_in_time()
 
     def restoring(self) -> None:
-        """The changelog is about to be replayed to its end."""
+        """A replay of the changelog to its end begins."""
         self._replay.begin(self.position, self._time)
 
     def restored(self) -> bool:
-        """It was. False: the state was too old for that to be enough (see `is_too_old`), and is begun anew."""
+        """The replay is done. False: the state was too old for it to be enough, and is begun anew from position 0."""
         behind = self._replay.end(self._time)
         if not self.is_bounded or not is_too_old(behind):
             return True
@@ -382,7 +397,7 @@ class SequencePartition:
         return False
 
     def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
-        """Changelog entries of a person's decision, see `ratchet resume`. Nothing here changes.
+        """Changelog entries of an operator's decision (`ratchet resume`). Nothing here changes.
 
         Args:
             owner: with the decision in it

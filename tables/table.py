@@ -52,7 +52,7 @@ class Sequences:
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
-        """The partition of that number."""
+        """The state of an input partition, made when it is first asked for; not yet opened."""
         if number not in self.partitions:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
             self.partitions[number] = SequencePartition(*where, self._room, self.bounds, self.clock)
@@ -63,13 +63,22 @@ class Sequences:
         return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
 
     def under(self, policy: Policy, batch: RecordBatch) -> None:
-        """Note the policy of a batch, before it is judged or forwarded unjudged."""
+        """Record under which policy a batch goes, before it is judged or forwarded unjudged."""
         self.partition(batch.partition).intervals.push(policy, batch)
 
     def judge(
         self, batch: RecordBatch, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Verdicts and reasons for a batch, see `SequencePartition.judge`."""
+        """Judge a batch in its partition, and push what is fresh.
+
+        Args:
+            batch: the records
+            sequences: int64[batch.count], -1 where there is none
+            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
+
+        Returns:
+            (verdicts uint8[batch.count] of FRESH, DUPLICATE, INVALID; reasons uint8[batch.count], 0 unless invalid)
+        """
         return self.partition(batch.partition).judge(batch, sequences, reasons)
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:

@@ -24,7 +24,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from kafka_ratchet.errors import (
@@ -32,7 +31,6 @@ from kafka_ratchet.errors import (
     ChangelogLost,
     Fenced,
     LogTruncated,
-    OwnerDiffers,
     PositionLost,
     RatchetError,
     RecordTooLarge,
@@ -41,17 +39,18 @@ from kafka_ratchet.transport import owner as owners
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import CHUNK_SHARE, RecordBatch, read_chunk
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
-from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, Committed, replaced
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
+from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
-from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Switch
+from kafka_ratchet.transport.resumption import agreed_owner, agreed_position
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
-from kafka_ratchet.transport.transactions.requests import OURS, Appended, offset_metadata
+from kafka_ratchet.transport.transactions.requests import Appended, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
 from kafka_ratchet.transport.until_stopped import done_before
 
@@ -60,7 +59,7 @@ log = structlog.get_logger(__name__)
 AGENT_WAIT_S: Final = 10.0
 """How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
 AGENT_SLOW_S: Final = 30.0
-"""How often it is said that a lane waits for the agent: far beyond what judging 2 MiB takes."""
+"""Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
 WORTH_A_COMMIT: Final = 10_000
 """Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
 commits before its time, so that whoever catches up has its results at once."""
@@ -71,7 +70,7 @@ PAUSE_MOST_S: Final = 30.0
 
 
 class Lane:
-    """Runs one partition until it is stopped; see the module's text for the order of things."""
+    """Runs one partition until it is stopped, by the numbered steps of the module's text."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class Lane:
         self._truncated = ""
         """What the input was found to have lost, for the changelog to keep."""
         self._halting: Exception | None = None
-        """What was noticed beside the lane's own work: it halts before the next batch."""
+        """A reason to halt that was found beside the lane's own work; raised before the next batch."""
         self._limits_known = True
         self._deadline = 0.0
         self._fetch_ended_at = 0.0
@@ -121,7 +120,7 @@ class Lane:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Run in a task of its own; returns at once."""
         self._task = asyncio.create_task(self._run(), name=f"lane {self.spec.topic}-{self.spec.partition}")
 
     async def stop(self) -> None:
@@ -141,21 +140,21 @@ class Lane:
                         await self._consume()
                     return
                 except Aborted as error:
-                    self._note(LaneState.RETRYING, error)
+                    self._show(LaneState.RETRYING, error)
                 except Fenced as error:
                     # If another worker owns the partition now, the rebalance that stops this lane is on its way. If
                     # not, the initialisation came from one that had not heard of the rebalance; taking turns at random
                     # ends that.
-                    self._note(LaneState.RETRYING, error)
+                    self._show(LaneState.RETRYING, error)
                     pause_s = max(pause_s, random.uniform(1.0, 3.0))  # noqa: S311
                 except RatchetError as error:
                     # The topic that a record was too large for may be changed while this waits.
                     self._limits_known = self._limits_known and not isinstance(error, RecordTooLarge)
-                    self._note(LaneState.HALTED, error)
+                    self._show(LaneState.HALTED, error)
                     pause_s = max(pause_s, 1.0)
                 except Exception as error:
                     self.log.exception("lane failed")
-                    self._note(LaneState.HALTED, error)
+                    self._show(LaneState.HALTED, error)
                     pause_s = max(pause_s, 1.0)
                 await self._undo()
                 if self.status.commits > commits:
@@ -173,7 +172,8 @@ class Lane:
             await self._producer.abort()
         self.state.rollback()
 
-    def _note(self, state: LaneState, error: Exception) -> None:
+    def _show(self, state: LaneState, error: Exception) -> None:
+        """Show in the status and in the log why the lane starts again."""
         text = str(error) or repr(error)
         self.status.state, self.status.error = state, text
         self.status.restarts += 1
@@ -211,7 +211,7 @@ class Lane:
             await self._ask_for_limits()
         crash_point("restored")
         try:
-            position = self._agreed(committed)
+            position = agreed_position(spec, state, committed, id_text(self._topics[spec.topic]))
         except ChangelogLost:
             # Or a successor has committed meanwhile, and Kafka has not ended that in the changelog: it will.
             await self._producer.still_owns()
@@ -225,7 +225,7 @@ class Lane:
         self.status.state, self.status.error = LaneState.RUNNING, None
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
         if state.ownership.is_claimed and not is_new:
-            # State of an earlier version, or of before a person's decision: from now on it says what it belongs to.
+            # State of an earlier version, or from before an operator's decision: it says what it belongs to now.
             self._producer.begin([(state.changelog, spec.partition)])
             await self._commit()
         self._truncated = ""
@@ -233,7 +233,7 @@ class Lane:
             raise LogTruncated(state.owner.broken)
 
     async def _compare(self) -> None:
-        """Whether what is gone on from belongs to what is there now.
+        """Compare what the changelog belongs to with the topics, the rule and the application as they are now.
 
         Raises:
             TopicReplaced: a topic does not exist.
@@ -246,25 +246,10 @@ class Lane:
         found = await self.cluster.found(names.values())
         self._topics = {name: found[name].id for name in names.values()}
         topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
-        now = Owner(spec.app, spec.stream, dict(spec.rule), topics)
-        if (before := state.owner) is None:
-            for name, claimed in spec.claimed.items():
-                if name in self._topics and id_text(self._topics[name]) != claimed:
-                    raise replaced(name, claimed, id_text(self._topics[name]))
-        else:
-            broken = before.broken or self._truncated
-            now = msgspec.structs.replace(now, decisions=before.decisions, broken=broken)
-            if differences := before.differences(now):
-                raise OwnerDiffers(
-                    f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last "
-                    "sequences mean nothing there: going on by them would lose or double records. Put back what was "
-                    f"changed, or decide with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; "
-                    "see docs/reference/halted.md"
-                )
-        state.ownership.claim(now)
+        state.ownership.claim(agreed_owner(spec, state, topics, self._truncated))
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Take note of the topics as they are now: the lane halts where one is another than it took over by."""
+        """Compare the topics as they are now with those at take-over; the lane halts where one has another id."""
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
                 self._halting = replaced(name, id_text(before), id_text(topics[name].id))
@@ -274,7 +259,10 @@ class Lane:
         self._halting = error
 
     async def _notice_others(self) -> None:
-        """Without an event to work on, nothing else tells that the partition was taken over, or moved by a person."""
+        """Start again where somebody else has written to the changelog.
+
+        While no event comes, nothing else tells that the partition was taken over, or moved by an operator.
+        """
         commits = self.status.commits
         if self._producer.state is not State.READY or self._changelog.is_behind:
             return
@@ -282,40 +270,12 @@ class Lane:
             raise Aborted(f"{self.state.changelog}, partition {self.spec.partition}: another has written to it")
 
     async def _ask_for_limits(self) -> None:
-        """A record was too large: somebody may have raised max.message.bytes since."""
+        """Ask for max.message.bytes anew: a record was too large, and the limit may have been raised since."""
         spec, changelog = self.spec, self.state.changelog
         limits = await self.cluster.message_limits([spec.output, spec.dead_letters, changelog], self._fetching)
         self.spec = replace(spec, output_limit=limits[spec.output], dead_letters_limit=limits[spec.dead_letters])
         self.state.limit = limits[changelog]
         self._limits_known = True
-
-    def _agreed(self, committed: Committed | None) -> int | None:
-        """Where to go on, after the group and the changelog; None where neither has ever heard of this partition."""
-        spec, known = self.spec, self.state.input_position
-        if committed is None:
-            if known is not None:
-                # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
-                self.log.warning("no committed offset; going on from the changelog's", offset=known)
-            return known
-        if (found := OURS.fullmatch(committed.metadata)) is None:
-            return committed.offset  # an operator reset this offset on purpose: honour it
-        here = id_text(self._topics[spec.topic])
-        if found["topic"] is not None and found["topic"] != here:
-            raise replaced(spec.topic, found["topic"], here)
-        # Otherwise both were committed in one transaction, and if they differ one of them is not what it was.
-        if known is None or known < committed.offset:
-            raise ChangelogLost(
-                f"{self.state.changelog}, partition {spec.partition}: knows what was counted below offset "
-                f"{known or 0} of {spec.topic}, but the group {spec.group} has committed {committed.offset}. It was "
-                "deleted and created again, or lost its end; going on would let duplicates pass. See "
-                "docs/reference/halted.md"
-            )
-        if known > committed.offset:
-            # For a moment after an unclean restart, while its coordinator still reads its log, Kafka 4.3 answers with
-            # offsets of long ago (tests/faults/test_short_form.py, broker restarts). Invalid records would become dead
-            # letters once more, and the totals would count twice.
-            self.log.warning("committed offset is older than the changelog", offset=committed.offset, changelog=known)
-        return known
 
     async def _fetch(self, position: int, epoch: int) -> RecordBatch:
         """epoch: of the batch before position."""

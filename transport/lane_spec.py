@@ -1,4 +1,4 @@
-"""What a lane is told, and what it tells."""
+"""A lane's configuration, and the status that it shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
 
 
 class LaneState(StrEnum):
-    """What a lane is doing, as people see it."""
+    """What a lane is doing, as the page and the commands show it."""
 
     STARTING = "starting"
     RESTORING = "restoring"
@@ -22,7 +22,7 @@ class LaneState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """What a lane is told: topics, names, sizes."""
+    """A lane's configuration: topics, names, sizes."""
 
     topic: str
     partition: int
@@ -55,7 +55,14 @@ class LaneSpec:
 
 @dataclass(slots=True)
 class LaneStatus:
-    """For people: what the lane is doing, how far it is, and what went wrong last."""
+    """What a lane is doing, how far it has come, and what went wrong last. For showing only.
+
+    position: input offset of the last commit, to be read next
+    end: last stable offset of the input, when it was fetched last
+    commits, records: since the lane was started
+    restored: changelog entries replayed
+    error: why it has started again or halted; None while it runs
+    """
 
     state: LaneState = LaneState.STARTING
     position: int | None = None
@@ -64,5 +71,5 @@ class LaneStatus:
     records: int = 0
     restored: int = 0
     restarts: int = 0
-    """How often it has started again after an error. It only rises, so that who waits for a try can see one."""
+    """How often it has started again after an error. It only rises, so that whoever waits for the next try sees it."""
     error: str | None = None

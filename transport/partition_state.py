@@ -1,4 +1,4 @@
-"""What stands behind a lane: the state that its transactions move."""
+"""The interface between a lane and the table partition whose state its transactions change."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kafka_ratchet.transport.owner import Owner
 
 
 class Claim(Protocol):
-    """What the changelog is to say of its owner."""
+    """The owner entry of a changelog: what its positions and sequences belong to."""
 
     @property
     def is_claimed(self) -> bool:
         """Whether the next commit writes another owner than the one that is persisted."""
 
     def claim(self, owner: Owner) -> None:
-        """Say so from the next commit on."""
+        """Write this owner with the next commit, if it differs from the persisted one."""
 
 
 class PartitionState(ChangelogReader, Protocol):
@@ -43,7 +43,7 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def ownership(self) -> Claim:
-        """Whose changelog it is, and is to be."""
+        """The owner entry, persisted and claimed."""
 
     def sighted(self, sighting: Sighting) -> None:
         """The leader epoch behind the last commit was looked at."""
@@ -58,16 +58,21 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether `evictions` are to be asked for."""
+        """Whether the stream has bounds, so that each transaction asks for `evictions`."""
 
     def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
-        """More of the open transaction's changelog entries, now that Kafka has told when it appended the others."""
+        """More changelog entries of the open transaction: the identities that it evicts.
+
+        Args:
+            at_ms: milliseconds since the epoch, when Kafka has appended what `changes` returned
+            caught_up: whether the transaction ends where the input does
+        """
 
     def committed(self, changelog_next: int) -> None:
         """The transaction is committed: pushed becomes persisted, in one write."""
 
     def at_rest(self) -> None:
-        """Nothing is open and nothing came for `FETCH_WAIT_MS`: the moment for what would delay records otherwise."""
+        """No transaction is open, and no record has come for `FETCH_WAIT_MS`: do what would delay records otherwise."""
 
     def rollback(self) -> None:
         """The transaction is lost: pushed falls back to persisted."""

@@ -117,7 +117,14 @@ class LastSequences:
     def judge(
         self, batch: RecordBatch, by: int, longest: int, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
     ) -> NDArray[np.uint8]:
-        """Judge a batch and push what is fresh; adds identity reasons to reasons. See `kernels.judge`.
+        """Judge a batch and push what is fresh.
+
+        Args:
+            batch: the records
+            by: whose sequences: BY_PARTITION, BY_KEY or BY_PRODUCER of `kernels`
+            longest: bytes of an identity; a longer one is invalid
+            sequences: int64[batch.count], -1 where there is none
+            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
 
         Returns:
             uint8[batch.count] of FRESH, DUPLICATE, INVALID
@@ -232,7 +239,7 @@ class LastSequences:
     def rollback(self) -> None:
         """Pushed falls back to persisted."""
         kernels.rollback(self._pushed, self._changed, self._slots, self._undo, self._sizes)
-        self._rest()
+        self._end_transaction()
 
     def commit(self, time: int = 0) -> None:
         """Pushed becomes persisted. time: seconds, when all that has changed was active."""
@@ -240,11 +247,10 @@ class LastSequences:
             self._seen[self._slots[: self.changes]] = time
         self._sizes[kernels.KNOWN] -= self._evicted
         kernels.commit(self._changed, self._unsaved, self._slots, self._undo, self._sizes)
+        self._end_transaction()
 
-        self._rest()
-
-    def _rest(self) -> None:
-        """No transaction is open."""
+    def _end_transaction(self) -> None:
+        """Clear what is counted and marked for the open transaction: it has ended."""
         self._evicted = 0
         if self._timed:
             self._active[self._touched[: self._sizes[kernels.TOUCHED]]] = 0

@@ -6,23 +6,25 @@ Each is the shortest way to it, step by step; test_commit_path.py comes to the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import TransactionError
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
+from kafka_ratchet.transport.transactions.version_2 import FeaturesRequest, ends_raise_epochs
 from tests.transport.memory_kafka import Fate, Link, MemoryKafka
 from tests.transport.modelled_worker import CHANGELOG, INPUT, OUTPUT, VirtualLoop, run
 from tests.transport.test_commit_path import CommitPath, Protocol, Record, Sent
 from tests.transport.transactions.test_producer import batch_of
 
-END = TransactionRequests.end
+END, INITIALISE = TransactionRequests.end, TransactionRequests.initialise
 OUT, OTHER = (OUTPUT, 0), ("other", 0)
 FIRST = Protocol(ends_raise_epoch=False, verifies=True)
 UNVERIFIED = Protocol(ends_raise_epoch=False, verifies=False)
@@ -248,3 +250,67 @@ def test_what_is_left_open_when_epochs_are_used_up(
     else:
         with pytest.raises(TransactionError, match="Kafka has given out another one"):
             run(loop, transactions())
+
+
+class TakenOver(Link):
+    """Before an owner that has recorded an outcome is told of features, another one takes the id over, and dies."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        super().__init__(kafka)
+        self.happened = False
+
+    async def send(self, node: int, request: Any, connection: Hashable) -> Any:
+        is_recorded = ("id", *OUT) in self.kafka.offsets
+        if isinstance(request, FeaturesRequest) and is_recorded and not self.happened:
+            self.happened = True
+            assert self.kafka.carry_out(InitProducerIdRequest("id", 60_000), node).producer_epoch == 4
+        return await super().send(node, request, connection)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_an_id_that_is_taken_over_in_its_last_epoch_but_one(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """Taken out: that nothing is asked between the look at the last transaction and taking its id over."""
+    kafka = MemoryKafka(*FIRST)
+    kafka.last_epoch = 4
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.requests.LAST_EPOCH", 4)
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.LAST_EPOCH", 4)
+    if not fixed:
+
+        async def unasked(requests: TransactionRequests) -> bool:
+            return False
+
+        async def initialise(requests: TransactionRequests, timeout_ms: int, *, ends_raise: bool) -> None:
+            await ends_raise_epochs(requests.cluster, 1, "here")
+            await INITIALISE(requests, timeout_ms, ends_raise=ends_raise)
+
+    async def transactions() -> None:
+        for _ in range(4):
+            producer = producer_on(kafka)
+            await producer.initialise()
+        assert kafka.transactions["id"].epoch == 3
+        producer.begin([OUT])
+        await producer.produce(*OUT, batch_of(b"left open"))
+        await producer.delivered()
+        kafka.without_leader = {OUT}
+        await producer.commit(INPUT, 0, 1)
+        kafka.without_leader = set()
+        assert kafka.left_open()
+        if not fixed:
+            monkeypatch.setattr(TransactionRequests, "ends_raise_epochs", unasked)
+            monkeypatch.setattr(TransactionRequests, "initialise", initialise)
+        link = TakenOver(kafka)
+        successor = TransactionalProducer(link, "id", "group", 60_000, [OUT, OTHER])  # type: ignore[arg-type]
+        try:
+            await successor.initialise()
+        finally:
+            assert link.happened
+
+    if fixed:
+        run(loop, transactions())
+        assert [record.value for record in kafka.logs[OUT].committed()] == [b"left open"]
+    else:
+        with pytest.raises(TransactionError, match=r"given out another one.*--open-transaction commit"):
+            run(loop, transactions())
+        assert kafka.left_open()

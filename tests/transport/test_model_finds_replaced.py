@@ -87,7 +87,7 @@ def whoever_it_belongs_to(patch: Patch) -> None:
 
 def offsets_mean_nothing(patch: Patch) -> None:
     """The group's offset may be ahead of what the changelog knows."""
-    patch.setattr("kafka_ratchet.transport.lane.OURS", re.compile("nothing"))
+    patch.setattr("kafka_ratchet.transport.resumption.OURS", re.compile("nothing"))
 
 
 FOUND: list[tuple[Callable[[Patch], None], str]] = [

@@ -6,12 +6,10 @@ need record batches as bytes, and transactions whose every step is theirs (docs/
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
-import structlog
 from aiokafka import TopicPartition
 from aiokafka import errors as kafka
 from aiokafka.client import AIOKafkaClient
@@ -19,7 +17,9 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from kafka_ratchet.errors import BrokerUnavailable, LogTruncated, PositionLost, TopicReplaced, TransportError
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicReplaced, TransportError
+from kafka_ratchet.transport.client.errors import explained, raise_for, replaced, truncated
+from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.client.topic_id import (
     NO_EPOCH,
     NOT_THIS_TOPIC,
@@ -32,8 +32,6 @@ from kafka_ratchet.transport.client.topic_id import (
     topics_of,
 )
 
-log = structlog.get_logger(__name__)
-
 CLOSED: Final = "the handler is closed"
 """In what uvloop raises where something is written to a closed transport (UVHandle._ensure_alive)."""
 LATEST: Final = -1
@@ -42,42 +40,13 @@ EARLIEST: Final = -2
 GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator (KIP-98)."""
 
-PRODUCER_FENCED: Final = 90
-
 ANSWER_LEAST_MS: Final = 100
 """A broker gets this long for its first answer, however short the limit is."""
 
-RETRY_FIRST_S: Final = 0.05
-RETRY_MOST_S: Final = 2.0
 GONE_AFTER_S: Final = 10.0
 """How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
 returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
 TOPIC_RESOURCE: Final = 2
-SAY_AFTER_S: Final = 5.0
-"""A leader change takes well under this; what takes longer is worth a line in the log, ..."""
-SAY_LEAST_OFTEN_S: Final = 60.0
-"""... and more of them with doubled pauses, up to this one: every lane has lines of its own."""
-
-
-class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
-    """A record is not what the topic demands: a compacted one takes none without a key. aiokafka 0.14 lacks it."""
-
-    errno = 87
-    message = "INVALID_RECORD"
-
-
-UNAUTHORIZED: Final = (
-    kafka.ClusterAuthorizationFailedError,
-    kafka.GroupAuthorizationFailedError,
-    kafka.TopicAuthorizationFailedError,
-    kafka.TransactionalIdAuthorizationFailed,
-)
-
-
-def explained(reason: object) -> str:
-    """What went wrong, in its own words; where a right is missing, also where it is said which."""
-    more = ". Give this user the rights of docs/guide/rights.md" if isinstance(reason, UNAUTHORIZED) else ""
-    return f"{reason!r}{more}"
 
 
 class Committed(NamedTuple):
@@ -97,34 +66,6 @@ class Fetched(NamedTuple):
     data: bytes
     aborted: list[tuple[int, int]]
     stable_end: int
-
-
-class Retry:
-    """Pauses between tries, and a line in the log when it takes long. Time is the event loop's."""
-
-    def __init__(self, what: str, **facts: object) -> None:
-        self.what, self.facts = what, facts
-        self.pause_s = RETRY_FIRST_S
-        self.say_after_s = SAY_AFTER_S
-        self._clock = asyncio.get_running_loop().time
-        self.began = self.said = self._clock()
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return self._clock() - self.began
-
-    async def wait(self, reason: object) -> None:
-        """Sleep a little longer than the last time."""
-        now = self._clock()
-        if now - self.said > self.say_after_s:
-            self.said = now
-            self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)
-            log.warning(
-                "still trying", what=self.what, reason=explained(reason), seconds=round(now - self.began), **self.facts
-            )
-        await asyncio.sleep(self.pause_s)
-        self.pause_s = min(self.pause_s * 2, RETRY_MOST_S)
 
 
 class Cluster:
@@ -381,34 +322,41 @@ class Cluster:
                 raise_for(code)
                 if (parting := diverging(tags)) is not None:
                     instead = f"epoch {parting.epoch} ends at {parting.end}"
-                    error = _truncated(topic, partition, position, last_epoch, instead)
+                    error = truncated(topic, partition, position, last_epoch, instead)
                     error.is_certain = True
                     raise error
                 return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end)
             except kafka.OffsetOutOfRangeError:
-                first = await self.offset(topic, partition, EARLIEST, connection)
-                end = await self.offset(topic, partition, LATEST, connection)
-                if first <= position <= end:
-                    if last_epoch != NO_EPOCH and retry.seconds > GONE_AFTER_S:
-                        raise _truncated(topic, partition, position, last_epoch, "no such epoch is known") from None
-                    self.refresh()
-                    await retry.wait("offset out of range")
-                    continue
-                raise PositionLost(
-                    f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds "
-                    f"{first} to {end}. "
-                    + (
-                        "Retention has deleted records that were never read"
-                        if position < first
-                        else "The topic was deleted and created again, or lost its end"
-                    )
-                    + "; see docs/reference/halted.md for the ways on"
-                ) from None
+                await self._holds(topic, partition, position, connection)
+                if last_epoch != NO_EPOCH and retry.seconds > GONE_AFTER_S:
+                    raise truncated(topic, partition, position, last_epoch, "no such epoch is known") from None
+                self.refresh()
+                await retry.wait("offset out of range")
             except kafka.KafkaError as error:
                 self.refresh()
                 if retry.seconds > GONE_AFTER_S:
                     await self._still(topic, topic_id)  # a topic that was deleted never has a leader again
                 await retry.wait(error)
+
+    async def _holds(self, topic: str, partition: int, position: int, connection: Hashable) -> None:
+        """Return if a partition holds this offset, or ends there.
+
+        Raises:
+            PositionLost: it does not.
+        """
+        first = await self.offset(topic, partition, EARLIEST, connection)
+        end = await self.offset(topic, partition, LATEST, connection)
+        if first <= position <= end:
+            return
+        why = (
+            "Retention has deleted records that were never read"
+            if position < first
+            else "The topic was deleted and created again, or lost its end"
+        )
+        raise PositionLost(
+            f"{topic}, partition {partition}: offset {position} is to be read next, but the topic holds {first} to "
+            f"{end}. {why}; see docs/reference/halted.md for the ways on"
+        ) from None
 
     async def _still(self, topic: str, topic_id: bytes) -> None:
         """Return if the topic of that name has that id.
@@ -419,30 +367,3 @@ class Cluster:
         now = (await self.found([topic]))[topic].id
         if now != topic_id:
             raise replaced(topic, id_text(topic_id), id_text(now))
-
-
-def replaced(topic: str, before: str, now: str) -> TopicReplaced:
-    """The error for a topic that is another one. before, now: ids as text."""
-    return TopicReplaced(
-        f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
-        "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
-        "records. `ratchet resume` goes on with the new one; see docs/reference/halted.md"
-    )
-
-
-def _truncated(topic: str, partition: int, position: int, last_epoch: int, instead: str) -> LogTruncated:
-    return LogTruncated(
-        f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
-        f"log as it is now {instead}: it lost its end (unclean leader election?). What was read may be gone, and other "
-        "records may stand at its offsets. `ratchet resume` says how to go on; see docs/reference/halted.md"
-    )
-
-
-def raise_for(code: int, where: str = "") -> None:
-    """Raise aiokafka's exception for a Kafka error code other than 0. where: topic and partition, for its text."""
-    if code == PRODUCER_FENCED:
-        raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
-    if code == InvalidRecord.errno:
-        raise InvalidRecord(where)
-    if code:
-        raise kafka.for_code(code)(where or f"error code {code}")

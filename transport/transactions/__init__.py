@@ -1,1 +1,1 @@
-"""The one place that talks transactions: the transactional producer, and what to do about a hanging transaction."""
+"""Kafka transactions: the transactional producer of a partition, and how a hanging transaction is found and ended."""

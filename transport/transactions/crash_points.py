@@ -16,8 +16,8 @@ call of an empty function, a few times per commit. The order of the points is th
 
 Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
 
-    noted         how it is to end is written down, the id is not taken over yet
-    owing         taken over, which made Kafka forget it
+    noted         its outcome is recorded, the id is not taken over yet
+    owing         taken over, which made Kafka forget the outcome
     completing    the empty transaction that completes it has begun
 """
 

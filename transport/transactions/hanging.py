@@ -1,8 +1,9 @@
-"""Hanging transactions that nobody can end by itself any more: how a person ends them.
+"""Hanging transactions that no worker can end by itself any more: how an operator ends them.
 
 A lane completes by itself what Kafka has left open, as long as somebody knows how it was to end
 (docs/decisions/0006-settlement.md, 0016). Where nobody does, or the id was given another producer id meanwhile, a
-person decides: for our own producer id as a note that the lane acts on, for another with the markers that Kafka's own
+operator decides: for our own producer id by recording an outcome, by which the lane ends it, for another with the
+markers that Kafka's own
 `kafka-transactions.sh abort` writes (KIP-664), which need the right to alter the cluster.
 """
 
@@ -17,8 +18,10 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, Schema
 
 from kafka_ratchet.errors import TransactionError
-from kafka_ratchet.transport.client.cluster import Cluster, Retry, explained, raise_for
+from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.describe import DescribeProducersRequest
+from kafka_ratchet.transport.client.errors import explained, raise_for
+from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.client.topic_id import TAGS, TEXT
 from kafka_ratchet.transport.transactions.outcome import (
     NO_TRANSACTION,
@@ -114,7 +117,7 @@ class WriteTxnMarkersRequest(Request[WriteTxnMarkersRequest_v1]):  # type: ignor
 
 async def find_hanging(
     cluster: Cluster,
-    places: Collection[tuple[str, int]],
+    partitions: Collection[tuple[str, int]],
     timeout_ms: int,
     connection: Hashable,
     now: Callable[[], float] = time.time,
@@ -123,7 +126,7 @@ async def find_hanging(
 
     Args:
         cluster: connected
-        places: topic and partition
+        partitions: topic and partition of each to look at
         timeout_ms: of the lanes' transactions
         connection: on which to ask
         now: seconds since the epoch; held against the broker's time of a transaction's last record
@@ -132,7 +135,7 @@ async def find_hanging(
         TransactionError: this user may not ask.
     """
     found = []
-    for topic, partition in places:
+    for topic, partition in partitions:
         retry = Retry("ask for open transactions", topic=topic, partition=partition)
         while True:
             try:
@@ -156,7 +159,7 @@ async def find_hanging(
 async def end_hanging(
     cluster: Cluster, transactional_id: str, hanging: Collection[Hanging], connection: Hashable, *, commit: bool
 ) -> None:
-    """End them as a person has decided.
+    """End hanging transactions as an operator has decided.
 
     Args:
         cluster: connected

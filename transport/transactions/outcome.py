@@ -7,9 +7,9 @@ that one is meant for. A worker that reads the changelog meanwhile does not see 
 input once more, and its next commit makes both visible. So whoever takes over asks first
 (docs/decisions/0006-settlement.md).
 
-Taking over makes the coordinator forget how the last transaction ended. Who is about to do it leaves a note before: the
-offset of a group that is named as the transactional id, for each partition that is open, with the end as its metadata
-(docs/decisions/0016-a-note-before-taking-over.md).
+Taking over makes the coordinator forget how the last transaction ended. Whoever is about to take over records that
+outcome before: as the committed offset of a group that is named as the transactional id, for each partition that is
+still open, with the outcome as the offset's metadata (docs/decisions/0016-a-note-before-taking-over.md).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
 from kafka_ratchet.errors import TransactionError
-from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster, Retry, explained, raise_for
+from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster
 from kafka_ratchet.transport.client.describe import DescribeProducersRequest, DescribeTransactionsRequest
+from kafka_ratchet.transport.client.errors import explained, raise_for
+from kafka_ratchet.transport.client.retry import Retry
 
 log = structlog.get_logger(__name__)
 
@@ -40,12 +42,13 @@ MARKERS_S: Final = 0.005
 COMPLETE_WITHIN_S: Final = 5.0
 """From taking an id over until its new owner may begin to complete what was left open: after that it starts again."""
 OWNER_S: Final = 2 * COMPLETE_WITHIN_S
-"""How long nothing has moved when that owner is taken for dead: it cannot begin any more, and what it sent has come."""
+"""After so long without a change that owner is taken for dead: it may not begin any more, and what it sent before has
+arrived."""
 ORPHANED_FOR_S: Final = 60.0
-"""After that a person is needed."""
+"""How long to wait for a recorded outcome before the lane halts, and an operator has to decide."""
 ORPHANED: Final = (
-    "Kafka has left a transaction open, and whoever took its id over has left no note: nobody knows how it was meant "
-    "to end. See docs/reference/halted.md"
+    "Kafka has left a transaction open, and whoever took its id over has recorded no outcome: nobody knows how it "
+    "was meant to end. See docs/reference/halted.md"
 )
 OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
 ENDS: Final = {True: "commit", False: "abort"}
@@ -55,7 +58,11 @@ TopicPartition = tuple[str, int]
 
 
 class LastTransaction(NamedTuple):
-    """What the coordinator of a transactional id knows. started_ms: 0 or -1 where there is none."""
+    """What the coordinator of a transactional id knows of its last transaction.
+
+    started_ms: milliseconds since the epoch; 0 or -1 where no transaction has begun
+    state: Kafka's word, as in DescribeTransactions
+    """
 
     started_ms: int
     state: str
@@ -71,13 +78,13 @@ class OpenAt(NamedTuple):
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that is over, and the partitions that do not know it."""
+    """A transaction that has ended, and the partitions in which it is still open because they got no marker."""
 
     producer_id: int
     committed: bool
     open: dict[TopicPartition, OpenAt]
     taken_over_at: int = -1
-    """The epoch that its id has now."""
+    """The epoch that the transactional id had when this was found out."""
 
     def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
         """Whether these open records are part of it."""
@@ -87,7 +94,7 @@ class HangingTransaction(NamedTuple):
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
     """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way.
 
-    last: as the coordinator has it; hanging: how they were to end, where a note says so
+    last: as the coordinator has it; hanging: how they were to end, where an outcome is recorded
     """
 
     def __init__(self, text: str, last: LastTransaction, hanging: HangingTransaction | None) -> None:
@@ -112,8 +119,8 @@ async def find_hanging_transaction(
         transactional_id: of the transaction.
         partitions: all that the id writes to.
         connection: on which to ask.
-        remembered: what this process knew before it asked to take the id over. It serves as a note does: who may not
-            leave one, and does not get the answer, has nothing else.
+        remembered: what this process knew before it asked to take the id over. It counts like a recorded outcome: a
+            user who may not record one, and gets no answer from the coordinator, has nothing else.
 
     Raises:
         TransactionError: this user may not ask, or Kafka is too old to be asked.
@@ -123,9 +130,9 @@ async def find_hanging_transaction(
     while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
         left = await left_open(cluster, known.producer_id, partitions, connection)
         is_over = known.state in COMPLETE
-        # What an open transaction has written itself is the coordinator's business; what is older is not.
-        stuck = {place: there for place, there in left.items() if is_over or there.epoch < known.epoch}
-        noted = (
+        # The coordinator will end what an open transaction has written itself, and nothing older than that.
+        stuck = {where: there for where, there in left.items() if is_over or there.epoch < known.epoch}
+        committed = (
             await _recorded_outcome(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
         )
         # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
@@ -135,11 +142,11 @@ async def find_hanging_transaction(
         return None
     if not stuck:
         return None
-    if noted is None and is_over:
-        noted = COMPLETE[known.state]
-    if noted is None and remembered is not None and remembered.explains(known.producer_id, stuck):
-        noted = remembered.committed
-    hanging = None if noted is None else HangingTransaction(known.producer_id, noted, stuck, known.epoch)
+    if committed is None and is_over:
+        committed = COMPLETE[known.state]
+    if committed is None and remembered is not None and remembered.explains(known.producer_id, stuck):
+        committed = remembered.committed
+    hanging = None if committed is None else HangingTransaction(known.producer_id, committed, stuck, known.epoch)
     if not is_over:
         raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, hanging)
     return hanging
@@ -152,9 +159,10 @@ async def last_end(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """`find_hanging_transaction`, tried until there is an answer.
+    """What the last transaction of an id has left open: `find_hanging_transaction`, tried until there is an answer.
 
-    What somebody took over and did not end is ended as the recorded outcome says.
+    Where another owner has taken the id over and not yet ended it, that is waited for. After OWNER_S it is ended here,
+    as the recorded outcome says.
 
     Raises:
         TransactionError: this user may not ask, Kafka is too old to be asked, or nobody knows how records were to end.
@@ -192,7 +200,7 @@ async def last_end(
 async def _end_for_another(
     cluster: Cluster, transactional_id: str, last: LastTransaction, hanging: HangingTransaction, connection: Hashable
 ) -> None:
-    """End the empty transaction that another one began to complete this, and was killed: taking over would abort it."""
+    """End the empty transaction that a killed owner had begun in order to complete this: taking over would abort it."""
     log.warning("ending what another began to complete", id=transactional_id, **describe(hanging))
     request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, hanging.committed)
     try:
@@ -205,13 +213,13 @@ async def _end_for_another(
 async def record_outcome(
     cluster: Cluster, transactional_id: str, hanging: HangingTransaction, connection: Hashable
 ) -> None:
-    """Write down how a transaction was to end, for whoever comes after the one that is about to take its id over.
+    """Record how a transaction was to end, in Kafka, before its id is taken over and the coordinator forgets it.
 
     Raises:
         aiokafka.errors.KafkaError: the group's coordinator does not answer, or refuses.
     """
     topics = [
-        (topic, [(partition, there.start, _note(hanging.committed, hanging.producer_id, there))])
+        (topic, [(partition, there.start, _metadata(hanging.committed, hanging.producer_id, there))])
         for (topic, partition), there in hanging.open.items()
     ]
     request = OffsetCommitRequest(
@@ -231,27 +239,28 @@ async def _recorded_outcome(
     stuck: Mapping[TopicPartition, OpenAt],
     connection: Hashable,
 ) -> bool | None:
-    """Whether these open records were to be committed, by the note about them; None where there is none for all."""
+    """Whether these open records were to be committed; None where no outcome is recorded for all of them."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)
     except kafka.GroupAuthorizationFailedError:
-        return None  # then it could not be written either, and who tried has said so
-    notes = {
+        return None  # then it could not be recorded either, and who tried has said so
+    recorded = {
         (topic, partition): (offset, metadata)
         for topic, partitions in response.topics
         for partition, offset, metadata, _ in partitions
     }
     for committed in ENDS:
-        # Producer id, epoch and offset are this transaction's alone: an older note does not pass for one about it.
+        # Producer id, epoch and offset are this transaction's alone: an older record does not pass for one about it.
         if all(
-            notes.get(place) == (there.start, _note(committed, producer_id, there)) for place, there in stuck.items()
+            recorded.get(where) == (there.start, _metadata(committed, producer_id, there))
+            for where, there in stuck.items()
         ):
             return committed
     return None
 
 
-def _note(committed: bool, producer_id: int, there: OpenAt) -> str:
+def _metadata(committed: bool, producer_id: int, there: OpenAt) -> str:
     return OUTCOME.format(end=ENDS[committed], producer_id=producer_id, epoch=there.epoch)
 
 
@@ -295,13 +304,13 @@ async def left_open(
     Raises:
         TransactionError: this user may not ask.
     """
-    places = list(partitions)
-    retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in places])
+    asked = list(partitions)
+    retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in asked])
     while True:
         try:
             by_leader: dict[int, list[TopicPartition]] = {}
-            for place in places:
-                by_leader.setdefault(await cluster.leader(*place), []).append(place)
+            for where in asked:
+                by_leader.setdefault(await cluster.leader(*where), []).append(where)
             left: dict[TopicPartition, OpenAt] = {}
             for leader, led in by_leader.items():
                 response = await cluster.send(leader, DescribeProducersRequest(led), connection)
@@ -323,9 +332,9 @@ async def left_open(
 
 
 def describe(hanging: HangingTransaction) -> dict[str, Any]:
-    """For a line in the log."""
-    places = [f"{topic}-{partition}" for topic, partition in hanging.open]
-    return {"producer_id": hanging.producer_id, "ended": ENDS[hanging.committed], "open": places}
+    """A hanging transaction as the fields of a line in the log."""
+    still_open = [f"{topic}-{partition}" for topic, partition in hanging.open]
+    return {"producer_id": hanging.producer_id, "ended": ENDS[hanging.committed], "open": still_open}
 
 
 async def is_known(cluster: Cluster, transactional_id: str, connection: Hashable) -> bool:

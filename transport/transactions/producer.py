@@ -1,4 +1,4 @@
-"""The one place that talks Kafka transactions (KIP-98): one transactional id per input partition.
+"""The transactional producer (KIP-98) of an input partition; each has a transactional id of its own.
 
 The calls, in this order; each raises `Aborted` or `Fenced` when it does not go through (states.py has the states):
 
@@ -26,7 +26,9 @@ from aiokafka import errors as kafka
 
 from kafka_ratchet.errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionError
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.client.cluster import Cluster, InvalidRecord, Retry, explained
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.errors import InvalidRecord, explained
+from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import (
     COMPLETE_WITHIN_S,
@@ -84,7 +86,7 @@ class TransactionalProducer:
         self._sequences: dict[tuple[str, int], int] = {}
         self._members: set[TopicPartition] = set()
         self._owed: HangingTransaction | None = None
-        """What is left open and to be ended by this producer: Kafka does not know how any more."""
+        """The hanging transaction that this producer has to end; taking the id over makes Kafka forget how."""
         self._written: set[TopicPartition] = set()
         """Where the last transaction has left records."""
         self._joining: asyncio.Task[None] | None = None
@@ -125,14 +127,24 @@ class TransactionalProducer:
         self._to(State.READY)
 
     async def _take_over(self) -> float:
-        """Fence whoever had the id; `_owed` is what that makes Kafka forget. Returns when this was asked for."""
+        """Fence whoever had the id. Returns when that was asked for, in seconds of the event loop's clock.
+
+        Before that `_owed` becomes the hanging transaction whose outcome Kafka forgets by it.
+        """
         retry = Retry("initialise transactional id", id=self.transactional_id)
-        noted: HangingTransaction | None = None
+        recorded: HangingTransaction | None = None
         while True:
+            # Asked first: nothing may come between the look at the last transaction and taking its id over. An owner
+            # that takes it over in that moment may use up its last epoch, and then we would get another producer id.
+            try:
+                ends_raise = await self._requests.ends_raise_epochs()
+            except kafka.KafkaError as error:
+                await retry.wait(error)
+                continue
             self._owed = await self._hanging()
-            if self._owed is not None and self._owed != noted:
-                await self._note(self._owed)
-                noted = self._owed
+            if self._owed is not None and self._owed != recorded:
+                await self._record(self._owed)
+                recorded = self._owed
                 crash_point("noted")
                 continue  # it took a moment, in which an owner that is alive may have gone on
             asked = asyncio.get_running_loop().time()
@@ -142,7 +154,7 @@ class TransactionalProducer:
                 self._requests.resume(self._owed.producer_id, self._owed.taken_over_at)
                 break
             try:
-                await self._requests.initialise(self.timeout_ms)
+                await self._requests.initialise(self.timeout_ms, ends_raise=ends_raise)
                 break
             except REFUSED_ID as error:
                 raise TransactionError(
@@ -159,16 +171,16 @@ class TransactionalProducer:
     async def _hanging(self) -> HangingTransaction | None:
         return await last_end(self.cluster, self.transactional_id, self.partitions, self._connection, self._owed)
 
-    async def _note(self, hanging: HangingTransaction) -> None:
-        """Leave word of how it is to end: the coordinator is about to forget it, and this process may die."""
-        retry = Retry("leave a note", id=self.transactional_id)
+    async def _record(self, hanging: HangingTransaction) -> None:
+        """Record the outcome in Kafka: the coordinator is about to forget it, and this process may die."""
+        retry = Retry("record how a transaction ended", id=self.transactional_id)
         while True:
             try:
                 return await record_outcome(self.cluster, self.transactional_id, hanging, self._connection)
             except kafka.GroupAuthorizationFailedError:
                 log.warning(
                     "this user may not commit offsets for a group that is named as its transactional id: if the "
-                    "worker dies in the next moment, a person has to decide how the transaction ends",
+                    "worker dies in the next moment, an operator has to decide how the transaction ends",
                     id=self.transactional_id,
                     **describe(hanging),
                 )
@@ -177,12 +189,18 @@ class TransactionalProducer:
                 await retry.wait(error)
 
     async def _complete(self, hanging: HangingTransaction, taken_over: float) -> None:
-        """End what an earlier owner's transaction has left open as that one ended, by an empty one that ends so."""
+        """End a hanging transaction as it ended elsewhere: by an empty transaction of the same producer id.
+
+        The marker of the empty transaction also ends the records that are still open. taken_over: seconds, see
+        `_take_over`.
+        """
         log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(hanging))
         if hanging.producer_id != self._requests.producer_id:
             raise TransactionError(
                 f"{self.transactional_id}: a transaction of producer id {hanging.producer_id} was left open in "
-                f"{list(hanging.open)}, and Kafka has given out another one. End it with kafka-transactions.sh abort"
+                f"{list(hanging.open)}, and Kafka has given out another one. Look at it with `ratchet resume "
+                f"--open-transaction {'commit' if hanging.committed else 'abort'}`, which is how it was to end, and "
+                "end it with --execute; see docs/reference/halted.md"
             )
         # Its epoch stays what it is, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)
@@ -253,7 +271,10 @@ class TransactionalProducer:
             del self._sent[0]
 
     def of(self, transactional_id: str) -> TransactionalProducer:
-        """Another one over the same partitions, under an id that an earlier version had: to be initialised only."""
+        """A producer of another id over the same partitions; it is only initialised, to fence who has that id.
+
+        transactional_id: as an earlier version of Ratchet had it for this partition
+        """
         group = self._requests.group
         return TransactionalProducer(self.cluster, transactional_id, group, self.timeout_ms, self.partitions)
 
@@ -294,7 +315,7 @@ class TransactionalProducer:
         self._to(State.SPENT if self._requests.spent else State.READY)
 
     async def abort(self) -> None:
-        """Give up the open transaction, if the broker will hear of it; `initialise` does it otherwise."""
+        """Abort the open transaction if the coordinator can be reached; otherwise `initialise` will abort it."""
         was = self.state
         self._to(State.FAILED)
         await self._drop()
@@ -312,7 +333,7 @@ class TransactionalProducer:
         self.state = transition(self.state, state)
 
     async def _drop(self) -> None:
-        """Forget what is under way. Its answers no longer matter: the epoch is about to rise."""
+        """Cancel the requests under way. Their answers no longer matter: the epoch is about to rise."""
         tasks: list[asyncio.Task[Any]] = [*self._sent, *([self._joining] if self._joining else [])]
         self._sent, self._joining, self._members = [], None, set()
         for task in tasks:

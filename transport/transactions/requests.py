@@ -19,8 +19,10 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster, Retry, raise_for
+from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster
+from kafka_ratchet.transport.client.errors import raise_for
 from kafka_ratchet.transport.client.produce import BatchRequest
+from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.transactions.version_2 import GiveUpRequest, RaisingEndRequest, ends_raise_epochs
 
 FENCED: Final = (
@@ -36,8 +38,8 @@ END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
 OFFSET_METADATA: Final = "ratchet 2 {topic} {epoch}"
 """Left with every offset that is committed together with changelog entries: the id of the topic that the offset is in,
-and the leader epoch of the batch before it. A person who moves the group's offset with Kafka's tools leaves none: so a
-position that the changelog must know of differs from one that was set on purpose."""
+and the leader epoch of the batch before it. An operator who moves the group's offset with Kafka's tools leaves none: so
+a position that the changelog must know of differs from one that was set on purpose."""
 OURS: Final = re.compile(r"ratchet (?:1|2 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+))")
 """1 was without the two."""
 
@@ -81,15 +83,20 @@ class TransactionRequests:
         self.in_doubt = False
         """Whether a request has got no clear answer since then: it may still be carried out."""
 
-    async def initialise(self, timeout_ms: int) -> None:
+    async def ends_raise_epochs(self) -> bool:
+        """Whether the cluster raises the epoch with every end; to be asked before `initialise`."""
+        async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
+            return await ends_raise_epochs(self.cluster, node, self.connection)
+
+    async def initialise(self, timeout_ms: int, *, ends_raise: bool) -> None:
         """Take the id over: whoever had it is fenced, and what it has open is aborted.
 
         Args:
             timeout_ms: after which the coordinator aborts an open transaction.
+            ends_raise: what `ends_raise_epochs` has answered.
         """
         request = InitProducerIdRequest(self.transactional_id, timeout_ms)
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
-            ends_raise = await ends_raise_epochs(self.cluster, node, self.connection)
             response = await self.cluster.send(node, request, self.connection)
             raise_for(response.error_code)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
@@ -151,7 +158,10 @@ class TransactionRequests:
         return Appended(offset, at_ms)
 
     async def send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
-        """Let the transaction commit the offset to read next of an input partition. metadata: see `offset_metadata`."""
+        """Let the transaction commit the offset to read next of an input partition.
+
+        metadata: left with the offset, made by `offset_metadata`
+        """
         request = TxnOffsetCommitRequest(
             self.transactional_id,
             self.group,

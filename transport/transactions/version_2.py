@@ -22,8 +22,9 @@ from aiokafka.protocol.types import (
     Schema,
 )
 
-from kafka_ratchet.transport.client.cluster import Cluster, raise_for
+from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.describe import TAGS, TEXT
+from kafka_ratchet.transport.client.errors import raise_for
 
 FEATURE: Final = "transaction.version"
 FINALIZED_FEATURES: Final = 2

@@ -150,8 +150,8 @@ async def initialise_after(seconds: float, producer: TransactionalProducer) -> N
         await work
 
 
-async def freeze_after_initialising(requests: TransactionRequests, timeout_ms: int) -> None:
-    await INITIALISE(requests, timeout_ms)
+async def freeze_after_initialising(requests: TransactionRequests, timeout_ms: int, *, ends_raise: bool) -> None:
+    await INITIALISE(requests, timeout_ms, ends_raise=ends_raise)
     skip(PATIENCE_S)
 
 
@@ -238,7 +238,7 @@ async def test_whoever_comes_late_to_end_it_starts_again(
 async def test_a_note_finds_its_coordinator_when_that_has_moved(cluster: Cluster, name: str) -> None:
     right = await coordinator(cluster, GROUP, name)
     cluster._coordinators[GROUP, name] = right % 3 + 1
-    await TransactionalProducer(cluster, name, name, 30_000, TOPICS)._note(NOTED)
+    await TransactionalProducer(cluster, name, name, 30_000, TOPICS)._record(NOTED)
     assert await cluster.committed(name, "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
 
 
@@ -256,9 +256,9 @@ async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
         cluster = Cluster(client_options(broker.bootstrap, {}))
         await cluster.start(30)
         await coordinator(cluster, GROUP, "not denied")
-        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._note(NOTED)
+        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._record(NOTED)
         assert "may not commit offsets for a group that is named as its transactional id" in "".join(capfd.readouterr())
-        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._note(NOTED)
+        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._record(NOTED)
         assert await cluster.committed("not denied", "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
         await cluster.close()
 

@@ -1,0 +1,68 @@
+"""Kafka's error codes as exceptions, and the errors of ours for topics and logs that are not what they were."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka import errors as kafka
+
+from kafka_ratchet.errors import LogTruncated, TopicReplaced
+
+PRODUCER_FENCED: Final = 90
+
+
+class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
+    """A record is not what the topic demands: a compacted one takes none without a key. aiokafka 0.14 lacks it."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+
+
+UNAUTHORIZED: Final = (
+    kafka.ClusterAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.TransactionalIdAuthorizationFailed,
+)
+
+
+def explained(reason: object) -> str:
+    """What went wrong, in its own words; where a right is missing, also where it is said which."""
+    more = ". Give this user the rights of docs/guide/rights.md" if isinstance(reason, UNAUTHORIZED) else ""
+    return f"{reason!r}{more}"
+
+
+def replaced(topic: str, before: str, now: str) -> TopicReplaced:
+    """The error for a topic that is another one. before, now: ids as text."""
+    return TopicReplaced(
+        f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
+        "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
+        "records. `ratchet resume` goes on with the new one; see docs/reference/halted.md"
+    )
+
+
+def truncated(topic: str, partition: int, position: int, last_epoch: int, instead: str) -> LogTruncated:
+    """The error for a log that lost its end.
+
+    Args:
+        topic: name
+        partition: number
+        position: offset up to which it was read
+        last_epoch: leader epoch of the last batch before that
+        instead: what is there now
+    """
+    return LogTruncated(
+        f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
+        f"log as it is now {instead}: it lost its end (unclean leader election?). What was read may be gone, and other "
+        "records may stand at its offsets. `ratchet resume` says how to go on; see docs/reference/halted.md"
+    )
+
+
+def raise_for(code: int, where: str = "") -> None:
+    """Raise aiokafka's exception for a Kafka error code other than 0. where: topic and partition, for its text."""
+    if code == PRODUCER_FENCED:
+        raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
+    if code == InvalidRecord.errno:
+        raise InvalidRecord(where)
+    if code:
+        raise kafka.for_code(code)(where or f"error code {code}")

@@ -1,0 +1,86 @@
+"""Where a lane goes on: what the group, the changelog and the topics say of it has to agree (docs/decisions/0025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+
+from kafka_ratchet.errors import ChangelogLost, OwnerDiffers
+from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.client.errors import replaced
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.owner import Owner, Topic
+from kafka_ratchet.transport.partition_state import PartitionState
+from kafka_ratchet.transport.transactions.requests import OURS
+
+log = structlog.get_logger(__name__)
+
+
+def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Topic], truncated: str) -> Owner:
+    """What the changelog is to say of its owner, where it belongs to what is there now.
+
+    Args:
+        spec: what the lane is told
+        state: as of the changelog's end
+        topics: name and id of each topic as it is now, by its part in the stream
+        truncated: what the input was found to have lost; "" where nothing was
+
+    Raises:
+        TopicReplaced: a topic is another one than the stream has claimed.
+        OwnerDiffers: the changelog belongs to something else.
+    """
+    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics))
+    if (before := state.owner) is None:
+        for topic in topics.values():
+            if (claimed := spec.claimed.get(topic.name, topic.id)) != topic.id:
+                raise replaced(topic.name, claimed, topic.id)
+        return now
+    now = msgspec.structs.replace(now, decisions=before.decisions, broken=before.broken or truncated)
+    if differences := before.differences(now):
+        raise OwnerDiffers(
+            f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last sequences "
+            "mean nothing there: going on by them would lose or double records. Put back what was changed, or decide "
+            f"with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; see docs/reference/halted.md"
+        )
+    return now
+
+
+def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+    """The input offset to read next; None where neither the group nor the changelog has ever heard of the partition.
+
+    Args:
+        spec: what the lane is told
+        state: as of the changelog's end
+        committed: what the group has committed
+        input_id: of the input topic as it is now, as text
+
+    Raises:
+        TopicReplaced: the offset is of another topic of the same name.
+        ChangelogLost: the group has committed more than the changelog knows of.
+    """
+    known = state.input_position
+    here = log.bind(topic=spec.topic, partition=spec.partition)
+    if committed is None:
+        if known is not None:
+            # Kafka forgets offsets of idle groups after offsets.retention.minutes; the changelog does not.
+            here.warning("no committed offset; going on from the changelog's", offset=known)
+        return known
+    if (found := OURS.fullmatch(committed.metadata)) is None:
+        return committed.offset  # an operator reset this offset on purpose: honour it
+    if found["topic"] is not None and found["topic"] != input_id:
+        raise replaced(spec.topic, found["topic"], input_id)
+    # Otherwise both were committed in one transaction, and if they differ one of them is not what it was.
+    if known is None or known < committed.offset:
+        raise ChangelogLost(
+            f"{state.changelog}, partition {spec.partition}: knows what was counted below offset {known or 0} of "
+            f"{spec.topic}, but the group {spec.group} has committed {committed.offset}. It was deleted and created "
+            "again, or lost its end; going on would let duplicates pass. See docs/reference/halted.md"
+        )
+    if known > committed.offset:
+        # For a moment after an unclean restart, while its coordinator still reads its log, Kafka 4.3 answers with
+        # offsets of long ago (tests/faults/test_short_form.py, broker restarts). Invalid records would become dead
+        # letters once more, and the totals would count twice.
+        here.warning("committed offset is older than the changelog", offset=committed.offset, changelog=known)
+    return known
