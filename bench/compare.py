@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.load import Load, Truth, fill
 from bench.measure import Measured, measure
+from bench.spread import spread
 from bench.subjects import SUBJECTS
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
@@ -50,8 +51,7 @@ class Comparison:
     def ratios(self, peer: str, value: Callable[[Measured], float]) -> dict[str, float]:
         """Of the first subject to a peer, round by round."""
         first = next(iter(self.runs))
-        found = sorted(value(a) / value(b) for a, b in zip(self.runs[first], self.runs[peer], strict=True))
-        return {"median": round(median(found), 3), "min": round(found[0], 3), "max": round(found[-1], 3)}
+        return spread(value(a) / value(b) for a, b in zip(self.runs[first], self.runs[peer], strict=True))
 
     @property
     def verified(self) -> bool:

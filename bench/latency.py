@@ -7,15 +7,15 @@ import tempfile
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
+from bench.kafka import committed_reader, create
 from bench.load import PARTITIONS, SEQUENCE, VALUE_BYTES
-from bench.measure import STOP_WITHIN_S, Running
+from bench.measure import STOP_WITHIN_S, Result, Running
 from bench.subjects import SUBJECTS, Task
 from kafka_ratchet.errors import BenchFailed
 
@@ -27,19 +27,14 @@ DRAIN_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Result):
     """A run; milliseconds, of the records sent after the warm-up."""
 
-    subject: str
     rate: int
     records: int
     p50_ms: float
     p99_ms: float
     max_ms: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 class _OutputReader(threading.Thread):
@@ -50,16 +45,7 @@ class _OutputReader(threading.Thread):
         self.sent_at: list[int] = []
         self.seen_at: list[int] = []
         self.ending = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"latency-{uuid.uuid4().hex}",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 5,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        self._consumer = committed_reader(bootstrap, topic, [0] * PARTITIONS, fetch_wait_max_ms=5)
 
     def run(self) -> None:
         """The thread's work."""
@@ -86,9 +72,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
     """
     run = f"latency-{subject}-{uuid.uuid4().hex[:8]}"
     source, output = f"bench.{run}.in", f"bench.{run}.out"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, output)]).values():
-        created.result(30)
+    create(bootstrap, source, output, partitions=PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "partitioner": "murmur2"})
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
         chosen = SUBJECTS[subject]

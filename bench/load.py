@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer, TopicPartition
 
+from bench.kafka import FETCH_BYTES, committed_reader, create, produce
+from kafka_ratchet.app.status.kafka_topics import offset_ranges
 from kafka_ratchet.errors import BenchFailed
 
 PARTITIONS: Final = 4
@@ -75,8 +76,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     Raises:
         BenchFailed: Kafka did not take it all.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, load.partitions, 1)])[topic].result(30)
+    create(bootstrap, topic, partitions=load.partitions)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -107,7 +107,8 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
             ("ratchet-producer", key),
             ("bench-order", SEQUENCE.pack(order)),
         ]
-        _produce(producer, topic, key, head + body + b'"}', headers)
+        produce(producer, topic, head + body + b'"}', key, headers=headers)
+        producer.poll(0)
         sent += 1
 
     while sent < load.records:
@@ -130,16 +131,6 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     return Truth(last)
 
 
-def _produce(producer: Producer, topic: str, key: bytes, value: bytes, headers: list[tuple[str, bytes]]) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, key, headers=headers)
-            producer.poll(0)
-            return
-        except BufferError:
-            producer.poll(0.1)
-
-
 def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
     """Whether a committed reader of the output finds the truth, record by record.
 
@@ -147,29 +138,21 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
         BenchFailed: the output cannot be read to its end.
     """
     reached = [0] * len(truth.last)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench-reads",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "fetch.message.max.bytes": 4 << 20,
-        }
-    )
+    reader = committed_reader(bootstrap, topic, [], fetch_message_max_bytes=FETCH_BYTES)
     try:
-        for number in consumer.list_topics(topic, 30).topics[topic].partitions:
+        partitions = len(reader.list_topics(topic, 30).topics[topic].partitions)
+        for number, held in enumerate(offset_ranges(reader, topic, partitions)):
             place = TopicPartition(topic, number, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=30)
-            consumer.assign([place])
+            reader.assign([place])
             deadline = time.monotonic() + READ_WITHIN_S
-            while end and consumer.position([place])[0].offset < end:
+            while held.end and reader.position([place])[0].offset < held.end:
                 if time.monotonic() > deadline:
-                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {end}")
-                for message in consumer.consume(AT_A_TIME, 0.1):
+                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {held.end}")
+                for message in reader.consume(AT_A_TIME, 0.1):
                     user, sequence = int(message.key()[5:]), int(message.value()[SEQUENCE_AT])
                     if sequence != reached[user] + 1:
                         return False
                     reached[user] = sequence
     finally:
-        consumer.close()
+        reader.close()
     return reached == truth.last

@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
+from bench.kafka import FETCH_BYTES, committed_reader, create
 from bench.load import PARTITIONS, Load, Truth, is_right
 from bench.process import cpu_seconds, peak_bytes
 from bench.subjects import ROOT, SUBJECTS, Task
+from kafka_ratchet.app.status.kafka_topics import offset_ranges
 from kafka_ratchet.errors import BenchFailed
 
 START_WITHIN_S: Final = 180.0
@@ -32,7 +34,18 @@ LAST_LINES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Result:
+    """A run of one subject."""
+
+    subject: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Result):
     """A run.
 
     Attributes:
@@ -43,17 +56,12 @@ class Measured:
         verified: whether the output is right; None where the subject does not promise it
     """
 
-    subject: str
     seconds: float
     records_per_s: int
     cpu_s: float
     broker_cpu_s: float
     peak_mb: int
     verified: bool | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 class Running:
@@ -98,6 +106,20 @@ class Running:
         if self.process.poll() is not None:
             raise BenchFailed(f"the subject ended with {self.process.returncode}. It said:\n{self.said}")
 
+    def wait_until_read(self, reached: GroupPosition | Output, limit_s: float) -> float:
+        """Wait until all input is done; returns seconds since the first records.
+
+        Raises:
+            BenchFailed: it ended, or is too slow.
+        """
+        first = self.wait_until_started()
+        while reached.position() < reached.end:
+            self.check()
+            if time.monotonic() - first > limit_s:
+                raise BenchFailed(f"the subject is not done within {limit_s:.0f} s. It said:\n{self.said}")
+            time.sleep(ASK_EVERY_S)
+        return time.monotonic() - first
+
     @property
     def said(self) -> str:
         """Its last lines."""
@@ -128,7 +150,7 @@ class GroupPosition:
         options = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
         self._consumer = Consumer({**options, "log_level": 0})
         self._places = [TopicPartition(topic, number) for number in range(partitions)]
-        self.end = sum(self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in self._places)
+        self.end = sum(held.end for held in offset_ranges(self._consumer, topic, partitions))
 
     def position(self) -> int:
         """Committed records of all partitions."""
@@ -145,21 +167,11 @@ class GroupPosition:
 class Output:
     """How far the output is: its committed records, read again and again.
 
-    Dearer than `GroupPosition`: the machine and the broker have the output's reader beside them.
+    It costs more than `GroupPosition`: machine and broker serve one more reader.
     """
 
     def __init__(self, bootstrap: str, topic: str, fresh: int, partitions: int) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "bench-counts",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.message.max.bytes": 4 << 20,
-                "log_level": 0,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        self._consumer = committed_reader(bootstrap, topic, [0] * partitions, fetch_message_max_bytes=FETCH_BYTES)
         self._found = 0
         self.end = fresh
 
@@ -193,8 +205,7 @@ def measure(
     """
     chosen = SUBJECTS[subject]
     output, group = f"bench.{run}.out", f"bench-{run}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(output, load.partitions, 1)])[output].result(30)
+    create(bootstrap, output, partitions=load.partitions)
     reached = (
         GroupPosition(bootstrap, topic, group, load.partitions)
         if chosen.counted
@@ -205,16 +216,11 @@ def measure(
         command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms, load.partitions, options))
         running = Running(command, chosen.started)
         try:
-            first = running.wait_until_started()
+            running.wait_until_started()
             pid = running.process.pid
             before, broker_before = cpu_seconds(pid), cpu_seconds(broker_pid)
             limit_s = max(END_WITHIN_S, load.records / SLOWEST)
-            while reached.position() < reached.end:
-                running.check()
-                if time.monotonic() - first > limit_s:
-                    raise BenchFailed(f"{subject} is not done within {limit_s:.0f} s. It said:\n{running.said}")
-                time.sleep(ASK_EVERY_S)
-            seconds = time.monotonic() - first
+            seconds = running.wait_until_read(reached, limit_s)
             cpu, broker_cpu = cpu_seconds(pid) - before, cpu_seconds(broker_pid) - broker_before
             peak = peak_bytes(pid)
             running.stop()
@@ -224,7 +230,7 @@ def measure(
         finally:
             reached.close()
     verified = is_right(bootstrap, output, truth) if chosen.exact else None
-    _forget(admin, run)
+    _forget(bootstrap, run)
     millions = load.records / 1_000_000
     rate = round(load.records / seconds)
     return Measured(
@@ -238,7 +244,8 @@ def measure(
     )
 
 
-def _forget(admin: AdminClient, run: str) -> None:
-    """Make room: the output and what a subject has made besides, such as a changelog."""
+def _forget(bootstrap: str, run: str) -> None:
+    """Delete the output and what a subject has made besides, such as a changelog."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
         done.exception(30)

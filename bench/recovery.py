@@ -7,15 +7,15 @@ import tempfile
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
+from bench.kafka import committed_reader, create, ends
 from bench.load import HEAD, PARTITIONS, SEQUENCE, VALUE_BYTES, Load
-from bench.measure import ASK_EVERY_S, END_WITHIN_S, GroupPosition, Running
+from bench.measure import END_WITHIN_S, GroupPosition, Result, Running
 from bench.subjects import SUBJECTS, Task
 from kafka_ratchet.errors import BenchFailed
 
@@ -25,7 +25,7 @@ QUIET_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Result):
     """A run.
 
     Attributes:
@@ -34,14 +34,9 @@ class Recovery:
         seconds: from the new start to the first new record that a committed reader of the output gets
     """
 
-    subject: str
     keys: int
     store: str
     seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def recovery(
@@ -63,30 +58,24 @@ def recovery(
     """
     run = f"recovery-{subject}-{uuid.uuid4().hex[:8]}"
     output, group = f"bench.{run}.out", f"bench-{run}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(output, PARTITIONS, 1)])[output].result(30)
+    create(bootstrap, output, partitions=PARTITIONS)
     reached = GroupPosition(bootstrap, topic, group)
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
         chosen = SUBJECTS[subject]
         command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms))
         running = Running(command, chosen.started)
         try:
-            began = running.wait_until_started()
-            while reached.position() < reached.end:
-                running.check()
-                if time.monotonic() - began > END_WITHIN_S:
-                    raise BenchFailed(f"{subject} is not done within {END_WITHIN_S:.0f} s. It said:\n{running.said}")
-                time.sleep(ASK_EVERY_S)
+            running.wait_until_read(reached, END_WITHIN_S)
             time.sleep(QUIET_S)
             running.kill()
-            ends = _ends(bootstrap, output)
+            begins = ends(bootstrap, output, PARTITIONS)
             if lost:
                 shutil.rmtree(Path(folder) / "state", ignore_errors=True)
             time.sleep(away_s)
             with _Trickle(bootstrap, topic, load):
                 started_at = time.monotonic()
                 running = Running(command, chosen.started)
-                seconds = _first_new(bootstrap, output, ends, running) - started_at
+                seconds = _first_new(bootstrap, output, begins, running) - started_at
         finally:
             running.kill()
             reached.close()
@@ -126,35 +115,16 @@ class _Trickle:
             number += 1
 
 
-def _ends(bootstrap: str, topic: str) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-ends"})
-    try:
-        return [
-            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1] for number in range(PARTITIONS)
-        ]
-    finally:
-        consumer.close()
-
-
-def _first_new(bootstrap: str, topic: str, ends: list[int], running: Running) -> float:
+def _first_new(bootstrap: str, topic: str, begins: list[int], running: Running) -> float:
     """`time.monotonic()` of the first committed record beyond these offsets."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench-first",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 5,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, end) for number, end in enumerate(ends)])
+    reader = committed_reader(bootstrap, topic, begins, fetch_wait_max_ms=5)
     deadline = time.monotonic() + END_WITHIN_S
     try:
         while time.monotonic() < deadline:
             running.check()
-            message = consumer.poll(0.05)
+            message = reader.poll(0.05)
             if message is not None and message.error() is None:
                 return time.monotonic()
     finally:
-        consumer.close()
+        reader.close()
     raise BenchFailed(f"{topic}: nothing new within {END_WITHIN_S:.0f} s. The subject said:\n{running.said}")

@@ -16,10 +16,11 @@ from statistics import median
 from typing import Any, Final
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.java_peers import DELTA_SPARK, LOCK_FILE
+from bench.kafka import create, produce
 from bench.process import cpu_seconds
+from bench.spread import spread
 from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
@@ -102,8 +103,7 @@ def results(
 
 
 def _fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    create(bootstrap, topic, partitions=PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "linger.ms": 20})
     producer.init_transactions(FLUSH_S)
     head = '{"n": %d, "user": "user-%d", "amount": %d.25, "note": "'
@@ -112,12 +112,7 @@ def _fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
         producer.begin_transaction()
         for n in range(start, min(records, start + PER_TRANSACTION)):
             value = f'{head % (n, n % 10_000, n % 1_000)}{note}"}}'
-            while True:
-                try:
-                    producer.produce(topic, value, b"%d" % (n % 10_000), partition=n % PARTITIONS)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+            produce(producer, topic, value, b"%d" % (n % 10_000), partition=n % PARTITIONS)
         producer.commit_transaction(FLUSH_S)
 
 
@@ -143,7 +138,7 @@ def _command(kind: str, bootstrap: str, place: Place, at_a_time: int) -> list[st
         return ["-m", "bench.peers.results", json.dumps(task)]
     return [
         "-m",
-        "spark_sink",
+        "kafka_ratchet.spark_sink",
         f"--bootstrap={bootstrap}",
         "--topic=results",
         "--name=bench",
@@ -216,12 +211,6 @@ def _summary(found: dict[str, list[SinkRun]]) -> dict[str, Any]:
         if kind != first:
             for name in ("offsets_per_s", "commits_per_s"):
                 pairs = zip(found[first], runs, strict=True)
-                ratios = sorted(a.as_dict()[name] / b.as_dict()[name] for a, b in pairs if b.as_dict()[name])
-                if ratios:
-                    spread = {
-                        "median": round(median(ratios), 3),
-                        "min": round(ratios[0], 3),
-                        "max": round(ratios[-1], 3),
-                    }
-                    told[f"{first}_to_{kind}_{name}"] = spread
+                if ratios := [a.as_dict()[name] / b.as_dict()[name] for a, b in pairs if b.as_dict()[name]]:
+                    told[f"{first}_to_{kind}_{name}"] = spread(ratios)
     return told

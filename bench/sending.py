@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from bench.kafka import create, ends
+from bench.spread import spread
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.producers import FileSource, Producer, publish
 
@@ -34,10 +33,10 @@ class Sending:
 
     def as_dict(self) -> dict[str, object]:
         """For JSON; ratios are ratchet's to the others, round by round."""
-        told: dict[str, object] = {kind: _spread(rates, 0) for kind, rates in self.rates.items()}
+        told: dict[str, object] = {kind: spread(rates, 0) for kind, rates in self.rates.items()}
         for kind in KINDS[1:]:
             found = [a / b for a, b in zip(self.rates["ratchet"], self.rates[kind], strict=True)]
-            told[f"ratio_to_{kind}"] = _spread(found, 3)
+            told[f"ratio_to_{kind}"] = spread(found)
         return told
 
 
@@ -52,9 +51,9 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
         for number in range(rounds + 1):
             for kind in KINDS:
                 topic = f"{kind}-{number}"
-                _create(broker.bootstrap, topic)
+                create(broker.bootstrap, topic, partitions=PARTITIONS)
                 seconds = float(_run("bench.peers.send", kind, broker.bootstrap, topic, records, value_bytes))
-                held = _records_of(broker.bootstrap, topic)
+                held = sum(ends(broker.bootstrap, topic, PARTITIONS))
                 if held != records:
                     raise BenchFailed(f"{kind}: {records} records were sent, {topic} holds {held}")
                 if number:
@@ -76,7 +75,7 @@ def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[i
             with path.open("wb") as file:
                 for start in range(0, size, 10_000):
                     file.write(b"".join(b"record %09d\n" % n for n in range(start, min(size, start + 10_000))))
-            _create(broker.bootstrap, str(size))
+            create(broker.bootstrap, str(size), partitions=PARTITIONS)
             source = FileSource(path)
             began = time.monotonic()
             options = {"bootstrap.servers": broker.bootstrap}
@@ -87,27 +86,28 @@ def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[i
             for size in sizes:
                 found[size].append(_restarted(Path(folder) / f"{size}.txt", broker.bootstrap, str(size)))
                 say(json.dumps({"published": size, "restart_s": round(found[size][-1], 3)}))
-    return {size: {"restart_s": _spread(seconds[1:], 3)} for size, seconds in found.items()}  # the first warms up
+    return {size: {"restart_s": spread(seconds[1:])} for size, seconds in found.items()}  # the first warms up
 
 
 def _restarted(path: Path, bootstrap: str, topic: str) -> float:
     with path.open("ab") as file:
         file.write(b"one more\n")
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
-    try:
-        before = _end(reader, topic)
+    with consumer({"bootstrap.servers": bootstrap}, "bench") as reader:
+
+        def end() -> int:
+            return sum(held.end for held in offset_ranges(reader, topic, PARTITIONS))
+
+        before = end()
         began = time.monotonic()
         command = [sys.executable, "-m", "kafka_ratchet", "publish", str(path), "--producer", "bench", "--topic", topic]
         environment = {**os.environ, "RATCHET_BOOTSTRAP": bootstrap}
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-            while _end(reader, topic) == before:
+            while end() == before:
                 if time.monotonic() - began > PATIENCE_S or process.poll():
                     process.kill()
                     raise BenchFailed(f"publish sends nothing: {process.communicate()[1].decode(errors='replace')}")
                 time.sleep(ASK_EVERY_S)
             return time.monotonic() - began
-    finally:
-        reader.close()
 
 
 def _run(module: str, *arguments: object) -> str:
@@ -116,30 +116,3 @@ def _run(module: str, *arguments: object) -> str:
     if done.returncode:
         raise BenchFailed(f"{arguments[0]} failed: {done.stderr[-2000:]}")
     return done.stdout
-
-
-def _create(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-
-
-def _records_of(bootstrap: str, topic: str) -> int:
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
-    try:
-        return _end(reader, topic)
-    finally:
-        reader.close()
-
-
-def _end(reader: Consumer, topic: str) -> int:
-    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    return sum(int(reader.get_watermark_offsets(place, timeout=30)[1]) for place in places)
-
-
-def _spread(found: list[float], digits: int) -> dict[str, float]:
-    ordered = sorted(found)
-    return {
-        "median": round(median(ordered), digits),
-        "min": round(ordered[0], digits),
-        "max": round(ordered[-1], digits),
-    }

@@ -13,8 +13,7 @@ import typer
 from kafka_ratchet.app.cli.options import Json
 
 if TYPE_CHECKING:
-    from faults.producer import ProducerResult
-    from faults.run import Result
+    from faults.count import Result
 
 
 faults = typer.Typer(invoke_without_command=True)
@@ -96,7 +95,7 @@ def _speaker(json: bool) -> Callable[..., None]:
     return Console(stderr=json, markup=False, highlight=False, soft_wrap=True, file=sys.stderr if json else None).print
 
 
-def _tell(result: Result | ProducerResult, say: Callable[..., None], *, json: bool) -> None:
+def _tell(result: Result, say: Callable[..., None], *, json: bool) -> None:
     told = result.as_dict()
     if json:
         print(json_text.dumps(told), flush=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -30,6 +31,32 @@ class Difference:
 
     def __add__(self, other: Difference) -> Difference:
         return Difference(self.lost + other.lost, self.doubled + other.doubled, self.reordered + other.reordered)
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run has found; subclasses add what it has done."""
+
+    seed: int
+    lost: int = 0
+    doubled: int = 0
+    reordered: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event counted exactly once."""
+        return self.lost == self.doubled == self.reordered == 0
+
+    def add(self, difference: Difference) -> None:
+        """Take what one count has found."""
+        self.lost += difference.lost
+        self.doubled += difference.doubled
+        self.reordered += difference.reordered
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "seconds": round(self.seconds, 1)}
 
 
 def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:

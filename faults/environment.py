@@ -266,6 +266,12 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
             difference += counted
         return sent, difference, caught_up_s
 
+    def __enter__(self) -> Environment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End whatever still runs."""
         self.feed.abandon()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from faults.proxy import Line, Proxy
@@ -18,6 +18,7 @@ from kafka_ratchet.app.local.embedded_kafka import (
     free_port,
     node_settings,
 )
+from kafka_ratchet.app.status.kafka_topics import consumer
 from kafka_ratchet.errors import SetupError
 
 ASK_S = 10.0
@@ -51,15 +52,12 @@ class Kafka:
         """
         # Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
         # transaction is open (KIP-447, require_stable).
-        options = {"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_uncommitted"}
-        consumer = Consumer({**options, "log_level": 0})
         places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-        try:
-            found = consumer.committed(places, timeout=ASK_S)
-        except KafkaException:
-            return None
-        finally:
-            consumer.close()
+        with consumer({"bootstrap.servers": self.bootstrap}, group, committed=False) as asked:
+            try:
+                found = asked.committed(places, timeout=ASK_S)
+            except KafkaException:
+                return None
         return {(place.topic, place.partition): max(0, place.offset) for place in found}
 
     def ends(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:

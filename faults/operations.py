@@ -29,22 +29,21 @@ def operations(folder: Path, seed: int) -> tuple[Difference, int, int]:
     Returns:
         what is wrong with the output, events sent, what was refused or halted
     """
-    with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
-        environment = Environment(kafka, folder / "environment", workers=1, seed=seed)
-        try:
-            worker = environment.workers[0]
-            worker.start()
-            environment.wait_for_progress(environment.positions(), "the first commits")
-            refused = _policies_made_anew(environment, worker)
-            refused += _a_rule_edited(environment, worker)
-            refused += _an_application_renamed(environment)
-            for kind in IDENTITIES:  # while it runs; what is read again is dropped
-                _resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
-            environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
-            sent, difference, _ = environment.finish()
-            return difference, len(sent), refused
-        finally:
-            environment.close()
+    with (
+        EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
+        Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+    ):
+        worker = environment.workers[0]
+        worker.start()
+        environment.wait_for_progress(environment.positions(), "the first commits")
+        refused = _policies_made_anew(environment, worker)
+        refused += _a_rule_edited(environment, worker)
+        refused += _an_application_renamed(environment)
+        for kind in IDENTITIES:  # while it runs; what is read again is dropped
+            _resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
+        environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
+        sent, difference, _ = environment.finish()
+        return difference, len(sent), refused
 
 
 def _policies_made_anew(environment: Environment, worker: Worker) -> int:

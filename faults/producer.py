@@ -9,15 +9,13 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from faults.count import SequencesByIdentity, compare, records
-from faults.kafka import ASK_S, EmbeddedKafka
+from faults.count import Result, SequencesByIdentity, compare, records
+from faults.kafka import EmbeddedKafka
 from faults.publisher import SENDING, KeyedLines
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.errors import FaultRunFailed, SourceError
@@ -38,28 +36,14 @@ PATIENCE_S = 180.0
 
 
 @dataclass(slots=True)
-class ProducerResult:
+class ProducerResult(Result):
     """What a run has done and found."""
 
-    seed: int
-    lost: int = 0
-    doubled: int = 0
-    reordered: int = 0
     delivered: int = 0
     sent_again: int = 0
     """Records in the input beyond the file's own: what the kills have made."""
     producer_kills: int = 0
     broker_restarts: int = 0
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        """Whether the output is the file."""
-        return self.lost == self.doubled == self.reordered == 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {**asdict(self), "seconds": round(self.seconds, 1)}
 
 
 def run_producer(
@@ -102,8 +86,7 @@ def run_producer(
             if worker.is_running:
                 worker.stop()
         found = _delivered(kafka.bootstrap)
-    difference = compare(wanted, found)
-    result.lost, result.doubled, result.reordered = difference.lost, difference.doubled, difference.reordered
+    result.add(compare(wanted, found))
     result.delivered = sum(map(len, found.values()))
     result.seconds = time.monotonic() - began
     if folder is None and result.ok:
@@ -194,12 +177,7 @@ def _with_value(sequence: int, value: bytes) -> int:
 def _caught_up(kafka: EmbeddedKafka, worker: ChildProcess, folder: Path) -> int:
     """Wait until the worker has committed the input's end; returns how many records that is."""
     deadline = time.monotonic() + PATIENCE_S
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": GROUP, "log_level": 0})
-    try:
-        places = [TopicPartition(INPUT, number) for number in range(PARTITIONS)]
-        ends = {(INPUT, p.partition): consumer.get_watermark_offsets(p, timeout=ASK_S)[1] for p in places}
-    finally:
-        consumer.close()
+    ends = kafka.ends({INPUT: PARTITIONS})
     while kafka.positions(GROUP, {INPUT: PARTITIONS}) != ends:
         if not worker.is_running or time.monotonic() > deadline:
             raise FaultRunFailed(

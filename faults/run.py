@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from faults import scenarios
-from faults.count import Difference
+from faults.count import Difference, Result
 from faults.environment import Environment
 from faults.kafka import EmbeddedKafka
 from faults.operations import operations
@@ -62,13 +63,9 @@ LONG = Form(
 
 
 @dataclass(slots=True)
-class Result:
+class RunResult(Result):
     """What a run has done and found."""
 
-    seed: int
-    lost: int = 0
-    doubled: int = 0
-    reordered: int = 0
     events: int = 0
     worker_kills: int = 0
     zombies: int = 0
@@ -80,31 +77,21 @@ class Result:
     full_disks: int = 0
     refused_partitions: int = 0
     refused_operations: int = 0
-    seconds: float = 0.0
     ready_s: list[float] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether every event counted exactly once."""
-        return self.lost == self.doubled == self.reordered == 0
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; ready_s becomes its median and its maximum, in seconds."""
-        told = asdict(self)
-        ready = told.pop("ready_s")
-        told["seconds"] = round(self.seconds, 1)
-        told["ready_s"] = {"median": round(median(ready), 1), "max": round(max(ready), 1)} if ready else None
-        return told
+        ready = self.ready_s
+        summary = {"median": round(median(ready), 1), "max": round(max(ready), 1)} if ready else None
+        return {**Result.as_dict(self), "ready_s": summary}
 
-    def add(self, difference: Difference, events: int) -> None:
-        """One scenario's count."""
-        self.lost += difference.lost
-        self.doubled += difference.doubled
-        self.reordered += difference.reordered
+    def add_scenario(self, difference: Difference, events: int) -> None:
+        """Take one scenario's count, and the events that were sent in it."""
+        self.add(difference)
         self.events += events
 
 
-def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None = None) -> Result:
+def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None = None) -> RunResult:
     """Inject the faults of the form and count.
 
     Args:
@@ -117,7 +104,7 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
     Raises:
         FaultRunFailed: something did not come back by itself. The folder is kept, and named.
     """
-    began, result = time.monotonic(), Result(seed)
+    began, result = time.monotonic(), RunResult(seed)
     kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
     say(f"seed {seed}; logs and data in {kept}")
     _schedule(form, kept / "schedule", result, say)
@@ -130,39 +117,32 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
         1,
     ):
         say(f"{name}, {times} times")
-        result.add(*scenario(kept / f"scenario-{number}", times, seed + number))
+        result.add_scenario(*scenario(kept / f"scenario-{number}", times, seed + number))
     result.broker_restarts += form.node_restarts
     result.full_disks += 2 * form.full_disks
     say("changelogs that have lost data")
     difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scenario-4", seed + 4)
-    result.add(difference, 0)
+    result.add(difference)
     say("what operators do: policies made anew, a rule edited, an application renamed, partitions moved back")
     difference, events, refused = operations(kept / "scenario-5", seed + 5)
     result.refused_operations = refused
-    result.add(difference, events)
+    result.add_scenario(difference, events)
     result.seconds = time.monotonic() - began
     if folder is None and result.ok:
-        _remove(kept)
+        shutil.rmtree(kept, ignore_errors=True)
     return result
 
 
-def _schedule(form: Form, folder: Path, result: Result, say: Callable[[str], None]) -> None:
-    with EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka:
-        environment = Environment(kafka, folder / "environment", workers=3, seed=result.seed)
-        try:
-            schedule = Schedule(environment, kafka, random.Random(result.seed), say)  # noqa: S311
-            schedule.run(form.schedule, form.events)
-            sent, difference, caught_up_s = environment.finish()
-            say(f"{len(sent)} events sent, lag 0 after {caught_up_s:.1f} s")
-        finally:
-            environment.close()
+def _schedule(form: Form, folder: Path, result: RunResult, say: Callable[[str], None]) -> None:
+    with (
+        EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka,
+        Environment(kafka, folder / "environment", workers=3, seed=result.seed) as environment,
+    ):
+        schedule = Schedule(environment, kafka, random.Random(result.seed), say)  # noqa: S311
+        schedule.run(form.schedule, form.events)
+        sent, difference, caught_up_s = environment.finish()
+        say(f"{len(sent)} events sent, lag 0 after {caught_up_s:.1f} s")
     for name, count in schedule.counts.items():
         setattr(result, name, getattr(result, name) + count)
     result.ready_s += schedule.ready_s
-    result.add(difference, len(sent))
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
+    result.add_scenario(difference, len(sent))

@@ -33,47 +33,46 @@ def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int
     Returns:
         what is wrong with the output, events sent
     """
-    with EmbeddedKafka(folder / "kafka", nodes=3, workers=2) as kafka:
-        environment = Environment(kafka, folder / "environment", workers=2, seed=seed)
-        try:
-            since = environment.positions()
-            for worker in environment.workers:
-                worker.start()
-            environment.wait_for_progress(since, "the first commits")
-            for number in range(restarts):
-                node = kafka.nodes[number % 3]
-                (node.stop if number % 2 else node.kill)()
-                environment.wait_for_progress(environment.positions(), f"progress while node {number % 3 + 1} is away")
-                node.start()
-                environment.wait_for_progress(
-                    environment.positions(), f"progress after the return of node {number % 3 + 1}"
-                )
-            sent, difference, _ = environment.finish()
-            return difference, len(sent)
-        finally:
-            environment.close()
+    with (
+        EmbeddedKafka(folder / "kafka", nodes=3, workers=2) as kafka,
+        Environment(kafka, folder / "environment", workers=2, seed=seed) as environment,
+    ):
+        since = environment.positions()
+        for worker in environment.workers:
+            worker.start()
+        environment.wait_for_progress(since, "the first commits")
+        for number in range(restarts):
+            node = kafka.nodes[number % 3]
+            (node.stop if number % 2 else node.kill)()
+            environment.wait_for_progress(environment.positions(), f"progress while node {number % 3 + 1} is away")
+            node.start()
+            environment.wait_for_progress(
+                environment.positions(), f"progress after the return of node {number % 3 + 1}"
+            )
+        sent, difference, _ = environment.finish()
+        return difference, len(sent)
 
 
 def full_disk_of_a_worker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
     """The worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
-    with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka, SmallDisk(folder / "disk", STATE_DISK) as disk:
-        environment = Environment(kafka, folder / "environment", workers=1, seed=seed)
-        try:
-            worker = environment.workers[0]
-            worker.state = disk.folder / "state"
-            worker.start()
-            environment.wait_for_progress(environment.positions(), "the first commits")
-            for _ in range(times):
-                pid = worker.process().pid
-                disk.fill(pid)
-                environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, "RocksDB cannot"))
-                worker.process()  # it must not have ended
-                disk.free(pid)
-                environment.wait_for_progress(environment.positions(), "progress after there was room again")
-            sent, difference, _ = environment.finish()
-            return difference, len(sent)
-        finally:
-            environment.close()
+    with (
+        EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
+        SmallDisk(folder / "disk", STATE_DISK) as disk,
+        Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+    ):
+        worker = environment.workers[0]
+        worker.state = disk.folder / "state"
+        worker.start()
+        environment.wait_for_progress(environment.positions(), "the first commits")
+        for _ in range(times):
+            pid = worker.process().pid
+            disk.fill(pid)
+            environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, "RocksDB cannot"))
+            worker.process()  # it must not have ended
+            disk.free(pid)
+            environment.wait_for_progress(environment.positions(), "progress after there was room again")
+        sent, difference, _ = environment.finish()
+        return difference, len(sent)
 
 
 def _set_policy(admin: AdminClient, topic: str, policy: str) -> None:
@@ -108,22 +107,21 @@ def _create(admin: AdminClient, topic: NewTopic) -> bool:
 def full_disk_of_the_broker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
     """Kafka ends when it cannot write its logs; when it is back with room, the workers go on by themselves."""
     with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
-        with EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka:
-            environment = Environment(kafka, folder / "environment", workers=1, seed=seed)
-            try:
-                node = kafka.nodes[0]
-                environment.workers[0].start()
-                environment.wait_for_progress(environment.positions(), "the first commits")
-                for _ in range(times):
-                    disk.fill(node.java_pid)
-                    environment.wait_for(lambda: not node.is_running, "Kafka giving up on its full disk")
-                    disk.free(0) if disk.is_mounted else None
-                    node.start()
-                    environment.wait_for_progress(environment.positions(), "progress after Kafka had room again")
-                sent, difference, _ = environment.finish()
-                return difference, len(sent)
-            finally:
-                environment.close()
+        with (
+            EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka,
+            Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+        ):
+            node = kafka.nodes[0]
+            environment.workers[0].start()
+            environment.wait_for_progress(environment.positions(), "the first commits")
+            for _ in range(times):
+                disk.fill(node.java_pid)
+                environment.wait_for(lambda: not node.is_running, "Kafka giving up on its full disk")
+                disk.free(0) if disk.is_mounted else None
+                node.start()
+                environment.wait_for_progress(environment.positions(), "progress after Kafka had room again")
+            sent, difference, _ = environment.finish()
+            return difference, len(sent)
 
 
 def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
@@ -132,37 +130,34 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
     Returns:
         what is wrong with the output, partitions that were refused
     """
-    with EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka:
-        environment = Environment(kafka, folder / "environment", workers=1, seed=seed)
-        try:
-            worker = environment.workers[0]
-            worker.start()
-            environment.wait_for_progress(environment.positions(), "the first commits")
-            worker.stop()
-            admin = kafka.admin()
-            changelog = f"{environment.app}-changelog.by-{{}}"
-            # Created again: the local store knows more than it.
-            again = changelog.format("key")
-            admin.delete_topics([again], operation_timeout=30)[again].result(60)
-            new = NewTopic(again, PARTITIONS, 1, config={"cleanup.policy": "compact"})
-            environment.wait_for(lambda: _create(admin, new), "Kafka to forget the old changelog")
-            # Cut at its beginning, and the local store is lost. Kafka cuts only where its policy is to delete.
-            cut = changelog.format("producer")
-            _set_policy(admin, cut, "compact,delete")
-            places = [TopicPartition(cut, number, -1) for number in range(PARTITIONS)]
-            environment.wait_for(lambda: _cut(admin, places), "Kafka to know that it may cut")
-            _set_policy(admin, cut, "compact")
-            shutil.rmtree(worker.state / environment.app / "by-producer")
-            before = environment.positions()
-            worker.start()
-            healthy = {
-                place: offset for place, offset in before.items() if place[0] == f"{environment.app}.partition.in"
-            }
-            environment.wait_for_progress(healthy, "the stream whose changelog is whole")
-            environment.wait_for_halts(
-                worker, {f"{environment.app}.key.in": "created again", f"{environment.app}.producer.in": "is gone"}
-            )
-            worker.stop()
-            return Difference(), len(before) - len(healthy)
-        finally:
-            environment.close()
+    with (
+        EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
+        Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+    ):
+        worker = environment.workers[0]
+        worker.start()
+        environment.wait_for_progress(environment.positions(), "the first commits")
+        worker.stop()
+        admin = kafka.admin()
+        changelog = f"{environment.app}-changelog.by-{{}}"
+        # Created again: the local store knows more than it.
+        again = changelog.format("key")
+        admin.delete_topics([again], operation_timeout=30)[again].result(60)
+        new = NewTopic(again, PARTITIONS, 1, config={"cleanup.policy": "compact"})
+        environment.wait_for(lambda: _create(admin, new), "Kafka to forget the old changelog")
+        # Cut at its beginning, and the local store is lost. Kafka cuts only where its policy is to delete.
+        cut = changelog.format("producer")
+        _set_policy(admin, cut, "compact,delete")
+        places = [TopicPartition(cut, number, -1) for number in range(PARTITIONS)]
+        environment.wait_for(lambda: _cut(admin, places), "Kafka to know that it may cut")
+        _set_policy(admin, cut, "compact")
+        shutil.rmtree(worker.state / environment.app / "by-producer")
+        before = environment.positions()
+        worker.start()
+        healthy = {place: offset for place, offset in before.items() if place[0] == f"{environment.app}.partition.in"}
+        environment.wait_for_progress(healthy, "the stream whose changelog is whole")
+        environment.wait_for_halts(
+            worker, {f"{environment.app}.key.in": "created again", f"{environment.app}.producer.in": "is gone"}
+        )
+        worker.stop()
+        return Difference(), len(before) - len(healthy)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from kafka_ratchet.app.demo.events import COLUMNS, EventFile, count, excerpt
 from kafka_ratchet.app.local.broker import choose_broker
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.settings import Settings, load
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.app.status.results import place_of
 from kafka_ratchet.app.verify import Report, verify
 from kafka_ratchet.errors import SetupError
@@ -202,19 +203,13 @@ def _wait(condition: Any, what: str, processes: list[ChildProcess]) -> None:
         time.sleep(0.1)
 
 
-@contextmanager
-def _watch(demo: Demo) -> Iterator[Consumer]:
+def _watch(demo: Demo) -> AbstractContextManager[Consumer]:
     settings = demo.settings
-    consumer = Consumer({"bootstrap.servers": demo.bootstrap, **settings.kafka, "group.id": settings.app})
-    try:
-        yield consumer
-    finally:
-        consumer.close()
+    return consumer({"bootstrap.servers": demo.bootstrap, **settings.kafka}, settings.app)
 
 
 def _end(watch: Consumer, topic: str) -> int:
-    ends = (watch.get_watermark_offsets(TopicPartition(topic, number), timeout=60) for number in range(PARTITIONS))
-    return sum(int(end) for _, end in ends)
+    return sum(held.end for held in offset_ranges(watch, topic, PARTITIONS))
 
 
 def _wait_for_lag(demo: Demo, status: Any, worker: ChildProcess) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import NamedTuple
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import partition_counts
-from kafka_ratchet.errors import BrokerUnavailable, SourceError
-from kafka_ratchet.producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.errors import SourceError
+from kafka_ratchet.producers import PROGRESS_TOPIC, Progress, admin_client
 
 log = structlog.get_logger(__name__)
 
@@ -32,43 +29,19 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
+        TransportError: it refuses to give the records.
     """
-    options = {"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka}
-    if not partition_counts(AdminClient(options), [PROGRESS_TOPIC]):
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    if not partition_counts(admin_client(options), [PROGRESS_TOPIC]):
         return {}
-    consumer = Consumer(
-        {
-            **options,
-            "group.id": "ratchet-producers-reader",  # required by the client; no group is joined, nothing committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides nobody else.
-            "isolation.level": "read_uncommitted",
-            "fetch.wait.max.ms": 10,
-        }
-    )
     found: dict[str, dict[bytes, Acknowledged]] = {}
-    heard_at = time.monotonic()
-    try:
-        # A client that is asked to read before it has met a broker tries again half a second later.
-        consumer.list_topics(PROGRESS_TOPIC, timeout=settings.kafka_timeout_s)
-        consumer.assign([TopicPartition(PROGRESS_TOPIC, 0, OFFSET_BEGINNING)])
-        while True:
-            for message in consumer.consume(10_000, 0.2):
-                error = message.error()
-                if error is None:
-                    heard_at = time.monotonic()
-                    _take(found, message.key(), message.value(), message.offset() or 0)
-                elif error.code() == END_OF_PARTITION:
-                    return found
-                elif error.code() not in PASSING:
-                    raise KafkaException(error)
-            if time.monotonic() - heard_at > settings.kafka_timeout_s:
-                raise BrokerUnavailable(f"{PROGRESS_TOPIC}: Kafka sent nothing for {settings.kafka_timeout_s:g} s")
-    except KafkaException as failure:
-        raise BrokerUnavailable(f"{PROGRESS_TOPIC} cannot be read: {explained(failure.args[0])}") from failure
-    finally:
-        consumer.close()
+    timeout_s = settings.kafka_timeout_s
+    # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides nobody else.
+    with consumer(options, "ratchet-producers-reader", committed=False) as asked:
+        (held,) = offset_ranges(asked, PROGRESS_TOPIC, 1, timeout_s)
+        for message in records(asked, PROGRESS_TOPIC, begin=held.first, timeout_s=timeout_s):
+            _take(found, message.key(), message.value(), message.offset() or 0)
+    return found
 
 
 def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value: bytes | None, offset: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, records
 from kafka_ratchet.app.verify.policies import PolicyTopic
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.worker.ownership import known_changelog
@@ -22,7 +23,7 @@ from kafka_ratchet.errors import (
     TopicMissing,
     TransportError,
 )
-from kafka_ratchet.producers import END_OF_PARTITION, PASSING, PROGRESS_TOPIC, Progress, explained, read_progress
+from kafka_ratchet.producers import PASSING, PROGRESS_TOPIC, Progress, admin_client, explained, read_progress
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
@@ -89,9 +90,7 @@ class TopicReader:
             BrokerUnavailable: Kafka does not answer.
         """
         stream = self._stream
-        committed = self._consumer(self._settings.app, "read_committed")
-        uncommitted = self._consumer(self._settings.app, "read_uncommitted")
-        try:
+        with self._consumer(self._settings.app) as committed, self._consumer(self._settings.app, False) as uncommitted:
             judged, _ = self._committed(committed)
             ends: dict[str, dict[int, int]] = {}
             begins: dict[str, dict[int, int]] = {}
@@ -101,9 +100,6 @@ class TopicReader:
                 ends[topic] = self._when_ended(committed, topic, written)
             committed_to, never = self._committed(committed)
             begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, self.partitions)
-        finally:
-            committed.close()
-            uncommitted.close()
         for partition, end in ends[stream.input].items():
             if (position := committed_to[partition]) > end:
                 raise PositionLost(
@@ -123,36 +119,16 @@ class TopicReader:
         """
         if end <= begin:
             return
-        consumer = self._consumer("ratchet-verify", "read_committed")
-        try:
-            # By number, as `_ends` has seen that it begins there: a client that is new would ask where the beginning is
-            # before it has met a broker, and once more half a second later.
-            consumer.assign([TopicPartition(topic, partition, begin)])
-            heard_at = time.monotonic()
-            while True:
-                message = consumer.poll(1.0)
-                if message is None or message.error() is not None:
-                    error = message.error() if message else None
-                    if error is not None and error.code() == END_OF_PARTITION:
-                        return
-                    if error is not None and error.code() not in PASSING:
-                        raise TransportError(f"{topic} partition {partition} cannot be read: {explained(error)}")
-                    if time.monotonic() - heard_at >= self._timeout_s:
-                        raise BrokerUnavailable(
-                            f"{topic} partition {partition}: Kafka sent nothing for {self._timeout_s:g} s; "
-                            "check that it runs"
-                        )
-                    continue
-                heard_at = time.monotonic()
+        with self._consumer("ratchet-verify") as asked:
+            # By number, as `offset_ranges` has seen that it begins there: a client that is new would ask where the
+            # beginning is before it has met a broker, and once more half a second later.
+            for message in records(asked, topic, partition, begin, timeout_s=self._timeout_s):
                 offset = message.offset()
                 assert offset is not None  # noqa: S101
-                if offset >= end:
+                if offset < end:
+                    yield offset, _view(message)
+                if offset >= end - 1:
                     return
-                yield offset, _view(message)
-                if offset == end - 1:
-                    return
-        finally:
-            consumer.close()
 
     def dead_letters(self, begins: dict[int, int], ends: dict[int, int]) -> Iterator[tuple[int, int, RecordView]]:
         """Partition, offset and record of every dead letter from these offsets to those."""
@@ -174,7 +150,7 @@ class TopicReader:
 
     def changelog_name(self, app: str, stream: str) -> str:
         """The name of a stream's changelog topic, of the earlier form where it has one of those."""
-        admin = AdminClient({"log_level": 0, **self._options})
+        admin = admin_client(self._options)
         return known_changelog(app, stream, admin.list_topics(timeout=self._timeout_s).topics)
 
     def changelog(self, changelog: str) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner]]:
@@ -203,35 +179,20 @@ class TopicReader:
         records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
         return PolicyTopic.of(name, begin, end, records)
 
-    def _span(self, topic: str) -> dict[int, tuple[int, int]]:
+    def _span(self, topic: str) -> Mapping[int, tuple[int, int]]:
         """First offset and end of each partition; empty where there is no such topic."""
         try:
             count = self._partition_counts([topic])[topic]
         except TopicMissing:
             return {}
-        consumer = self._consumer("ratchet-verify", "read_committed")
-        try:
-            return {partition: self._bounds_of(consumer, topic, partition) for partition in range(count)}
-        finally:
-            consumer.close()
+        with self._consumer("ratchet-verify") as asked:
+            return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
 
-    def _consumer(self, group: str, isolation: str) -> Consumer:
-        return Consumer(
-            {
-                "log_level": 0,
-                "queued.max.messages.kbytes": 16 * 1024,  # fetched ahead; 64 MiB by default
-                "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
-                **self._options,
-                "group.id": group,  # asked for its offsets, never joined
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-            }
-        )
+    def _consumer(self, group: str, committed: bool = True) -> AbstractContextManager[Consumer]:
+        return consumer(self._options, group, committed=committed)
 
     def _partition_counts(self, topics: list[str]) -> dict[str, int]:
-        admin = AdminClient({"log_level": 0, **self._options})
+        admin = admin_client(self._options)
         counts = {}
         for topic, answer in admin.describe_topics(TopicCollection(topics), request_timeout=self._timeout_s).items():
             try:
@@ -264,19 +225,10 @@ class TopicReader:
         offsets = {found.partition: max(0, found.offset) for found in answered}
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
-    def _ends(self, consumer: Consumer, topic: str, count: int) -> tuple[dict[int, int], dict[int, int]]:
+    def _ends(self, asked: Consumer, topic: str, count: int) -> tuple[dict[int, int], dict[int, int]]:
         """The first offset of each partition, and its end."""
-        spans = [self._bounds_of(consumer, topic, partition) for partition in range(count)]
-        return {n: first for n, (first, _) in enumerate(spans)}, {n: end for n, (_, end) in enumerate(spans)}
-
-    def _bounds_of(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        try:
-            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
-        except KafkaException as failure:
-            raise BrokerUnavailable(
-                f"{topic} partition {partition}: its end cannot be read: {explained(failure.args[0])}"
-            ) from failure
-        return int(first), int(end)
+        held = offset_ranges(asked, topic, count, self._timeout_s)
+        return {n: each.first for n, each in enumerate(held)}, {n: each.end for n, each in enumerate(held)}
 
     def _when_ended(self, consumer: Consumer, topic: str, written: dict[int, int]) -> dict[int, int]:
         limit_s = self._settings.transaction_timeout_ms / 1000 + 15  # the broker looks for dead ones every 10 s

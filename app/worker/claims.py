@@ -21,12 +21,13 @@ from typing import Final
 
 import msgspec
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kafka_ratchet.app.names import OWNERS_TOPIC
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
 from kafka_ratchet.errors import BrokerUnavailable, TopicError, TopicTaken
-from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
+from kafka_ratchet.producers import admin_client, explained
 
 log = structlog.get_logger(__name__)
 
@@ -80,41 +81,19 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
-        TopicError: this user may not read them.
+        TransportError: Kafka refuses to give them.
+        TopicError: one of them is no claim that this version can read.
     """
-    options = {"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka}
-    consumer = Consumer(
-        {
-            **options,
-            "group.id": "ratchet-owners-reader",  # required by the client; no group is joined, nothing committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 10,
-        }
-    )
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    if not partition_counts(admin_client(options), [OWNERS_TOPIC]):
+        return {}
     claims: dict[str, Claim] = {}
-    heard_at = time.monotonic()
-    try:
-        if OWNERS_TOPIC not in consumer.list_topics(timeout=settings.kafka_timeout_s).topics:
-            return {}
-        consumer.assign([TopicPartition(OWNERS_TOPIC, 0, OFFSET_BEGINNING)])
-        while True:
-            for message in consumer.consume(10_000, 0.2):
-                error = message.error()
-                if error is None:
-                    heard_at = time.monotonic()
-                    take_claim(claims, message.key(), message.value(), message.offset() or 0)
-                elif error.code() == END_OF_PARTITION:
-                    return claims
-                elif error.code() not in PASSING:
-                    raise TopicError(f"{OWNERS_TOPIC} cannot be read: {explained(error)}")
-            if time.monotonic() - heard_at > settings.kafka_timeout_s:
-                raise BrokerUnavailable(f"{OWNERS_TOPIC}: Kafka sent nothing for {settings.kafka_timeout_s:g} s")
-    except KafkaException as failure:
-        raise BrokerUnavailable(f"{OWNERS_TOPIC} cannot be read: {explained(failure.args[0])}") from failure
-    finally:
-        consumer.close()
+    timeout_s = settings.kafka_timeout_s
+    with consumer(options, "ratchet-owners-reader") as asked:
+        (held,) = offset_ranges(asked, OWNERS_TOPIC, 1, timeout_s)
+        for message in records(asked, OWNERS_TOPIC, begin=held.first, timeout_s=timeout_s):
+            take_claim(claims, message.key(), message.value(), message.offset() or 0)
+    return claims
 
 
 def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None, offset: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
 
 from kafka_ratchet.app.names import changelog_name, earlier_changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.app.worker.claims import CHANGELOG, OUTPUT, Claim, Claims, claim, now, read_claims, taken
 from kafka_ratchet.errors import BrokerUnavailable, TopicMissing, TopicTaken
-from kafka_ratchet.producers import describe_topic, explained
+from kafka_ratchet.producers import admin_client, describe_topic, explained
 from kafka_ratchet.transport.transactions.requests import is_ours
 
 ASK_S: Final = 30.0
@@ -37,6 +37,7 @@ class StreamOwnership:
         """
         self._settings, self._bootstrap, self._name, self._found = settings, bootstrap, name, found
         self._stream: StreamSettings = settings.streams[name]
+        self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._claims: Claims = read_claims(settings, bootstrap)
 
     def changelog(self, *, adopt: bool = False) -> str:
@@ -152,7 +153,7 @@ class StreamOwnership:
         return True
 
     def _id_of(self, topic: str) -> str:
-        admin = AdminClient({"log_level": 2, **self._settings.kafka, "bootstrap.servers": self._bootstrap})
+        admin = admin_client(self._options)
         found = describe_topic(admin, topic, timeout_s=self._settings.kafka_timeout_s, say=lambda _: None)
         if found is None:
             raise TopicMissing(f"{topic}: was here a moment ago and is gone. Has somebody deleted it?")
@@ -160,17 +161,8 @@ class StreamOwnership:
 
     def _has_records(self, topic: str) -> bool:
         """Whether anything was ever written to it."""
-        partitions = self._found.get(topic, 0)
-        consumer = self._consumer()
-        try:
-            return any(
-                consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=ASK_S)[1] > 0
-                for number in range(partitions)
-            )
-        except KafkaException as failure:
-            raise BrokerUnavailable(f"{topic}: its end cannot be read: {explained(failure.args[0])}") from failure
-        finally:
-            consumer.close()
+        with consumer(self._options, self._settings.app) as asked:
+            return any(held.end > 0 for held in offset_ranges(asked, topic, self._found.get(topic, 0), ASK_S))
 
     def _has_committed(self) -> bool:
         """Whether the group has committed offsets of the input in a lane's transaction."""
@@ -178,19 +170,13 @@ class StreamOwnership:
         asked = [TopicPartition(topic, number) for number in range(self._found.get(topic, 0))]
         if not asked:
             return False
-        consumer = self._consumer()
-        try:
-            return any(is_ours(found.metadata or "") for found in consumer.committed(asked, timeout=ASK_S))
-        except KafkaException as failure:
-            raise BrokerUnavailable(
-                f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
-            ) from failure
-        finally:
-            consumer.close()
-
-    def _consumer(self) -> Consumer:
-        options = {"log_level": 2, **self._settings.kafka, "bootstrap.servers": self._bootstrap}
-        return Consumer({**options, "group.id": self._settings.app, "enable.auto.commit": False})
+        with consumer(self._options, self._settings.app) as group:
+            try:
+                return any(is_ours(found.metadata or "") for found in group.committed(asked, timeout=ASK_S))
+            except KafkaException as failure:
+                raise BrokerUnavailable(
+                    f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
+                ) from failure
 
 
 def names_of(settings: Settings, name: str) -> list[str]:

@@ -6,7 +6,6 @@ import asyncio
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings
@@ -14,6 +13,7 @@ from kafka_ratchet.app.status.kafka_topics import partition_counts
 from kafka_ratchet.app.worker.policy import Policies, PolicyFollower, policy_key, policy_value
 from kafka_ratchet.app.worker.topics import prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.producers import admin_client
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 
@@ -28,7 +28,7 @@ def read_policies(settings: Settings, bootstrap: str) -> Policies:
         BrokerUnavailable: Kafka did not answer.
         RatchetError: the topic cannot be read.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka})
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     if not partition_counts(admin, [policy_topic(settings.app)]):
         return Policies(settings)
     return asyncio.run(_read(settings, bootstrap))

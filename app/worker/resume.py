@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 import structlog
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
 from kafka_ratchet.app.settings import Settings
@@ -27,7 +26,7 @@ from kafka_ratchet.app.worker.group_rules import rules_of, why
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
-from kafka_ratchet.producers import explained
+from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.assignor import protocol_of
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
@@ -97,7 +96,7 @@ class Resume:
         """
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
         self.stream = settings.streams[name]
-        self._admin = AdminClient({"log_level": 2, **settings.kafka, "bootstrap.servers": bootstrap})
+        self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
         found = partition_counts(self._admin, names_of(settings, name))
         self.ownership = StreamOwnership(settings, bootstrap, name, found)
         self.changelog = self.ownership.changelog(adopt=wanted.adopt)

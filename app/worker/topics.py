@@ -17,7 +17,7 @@ from kafka_ratchet.app.status.inputs import refuse_missing
 from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, TopicError
-from kafka_ratchet.producers import explained, made_topic, no_broker_is_let_in
+from kafka_ratchet.producers import admin_client, explained, made_topic, no_broker_is_let_in
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
         TopicError: a topic cannot be created, or the changelog is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     found = partition_counts(admin, names_of(settings, name))
     ownership = StreamOwnership(settings, bootstrap, name, found)
     changelog = ownership.changelog()
@@ -113,7 +113,7 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
         TopicError: it cannot be created, has more than one partition, or is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, **settings.kafka})
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     _prepare_single(admin, settings, policy_topic(settings.app), "policies that were set long ago")
 
 

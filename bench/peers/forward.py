@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import numpy as np
 
 from bench.subjects import Task, worker_settings
+from kafka_ratchet.agents import deduplicate
 from kafka_ratchet.app.cli import main
-from kafka_ratchet.app.worker import application
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.delivery import Delivery
 
 
-def forward_all(_: Sequences) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
-    """In the place of `agents.deduplicate`."""
+def forward_all(_: Sequences, __: object) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
+    """Stands in for `deduplicate.deduplicate`."""
 
     async def agent(deliveries: AsyncIterator[Delivery]) -> None:
         async for delivery in deliveries:
@@ -27,7 +27,7 @@ def forward_all(_: Sequences) -> Callable[[AsyncIterator[Delivery]], Awaitable[N
 
 
 if __name__ == "__main__":
-    setattr(application, "deduplicate", forward_all)  # noqa: B010 - it is not meant to be replaced
+    setattr(deduplicate, "deduplicate", forward_all)  # noqa: B010 - it is not meant to be replaced
     task = Task(**json.loads(sys.argv[1]))
     sys.argv[1:] = ["worker", "--config", str(worker_settings(task))]
     main()

@@ -1,0 +1,53 @@
+"""Topics of a bench: made, filled and read with a plain client."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
+
+CREATE_S: Final = 30.0
+QUEUE_FULL_S: Final = 0.1
+FETCH_BYTES: Final = 4 << 20
+
+
+def create(bootstrap: str, *topics: str, partitions: int) -> None:
+    """Create topics with one replica each."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for made in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+        made.result(CREATE_S)
+
+
+def ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
+    """The end of each partition, by number."""
+    with consumer({"bootstrap.servers": bootstrap}, "bench-ends") as asked:
+        return [held.end for held in offset_ranges(asked, topic, partitions)]
+
+
+def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any) -> Consumer:
+    """A reader of committed records, from an offset of each partition on. more: client options, `_` for `.`."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench-reads",  # no group is joined, nothing committed
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+            **{name.replace("_", "."): value for name, value in more.items()},
+        }
+    )
+    reader.assign([TopicPartition(topic, number, begin) for number, begin in enumerate(begins)])
+    return reader
+
+
+def produce(producer: Producer, topic: str, value: bytes | str, key: bytes, **more: Any) -> None:
+    """Hand a record to the client, and wait while its queue is full."""
+    while True:
+        try:
+            producer.produce(topic, value, key, **more)
+            return
+        except BufferError:
+            producer.poll(QUEUE_FULL_S)
