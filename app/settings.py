@@ -15,27 +15,34 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    SecretStr,
     ValidationError,
     field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
 from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
 from kafka_ratchet.app.names import is_ratchets_own
+from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep, of_client
-from kafka_ratchet.spark_sink.stores.registry import STORES
-from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "OTHER_VARIABLES",
+    "SECTIONS",
+    "STREAM_NAME",
+    "Settings",
+    "SinkSettings",
+    "StreamSettings",
+    "WebSettings",
+    "load",
+]
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
@@ -43,22 +50,8 @@ OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 
 STREAM_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
-TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
-
 BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 """One broker: host:port or [IPv6]:port. Clients have no common default for a missing port."""
-
-Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
-
-
-def _topic(value: object) -> object:
-    if isinstance(value, str) and (not TOPIC_NAME.fullmatch(value) or value in {".", ".."}):
-        raise ValueError(f"{value!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
-    return value
-
-
-TopicName = Annotated[str, BeforeValidator(_topic)]
 
 
 def _joined(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str | int | bool]]:
@@ -88,148 +81,6 @@ class _Variables(EnvSettingsSource):
         prefix = f"{PREFIX}KAFKA__".lower()
         options = {name[len(prefix) :]: text for name, text in env_vars.items() if name.startswith(prefix)}
         return {name.replace("__", "."): text for name, text in options.items()}
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StreamSettings(_Section):
-    """One stream: what is read, how it is judged, where it goes."""
-
-    input: TopicName
-    output: TopicName
-    dead_letters: TopicName
-    identity: Identity = Identity.PRODUCER
-    sequence: str = f"header:{SEQUENCE_HEADER}"
-    """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
-    sequence_form: SequenceForm = SequenceForm.GUESS
-    """How a header's sequence is written: "text", "integer", or "guess" for whichever it looks like."""
-    deduplicate: bool | None = None
-    """Whether records are judged; False forwards them unjudged. None: not said here.
-    `kafka_ratchet.app.worker.policy` has who wins."""
-    create_topics: bool | None = None
-    """Whether a missing input, output or dead-letter topic is created. None: as the setting of all streams says."""
-    compression: Compression = "input"
-    partitions: int = Field(default=4, ge=1, le=10_000)
-    """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
-    replication: int = Field(default=1, ge=1, le=32)
-    max_identities: int | None = Field(default=None, ge=1, le=10**12)
-    """Most identities remembered; each partition has an even share. None: all."""
-    inactive_after_s: int | None = Field(default=None, ge=1, le=10**9)
-    """Seconds without a record after which an identity is forgotten. None: never."""
-
-    @property
-    def rule(self) -> dict[str, str]:
-        """How records are judged, by setting: state of one rule means nothing under another."""
-        return {
-            "identity": str(self.identity),
-            "sequence": self.sequence,
-            "sequence_form": str(self.sequence_form),
-        }
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether identities are ever forgotten."""
-        return self.max_identities is not None or self.inactive_after_s is not None
-
-    @field_validator("sequence")
-    @classmethod
-    def _readable_sequence(cls, value: str) -> str:
-        return str(SequenceSource.parse(value))
-
-    @model_validator(mode="after")
-    def _form_of_a_header(self) -> StreamSettings:
-        source = SequenceSource.parse(self.sequence)
-        if self.sequence_form is not SequenceForm.GUESS and source.kind != "header":
-            raise ValueError(
-                f"sequence_form is about sequences in a header, and this stream's stands in a {source.kind}. Remove it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _distinct_topics(self) -> StreamSettings:
-        if len({self.input, self.output, self.dead_letters}) < 3:
-            raise ValueError("input, output and dead_letters must be three different topics")
-        return self
-
-    @model_validator(mode="after")
-    def _bounds_have_a_meaning(self) -> StreamSettings:
-        if self.is_bounded and self.identity is Identity.PARTITION:
-            raise ValueError(
-                'max_identities and inactive_after_s have no meaning with identity = "partition": there is one in each '
-                "partition, and to forget it would let all its duplicates pass. Remove them"
-            )
-        return self
-
-
-class WebSettings(_Section):
-    """The page, and the workers' own status addresses (host only; each takes a free port)."""
-
-    host: str = Field(default="127.0.0.1", min_length=1)
-    """Never empty: servers read an empty host as every interface."""
-    port: int = Field(default=0, ge=0, le=65535)
-    """0 takes a free port and prints it."""
-
-
-def _known_store(name: str) -> str:
-    if name not in STORES:
-        *most, last = map(repr, STORES)
-        raise PydanticCustomError("unknown_store", "Input should be {known}", {"known": f"{', '.join(most)} or {last}"})
-    return name
-
-
-class SinkSettings(_Section):
-    """Where the Spark job puts the results of which stream."""
-
-    stream: str | None = None
-    """Name of the stream whose output is read; may be left out where there is only one."""
-    format: Literal["json", "avro", "bytes"] | None = None
-    """What values are; None: json where columns are given, avro where a schema is, else bytes."""
-    columns: str | None = Field(default=None, min_length=1)
-    """Columns of the JSON values, as Spark DDL ("user string, amount double"), or "infer"."""
-    avro_schema: str | None = Field(default=None, min_length=1)
-    """Schema of Avro values: the path of an .avsc file, or its text."""
-    avro_id: int | None = Field(default=None, ge=0, le=2**32 - 1)
-    """The schema's id in a registry, where values begin with a zero byte and it."""
-    store: Annotated[str, AfterValidator(_known_store)] = "delta"
-    """A name in `kafka_ratchet.spark_sink.stores.registry.STORES`."""
-    path: str = Field(default="ratchet-results", min_length=1)
-    """Folder of the result table (delta, iceberg), or its file (duckdb)."""
-    table: str = Field(default="results", min_length=1)
-    """Name of the result table; Delta's is its folder."""
-    url: SecretStr | None = None
-    """The database of store postgres; it may have a password in it."""
-    password: SecretStr | None = None
-    storage_options: dict[str, SecretStr] = Field(default_factory=dict)
-    """How a bucket is reached (path = "s3://bucket/folder"); keys may be in it."""
-    catalog: dict[str, SecretStr] = Field(default_factory=dict)
-    """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
-    kind: Literal["append", "upsert", "totals"] = "append"
-    """A row for each record, the last row of each key, or counts and sums of each key."""
-    key: tuple[str, ...] = ()
-    sums: tuple[str, ...] = ()
-    rejects: bool = False
-    """Whether values that do not parse go to a table of their own."""
-    keep_value: bool = False
-    """Whether `_value` is kept of every record, and not only of those that do not parse."""
-    sql: str | None = Field(default=None, min_length=1)
-    """A query of the view `records` that makes the rows of the result."""
-    transform: str | None = Field(default=None, min_length=1)
-    """module:function, from DataFrame to DataFrame, for the same."""
-    metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where the job serves metrics while it runs; 0 takes a free port and logs it. None: nowhere."""
-    metrics_host: str = Field(default="127.0.0.1", min_length=1)
-    metrics_file: str | None = Field(default=None, min_length=1)
-    """A file that a run writes its metrics to at its end, for node_exporter's textfile collector."""
-    name: str = Field(default="results", pattern=r"^[a-z][a-z0-9_-]{0,62}$")
-    """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
-
-    def __repr__(self) -> str:
-        """Without any value: queries and paths are nobody's business either."""
-        return "SinkSettings(...)"
-
-    __str__ = __repr__
 
 
 class Settings(BaseSettings):

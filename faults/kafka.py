@@ -11,13 +11,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from faults.proxy import Line, Proxy
-from kafka_ratchet.app.local.embedded_kafka import (
-    LET_IN_AGAIN_SOON,
-    START_LIMIT_S,
-    EmbeddedBroker,
-    free_port,
-    node_settings,
-)
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, START_LIMIT_S, EmbeddedBroker, node_settings
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.status.kafka_topics import consumer
 from kafka_ratchet.errors import SetupError
 

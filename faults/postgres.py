@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kafka_ratchet.app.local.embedded_kafka import free_port
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.errors import SetupError
 
 PATIENCE_S = 60.0

@@ -39,6 +39,7 @@ ORDER = [
     "app.mistakes",
     "app.extras",
     "app.version",
+    "app.settings_sections",
     "app.settings",
     "app.log_setup",
     "app.local",

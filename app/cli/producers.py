@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafka_ratchet.app.cli.options import Config, Json
+from kafka_ratchet.app.cli.terminal import figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,17 +127,13 @@ def _render(page: ProducersPage) -> Iterator[RenderableType]:
 
 
 def _cells(each: KnownProducer) -> tuple[str, ...]:
-    persisted = _figure(each.persisted)
+    persisted = figure(each.persisted)
     if each.persisted_lowest != each.persisted:
-        persisted += f" (lowest {_figure(each.persisted_lowest)})"
+        persisted += f" (lowest {figure(each.persisted_lowest)})"
     judged = each.fresh + each.duplicate
     rate = f"{each.duplicate / judged:.1%} of {judged:,} since {_clock(each.since)}" if judged else "–"
     numbers = ",".join(str(row.partition) for row in each.partitions[:8]) + (",…" if len(each.partitions) > 8 else "")
-    return numbers or "–", _figure(each.published), persisted, _figure(each.pushed), _clock(each.last_seen), rate
-
-
-def _figure(number: int | None) -> str:
-    return "–" if number is None else f"{number:,}"
+    return numbers or "–", figure(each.published), persisted, figure(each.pushed), _clock(each.last_seen), rate
 
 
 def _clock(time: str | None) -> str:

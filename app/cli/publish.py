@@ -17,7 +17,7 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
-    from kafka_ratchet.producers import FileSet, FileSource, StreamSource, TopicDecision
+    from kafka_ratchet.producers import FileSet, FileSource, Published, StreamSource, TopicDecision
 
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal for a bar, progress is a line of text this often."""
@@ -25,51 +25,58 @@ PLAIN_EVERY_S = 5.0
 SHOW_EVERY_S = 0.1
 
 
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help="NDJSON, CSV or lines, plain, .gz or .zst; several in their order; a folder; or - (standard input).",
+        show_default=False,
+    ),
+]
+ProducerName = Annotated[str, typer.Option("--producer", help="The name this is published under, and resumed by.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Default: the input topic of the settings' stream.")]
+Key = Annotated[str | None, typer.Option("--key", help="JSON field or CSV column whose text becomes the record's key.")]
+FormatName = Annotated[
+    str | None, typer.Option("--format", help="ndjson, csv or lines. Default: by the file's name, else lines.")
+]
+SequenceField = Annotated[
+    str | None,
+    typer.Option("--sequence-field", help="JSON field or CSV column that is the record's sequence; it must rise."),
+]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Of a folder, or of a log that is rotated: wait for more, until SIGINT or SIGTERM."),
+]
+FromStart = Annotated[
+    bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
+]
+TopicReplaced = Annotated[
+    str | None,
+    typer.Option(
+        "--topic-replaced",
+        help="Where the topic was deleted and created again: send everything again, or go on after what was sent.",
+        metavar="resend|keep",
+    ),
+]
+Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records per second.")]
+Partitions = Annotated[
+    int | None,
+    typer.Option("--partitions", min=1, max=10_000, help="Create a missing topic with so many partitions."),
+]
+
+
 def publish(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="NDJSON, CSV or lines, plain, .gz or .zst; several in their order; a folder; or - (standard input).",
-            show_default=False,
-        ),
-    ],
-    producer: Annotated[str, typer.Option("--producer", help="The name this is published under, and resumed by.")],
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="Default: the input topic of the settings' stream.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="JSON field or CSV column whose text becomes the record's key.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option("--format", help="ndjson, csv or lines. Default: by the file's name, else lines.")
-    ] = None,
-    sequence_field: Annotated[
-        str | None,
-        typer.Option("--sequence-field", help="JSON field or CSV column that is the record's sequence; it must rise."),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", help="Of a folder, or of a log that is rotated: wait for more, until SIGINT or SIGTERM."
-        ),
-    ] = False,
-    from_start: Annotated[
-        bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
-    ] = False,
-    topic_replaced: Annotated[
-        str | None,
-        typer.Option(
-            "--topic-replaced",
-            help="Where the topic was deleted and created again: send everything again, or go on after what was sent.",
-            metavar="resend|keep",
-        ),
-    ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records per second.")] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", min=1, max=10_000, help="Create a missing topic with so many partitions."),
-    ] = None,
+    files: Files,
+    producer: ProducerName,
+    topic: Topic = None,
+    key: Key = None,
+    format: FormatName = None,
+    sequence_field: SequenceField = None,
+    follow: Follow = False,
+    from_start: FromStart = False,
+    topic_replaced: TopicReplaced = None,
+    rate: Rate = None,
+    partitions: Partitions = None,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -104,22 +111,26 @@ def publish(
                 say(f"{source.label}: producer {producer!r} goes on after {source.place(sender.resumed_after)}")
             with _stopped_by_signals(source if follow else None):
                 done = publish_source(source, sender, from_start=from_start, records_per_s=rate, on_record=moved)
-    if json:
-        counts = {
-            "published": done.published,
-            "resumed_after": done.resumed_after,
-            "last_sequence": done.last_sequence,
-        }
-        print(json_text.dumps(counts), flush=True)
-    elif done.published:
-        print(
-            f"{source.label}: {done.published:,} records published to {topic} as {producer!r}, "
-            f"last sequence {done.last_sequence}",
-            flush=True,
+    print(_as_json(done) if json else _summary(done, source.label, topic, producer), flush=True)
+
+
+def _as_json(done: Published) -> str:
+    counts = {
+        "published": done.published,
+        "resumed_after": done.resumed_after,
+        "last_sequence": done.last_sequence,
+    }
+    return json_text.dumps(counts)
+
+
+def _summary(done: Published, label: str, topic: str, producer: str) -> str:
+    if done.published:
+        return (
+            f"{label}: {done.published:,} records published to {topic} as {producer!r}, "
+            f"last sequence {done.last_sequence}"
         )
-    else:
-        why = "it has no records" if done.last_sequence < 0 else "all of it was published before"
-        print(f"{source.label}: nothing to publish, {why}", flush=True)
+    why = "it has no records" if done.last_sequence < 0 else "all of it was published before"
+    return f"{label}: nothing to publish, {why}"
 
 
 def _topic_decision(text: str | None) -> TopicDecision | None:

@@ -22,31 +22,36 @@ class End(StrEnum):
     ABORT = "abort"
 
 
+Partition = Annotated[
+    str | None, typer.Option("--partition", help="Number of the input partition. Default: all of them.")
+]
+Start = Annotated[
+    str | None,
+    typer.Option("--from", help="Where to read on: earliest, latest or an OFFSET of the input. Default: where it is."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the changelog with your name.")]
+Forget = Annotated[
+    bool, typer.Option("--forget", help="Forget the last sequences: what was counted before can count again.")
+]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Take over an output or changelog that another application has claimed.")
+]
+OpenTransaction = Annotated[
+    End | None,
+    typer.Option("--open-transaction", help="End what hangs in the topics that the partition writes, and only that."),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing changes.")]
+
+
 def resume(
     stream: Stream = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", help="Number of the input partition. Default: all of them.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="Where to read on: earliest, latest or an OFFSET of the input. Default: where it is."
-        ),
-    ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the changelog with your name.")] = None,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Forget the last sequences: what was counted before can count again.")
-    ] = False,
-    adopt: Annotated[
-        bool, typer.Option("--adopt", help="Take over an output or changelog that another application has claimed.")
-    ] = False,
-    open_transaction: Annotated[
-        End | None,
-        typer.Option(
-            "--open-transaction", help="End what hangs in the topics that the partition writes, and only that."
-        ),
-    ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing changes.")] = False,
+    partition: Partition = None,
+    start: Start = None,
+    reason: Reason = None,
+    forget: Forget = False,
+    adopt: Adopt = False,
+    open_transaction: OpenTransaction = None,
+    execute: Execute = False,
     config: Config = None,
     json: Json = False,
 ) -> None:

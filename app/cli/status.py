@@ -9,7 +9,7 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.settings import Settings, StreamSettings
+    from kafka_ratchet.app.settings import StreamSettings
     from kafka_ratchet.app.status.model import Lookup
 
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
@@ -37,6 +37,7 @@ def status(
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.cluster_view import lookup
     from kafka_ratchet.app.status.lookup import parse_identity, parse_partition, parse_sequence
 
     settings = load(config)
@@ -44,7 +45,7 @@ def status(
     text = _identity(name, spec, producer, key, identity_hex)
     wanted = parse_identity(text, identity_hex), parse_sequence(sequence), parse_partition(partition)
     with named_broker(settings) as bootstrap:
-        found = asyncio.run(_ask(bootstrap, settings, name, *wanted))
+        found = asyncio.run(lookup(bootstrap, settings, name, *wanted))
     if json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
@@ -68,15 +69,6 @@ def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | 
     if spec.identity != "partition" and text is None and hexadecimal is None:
         raise QueryError(f"stream {name!r} goes by {spec.identity}: give --{spec.identity} or --identity-hex")
     return text or ""
-
-
-async def _ask(
-    bootstrap: str, settings: Settings, stream: str, identity: bytes, sequence: int | None, partition: int | None
-) -> Lookup:
-    from kafka_ratchet.app.status.cluster_view import ClusterView
-
-    async with ClusterView(bootstrap, settings) as cluster_view:
-        return await cluster_view.lookup(stream, identity, sequence, partition)
 
 
 def _sentences(found: Lookup) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafka_ratchet.app.cli.options import Config, Json, Stream
-from kafka_ratchet.app.cli.width import fitting
+from kafka_ratchet.app.cli.terminal import figure, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +55,7 @@ def tables(
 
     from kafka_ratchet.app import settings as all_settings
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.status.cluster_view import lookup
     from kafka_ratchet.app.status.lookup import parse_identity, parse_sequence
 
     settings = all_settings.load(config)
@@ -64,7 +65,7 @@ def tables(
     if asks_identity:
         wanted, number = parse_identity(identity, identity_hex), parse_sequence(sequence)
         with named_broker(settings) as bootstrap:
-            found = asyncio.run(_lookup(bootstrap, settings, chosen, wanted, number))
+            found = asyncio.run(lookup(bootstrap, settings, chosen, wanted, number))
         body, shown = msgspec.json.encode(found), _render_lookup(found)
     else:
         with named_broker(settings) as bootstrap:
@@ -86,15 +87,6 @@ async def _overview(bootstrap: str, settings: Settings, stream: str | None) -> O
         overview = await cluster_view.overview()
     shown = [view for view in overview.streams if stream in (None, view.stream)]
     return dataclasses.replace(overview, streams=shown)
-
-
-async def _lookup(
-    bootstrap: str, settings: Settings, stream: str | None, identity: bytes, sequence: int | None
-) -> Lookup:
-    from kafka_ratchet.app.status.cluster_view import ClusterView
-
-    async with ClusterView(bootstrap, settings) as cluster_view:
-        return await cluster_view.lookup(stream, identity, sequence)
 
 
 def _render_overview(overview: Overview, console: Console) -> Iterator[RenderableType]:
@@ -134,13 +126,13 @@ def _stream_table(stream: StreamView, left_out: frozenset[str]) -> Table:
     table.add_column("", "all")
     table.add_column("State", no_wrap=True)
     for header, name in figures.items():
-        total = _figure(getattr(stream.totals, name)) if name in SUMMED else ""
+        total = figure(getattr(stream.totals, name)) if name in SUMMED else ""
         table.add_column(header, total, justify="right", no_wrap=True)
     if "worker" not in left_out:
         table.add_column("Worker", no_wrap=True)
     for row in stream.partitions:
         worker = [] if "worker" in left_out else [Text(row.worker or "–")]
-        cells = (_figure(getattr(row, name)) for name in figures.values())
+        cells = (figure(getattr(row, name)) for name in figures.values())
         table.add_row(str(row.partition), Text(row.state), *cells, *worker)
     return table
 
@@ -167,9 +159,5 @@ def _render_lookup(found: Lookup) -> Iterator[RenderableType]:
     table.add_column("Worker")
     for row in found.partitions:
         verdict = [] if found.sequence is None else [str(row.verdict)]
-        table.add_row(str(row.partition), _figure(row.persisted), _figure(row.pushed), *verdict, Text(row.worker))
+        table.add_row(str(row.partition), figure(row.persisted), figure(row.pushed), *verdict, Text(row.worker))
     yield table
-
-
-def _figure(number: int | None) -> str:
-    return "–" if number is None else f"{number:,}"

@@ -22,34 +22,43 @@ IDENTITIES_SHOWN = 20
 """A screen's worth; those with something lost or doubled come first."""
 
 
+MoreFiles = Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")]
+Results = Annotated[bool, typer.Option("--results", help="Go on into the result table of the settings' sink.")]
+State = Annotated[
+    Path | None,
+    typer.Option("--state", help="Go on where the last run with this file ended; for topics with a retention."),
+]
+Source = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--source",
+        metavar="FILE...",
+        help="Files or a folder that were published, in the same order: what never came to Kafka is found too.",
+    ),
+]
+ProducerName = Annotated[str | None, typer.Option("--producer", help="The name they were published under.")]
+Key = Annotated[str | None, typer.Option("--key", help="As they were published: see ratchet publish.")]
+FormatName = Annotated[str | None, typer.Option("--format", help="Likewise.")]
+SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="Likewise.")]
+PendingOk = Annotated[
+    bool,
+    typer.Option("--pending-ok", help="For a look in between: input that waits for a worker is no exit code 3."),
+]
+
+
 def verify(
-    more: Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")] = None,
+    more: MoreFiles = None,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
-    results: Annotated[
-        bool, typer.Option("--results", help="Go on into the result table of the settings' sink.")
-    ] = False,
-    state: Annotated[
-        Path | None,
-        typer.Option("--state", help="Go on where the last run with this file ended; for topics with a retention."),
-    ] = None,
-    source: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--source",
-            metavar="FILE...",
-            help="Files or a folder that were published, in the same order: what never came to Kafka is found too.",
-        ),
-    ] = None,
-    producer: Annotated[str | None, typer.Option("--producer", help="The name they were published under.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="As they were published: see ratchet publish.")] = None,
-    format: Annotated[str | None, typer.Option("--format", help="Likewise.")] = None,
-    sequence_field: Annotated[str | None, typer.Option("--sequence-field", help="Likewise.")] = None,
-    pending_ok: Annotated[
-        bool,
-        typer.Option("--pending-ok", help="For a look in between: input that waits for a worker is no exit code 3."),
-    ] = False,
+    results: Results = False,
+    state: State = None,
+    source: Source = None,
+    producer: ProducerName = None,
+    key: Key = None,
+    format: FormatName = None,
+    sequence_field: SequenceField = None,
+    pending_ok: PendingOk = False,
 ) -> None:
     """Recompute from the raw input what the output must be, and compare.
 

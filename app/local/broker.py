@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_ratchet.app.local.connectivity import require_answer, wait_until_reachable
-from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker, free_port, node_settings
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker, node_settings
 from kafka_ratchet.app.local.jars import KAFKA_VERSION
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options

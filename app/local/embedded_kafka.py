@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final
+from typing import IO
 
 import structlog
 from rich.console import Console
@@ -26,6 +24,7 @@ from kafka_ratchet.app.local.broker_folder import broker_folder
 from kafka_ratchet.app.local.connectivity import Reachability
 from kafka_ratchet.app.local.jars import kafka_jars
 from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.app.local.ports import free_port, is_free
 from kafka_ratchet.errors import SetupError
 
 log = structlog.get_logger(__name__)
@@ -228,7 +227,7 @@ class EmbeddedBroker:
             (self.folder / "logs").mkdir(exist_ok=True)
             if self._port is None:
                 self._port = self._last_port() or free_port()
-            elif not _is_free(self._port):
+            elif not is_free(self._port):
                 raise SetupError(
                     f"port {self._port} of 127.0.0.1 is in use by another program: give another (--port), or 0 for a "
                     "free one"
@@ -304,7 +303,7 @@ class EmbeddedBroker:
         except (FileNotFoundError, UnicodeDecodeError):
             return None
         match = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d{1,5}),", text, re.MULTILINE)
-        return int(match[1]) if match and _is_free(int(match[1])) else None
+        return int(match[1]) if match and is_free(int(match[1])) else None
 
     def _last_words(self) -> str:
         said: list[str] = []
@@ -367,36 +366,7 @@ LET_IN_AGAIN_SOON: Mapping[str, str] = {"broker.session.timeout.ms": "4000"}
 """Options for a broker that will be killed: Kafka lets it in again when its old session has timed out."""
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at the moment, never the same one twice.
-
-    Below the range from which the kernel gives ports to whoever asks for any: what a broker is to listen on later, or
-    again after a crash, must not be somebody's outgoing connection by then.
-    """
-    while True:
-        port = _DRAW.randrange(15_000, 32_768)
-        if port not in _drawn and _is_free(port):
-            _drawn.add(port)
-            return port
-
-
-_DRAW: Final = random.SystemRandom()
-"""Not the shared generator: processes that seed it alike would draw alike."""
-_drawn: set[int] = set()
-
-
 def _new_cluster_id() -> str:
     while (drawn := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass  # Kafka avoids these too: on a command line they look like an option
     return drawn
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As Kafka binds: connections that linger from the last run do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True

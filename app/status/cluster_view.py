@@ -285,6 +285,19 @@ class ClusterView:
             return msgspec.json.decode(raw, type=body)
 
 
+async def lookup(
+    bootstrap: str,
+    settings: Settings,
+    stream: str | None,
+    identity: bytes,
+    sequence: int | None,
+    partition: int | None = None,
+) -> Lookup:
+    """`ClusterView.lookup`, once."""
+    async with ClusterView(bootstrap, settings) as cluster_view:
+        return await cluster_view.lookup(stream, identity, sequence, partition)
+
+
 def _about_input(view: StreamView) -> list[str]:
     """What is to be said where the input has never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)

@@ -66,15 +66,6 @@ class Group:
     rules: list[dict[str, str]] = field(default_factory=list)
 
 
-async def discover_workers(bootstrap: str, settings: Settings) -> list[str]:
-    """The status addresses of the live workers, sorted. Empty also while the group rebalances.
-
-    Raises:
-        BrokerUnavailable: Kafka did not answer.
-    """
-    return (await describe_group(bootstrap, settings)).workers
-
-
 async def describe_group(bootstrap: str, settings: Settings) -> Group:
     """Ask Kafka for the group `settings.app`.
 

@@ -54,6 +54,31 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class CannotBind(Exception):
+    """Host and port cannot be bound; the text says why."""
+
+
+async def bind(runner: web.AppRunner, host: str, port: int, shown: str) -> str:
+    """Serve, and return the address.
+
+    Args:
+        runner: not set up yet; it is cleaned up where this fails.
+        host: to bind.
+        port: 0 takes a free one.
+        shown: the host in the address.
+
+    Raises:
+        CannotBind: the system refuses.
+    """
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except (OSError, ValueError) as error:  # ValueError: no host name can be that
+        await runner.cleanup()
+        raise CannotBind(getattr(error, "strerror", None) or error) from None
+    return url_of(shown, int(runner.addresses[0][1]))
+
+
 def request_checks(hosts: Iterable[str], refusal: Refusal) -> Middleware:
     """The outermost middleware: checks each request, and sets the headers of each answer.
 

@@ -10,13 +10,19 @@ from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.lookup import Answer, Verdict
 from kafka_ratchet.app.status.result_view import Results
-from kafka_ratchet.app.status.server import JudgedIdentity, PartitionStatus, TableStatus, WorkerStatus
+from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
 
 UNSERVED = "unserved"
 """State of a partition that no live worker reported."""
 
 NO_KAFKA = "no Kafka"
 """State of a partition whose lane would run, if Kafka answered."""
+
+
+AS_TOLD = ("keys", "changelog_position", "fresh", "duplicate", "invalid", "error", "unjudged", "deduplicate", "since")
+"""What a partition's view has from its worker as it is."""
+
+SUMMED = ("keys", "lag", "fresh", "duplicate", "invalid", "unjudged", "evicted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,21 +234,13 @@ def _row(
         partition=number,
         worker=worker,
         state=status.state if status else UNSERVED,
-        keys=status.keys if status else None,
         input_position=position,
         input_end=end,
         lag=_lag(position, where.start if where else None, end),
-        changelog_position=status.changelog_position if status else None,
         changelog_end=where.changelog_end if where else None,
-        fresh=status.fresh if status else None,
-        duplicate=status.duplicate if status else None,
-        invalid=status.invalid if status else None,
         evicted=status.evicted_inactive + status.evicted_displaced if status else None,
-        error=status.error if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
-        unjudged=status.unjudged if status else None,
-        deduplicate=status.deduplicate if status else None,
-        since=status.since if status else None,
+        **{name: getattr(status, name, None) for name in AS_TOLD},
     )
 
 
@@ -263,16 +261,8 @@ def _lag(position: int | None, start: int | None, end: int | None) -> int | None
 
 
 def _totals(rows: list[PartitionView]) -> Totals:
-    return Totals(
-        keys=_sum(row.keys for row in rows),
-        lag=_sum(row.lag for row in rows),
-        fresh=_sum(row.fresh for row in rows),
-        duplicate=_sum(row.duplicate for row in rows),
-        invalid=_sum(row.invalid for row in rows),
-        unjudged=_sum(row.unjudged for row in rows),
-        evicted=_sum(row.evicted for row in rows),
-        unknown=sum(1 for row in rows if row.fresh is None),
-    )
+    sums = {name: _sum(getattr(row, name) for row in rows) for name in SUMMED}
+    return Totals(**sums, unknown=sum(row.fresh is None for row in rows))
 
 
 def _sum(figures: Iterable[int | None]) -> int | None:
@@ -280,7 +270,7 @@ def _sum(figures: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def known(worker: str, identities: Iterable[JudgedIdentity]) -> list[KnownIdentity]:
+def known(worker: str, identities: Iterable[IdentityStatus]) -> list[KnownIdentity]:
     """One worker's answer to a look-up, with its name."""
     return [
         KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict) for found in identities

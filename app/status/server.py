@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -25,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafka_ratchet.app.status.http import json_refusal, reachable_host, request_checks, url_of
+from kafka_ratchet.app.status.http import CannotBind, bind, json_refusal, reachable_host, request_checks
 from kafka_ratchet.app.status.lookup import (
     QueryError,
     Verdict,
@@ -102,11 +102,15 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class IdentityStatus:
-    """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed."""
+    """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed.
+
+    verdict is what a record with the sequence asked about would be; None: none was asked about.
+    """
 
     partition: int
     persisted: int | None
     pushed: int | None
+    verdict: Verdict | None = None
 
 
 class StatusProvider(Protocol):
@@ -131,16 +135,6 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedIdentity:
-    """An `IdentityStatus` and, where a sequence was asked about, what a record with it would be."""
-
-    partition: int
-    persisted: int | None
-    pushed: int | None
-    verdict: Verdict | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class IdentityAnswer:
     """The body of GET /status/identity.
 
@@ -149,7 +143,7 @@ class IdentityAnswer:
     here knows of.
     """
 
-    partitions: list[JudgedIdentity]
+    partitions: list[IdentityStatus]
     asked: list[int] = field(default_factory=list)
     deduplicate: bool = True
     origin: str = "default"
@@ -201,17 +195,14 @@ class StatusServer:
         application.router.add_get("/status/producers", self._producers)
         application.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, 0).start()
-        except (OSError, ValueError) as error:  # ValueError: no host name can be that
-            await runner.cleanup()
+            url = await bind(runner, self._host, 0, host)
+        except CannotBind as error:
             raise SetupError(
-                f"the worker's status cannot be served on {self._host!r}: {getattr(error, 'strerror', None) or error}. "
+                f"the worker's status cannot be served on {self._host!r}: {error}. "
                 "Choose another web.host; 127.0.0.1 is this machine alone"
             ) from None
         self._runner = runner
-        url = url_of(host, int(runner.addresses[0][1]))
         log.info("status_address", url=url)
         return url
 
@@ -233,8 +224,9 @@ class StatusServer:
             raise QueryError("give the identity, as identity=TEXT or hex=HEX")
         found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
         unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
-        judged = [_judged(status, sequence) for status in found]
-        return _json(IdentityAnswer(judged, asked, table.deduplicate, table.origin, unjudged))
+        if sequence is not None:
+            found = [replace(each, verdict=verdict_of(sequence, each.persisted, each.pushed)) for each in found]
+        return _json(IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged))
 
     async def _producers(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
@@ -265,73 +257,68 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One family per figure; labels stream and partition."""
-        labels = ["stream", "partition"]
-        records = CounterMetricFamily(
+        families = _families()
+        for table in self._provider.tables():
+            families["deduplicate"].add_metric([table.stream, table.origin], int(table.deduplicate))
+            for partition in table.partitions:
+                for name, labels, value in _samples(partition):
+                    families[name].add_metric([table.stream, str(partition.partition), *labels], value)
+        yield from families.values()
+
+
+def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
+    where = ["stream", "partition"]
+    return {
+        "records": CounterMetricFamily(
             "ratchet_records",
             "Records committed, by what became of them, of all workers so far.",
-            labels=[*labels, "verdict"],
-        )
-        deduplicate = GaugeMetricFamily(
+            labels=[*where, "verdict"],
+        ),
+        "deduplicate": GaugeMetricFamily(
             "ratchet_deduplicate",
             "1 where the stream is deduplicated, 0 where it is forwarded unjudged.",
             labels=["stream", "origin"],
-        )
-        evicted = CounterMetricFamily(
-            "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*labels, "reason"]
-        )
-        jumps = CounterMetricFamily(
+        ),
+        "evicted": CounterMetricFamily(
+            "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*where, "reason"]
+        ),
+        "jumps": CounterMetricFamily(
             "ratchet_sequence_jumps",
             "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
-            labels=labels,
-        )
-        invalid_share = GaugeMetricFamily(
+            labels=where,
+        ),
+        "invalid_share": GaugeMetricFamily(
             "ratchet_invalid_share",
             "Share of invalid records, 0 to 1: within the last minute, and before it since ever.",
-            labels=[*labels, "of"],
-        )
-        jumped = GaugeMetricFamily(
+            labels=[*where, "of"],
+        ),
+        "jumped": GaugeMetricFamily(
             "ratchet_invalid_share_jumped",
             "1 where 10 records or more were invalid within the last minute, and 5 % more of all than before.",
-            labels=labels,
-        )
-        gauges = {
-            "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=labels),
-            "input_position": GaugeMetricFamily(
-                "ratchet_input_position", "Next input offset, committed.", labels=labels
-            ),
-            "input_end": GaugeMetricFamily("ratchet_input_end", "End of the input partition.", labels=labels),
-            "changelog_position": GaugeMetricFamily(
-                "ratchet_changelog_position", "Changelog offset that the table stands for.", labels=labels
-            ),
-        }
-        for table in self._provider.tables():
-            deduplicate.add_metric([table.stream, table.origin], int(table.deduplicate))
-            for partition in table.partitions:
-                where = [table.stream, str(partition.partition)]
-                for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
-                    records.add_metric([*where, verdict], getattr(partition, verdict))
-                for reason in ("inactive", "displaced"):
-                    evicted.add_metric([*where, reason], getattr(partition, f"evicted_{reason}"))
-                jumps.add_metric(where, partition.jumps)
-                invalid_share.add_metric([*where, "minute"], partition.recent.now)
-                invalid_share.add_metric([*where, "before"], partition.recent.before)
-                jumped.add_metric(where, int(partition.recent.has_jumped))
-                for name, gauge in gauges.items():
-                    value = getattr(partition, name)
-                    if value is not None:
-                        gauge.add_metric(where, value)
-        yield records
-        yield deduplicate
-        yield evicted
-        yield jumps
-        yield invalid_share
-        yield jumped
-        yield from gauges.values()
+            labels=where,
+        ),
+        "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=where),
+        "input_position": GaugeMetricFamily("ratchet_input_position", "Next input offset, committed.", labels=where),
+        "input_end": GaugeMetricFamily("ratchet_input_end", "End of the input partition.", labels=where),
+        "changelog_position": GaugeMetricFamily(
+            "ratchet_changelog_position", "Changelog offset that the table stands for.", labels=where
+        ),
+    }
 
 
-def _judged(status: IdentityStatus, sequence: int | None) -> JudgedIdentity:
-    verdict = None if sequence is None else verdict_of(sequence, status.persisted, status.pushed)
-    return JudgedIdentity(status.partition, status.persisted, status.pushed, verdict)
+def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float]]:
+    """Family, labels beside stream and partition, and value."""
+    for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
+        yield "records", [verdict], getattr(partition, verdict)
+    for reason in ("inactive", "displaced"):
+        yield "evicted", [reason], getattr(partition, f"evicted_{reason}")
+    yield "jumps", [], partition.jumps
+    yield "invalid_share", ["minute"], partition.recent.now
+    yield "invalid_share", ["before"], partition.recent.before
+    yield "jumped", [], int(partition.recent.has_jumped)
+    for name in ("keys", "input_position", "input_end", "changelog_position"):
+        if (value := getattr(partition, name)) is not None:
+            yield name, [], value
 
 
 def _json(body: WorkerStatus | IdentityAnswer | ProducersAnswer) -> web.Response:

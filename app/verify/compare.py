@@ -214,6 +214,14 @@ class ExpectedPartition:
                 furthest, unmatched_here = place, 0
         if front is not None:
             self._dismiss(front, report)
+        self._recognise(topic, unmatched, report, emitted)
+        self._account_for_unseen(topic, judged_to, report)
+
+    def _recognise(
+        self, topic: str, unmatched: list[tuple[int, int, int]], report: Report, emitted: Emitted | None
+    ) -> None:
+        """Find out of each unmatched record whether it is an expected one that was altered."""
+        seen = self._seen
         for offset, place, number in unmatched:
             # An unmatched record that stands where one is missing is that record, altered so much that its identity or
             # sequence cannot be read any more.
@@ -224,8 +232,7 @@ class ExpectedPartition:
                 report.add(self._finding("altered", topic, place, offset, "identity or sequence differ"))
             else:
                 detail = "no record of the input that had to be forwarded has its identity and sequence"
-                report.add(Finding("unexpected", topic, None, None, self.partition, offset, None, None, detail))
-        self._account_for_unseen(topic, judged_to, report)
+                report.add(Finding("unexpected", topic, partition=self.partition, offset=offset, detail=detail))
 
     def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
         """Whether this record of the output is the first that stems from input that is still there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from kafka_ratchet.app.verify.identities import Accounts
 
@@ -17,25 +17,27 @@ FINDINGS_PER_KIND = 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One record that is not as it must be."""
+    """One record, or one key, that is not as it must be."""
 
     kind: FindingKind
-    topic: str
-    """The output or the dead-letter topic."""
-    input_partition: int | None
-    input_offset: int | None
+    place: str
+    """The output or the dead-letter topic; or the result table."""
+    input_partition: int | None = None
+    input_offset: int | None = None
     """The record it should be or stems from; None where there is none."""
-    partition: int | None
-    offset: int | None
-    """Where it stands in `topic`; None where it is lost."""
-    identity: str | None
-    sequence: int | None
+    partition: int | None = None
+    offset: int | None = None
+    """Where it stands in the topic (None: it is lost), or in the output where it is about a row (None: about a key)."""
+    identity: str | None = None
+    sequence: int | None = None
     detail: str = ""
+    is_row: bool = False
+    """Whether it is about a row of the result table."""
 
     def __str__(self) -> str:
-        parts = [f"{self.kind}: topic {self.topic}"]
+        parts = [f"{self.kind}: {'table' if self.is_row else 'topic'} {self.place}"]
         if self.offset is not None:
-            parts.append(f"partition {self.partition} offset {self.offset}")
+            parts.append(f"{'output ' * self.is_row}partition {self.partition} offset {self.offset}")
         if self.input_offset is not None:
             parts.append(f"input partition {self.input_partition} offset {self.input_offset}")
         if self.sequence is not None:
@@ -89,8 +91,33 @@ class SourceFinding:
         return f"{self.kind}: {self.file} line {self.line}, sequence {self.sequence}, {self.detail}"
 
 
+KindT = TypeVar("KindT", FindingKind, SourceKind)
+FindingT = TypeVar("FindingT", Finding, SourceFinding)
+
+
+@dataclass(kw_only=True)
+class Findings(Generic[KindT, FindingT]):
+    """What was found: all of it counted, and the first few of each kind kept."""
+
+    counts: Counter[KindT] = field(default_factory=Counter)
+    findings: list[FindingT] = field(default_factory=list)
+    _kept: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts
+
+    def add(self, finding: FindingT, times: int = 1) -> None:
+        """Count it, and keep it if it is one of the first of its kind."""
+        self.counts[finding.kind] += times  # type: ignore[index]  # the two type variables go together
+        if self._kept[finding.kind] < FINDINGS_PER_KIND:
+            self._kept[finding.kind] += 1
+            self.findings.append(finding)
+
+
 @dataclass
-class SourceReport:
+class SourceReport(Findings[SourceKind, SourceFinding]):
     """The verdict on the files of one producer; counts are records of the files."""
 
     producer: str
@@ -107,16 +134,8 @@ class SourceReport:
     """Not there, and so old that retention has deleted where it was."""
     foreign: int = 0
     """Sequences of the producer in Kafka that the files do not have."""
-    counts: Counter[SourceKind] = field(default_factory=Counter)
-    findings: list[SourceFinding] = field(default_factory=list)
-    """The first few of each kind."""
     first_unpublished: str | None = None
     """File and line."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.counts
 
     def as_dict(self) -> dict[str, Any]:
         """For scripts."""
@@ -144,30 +163,8 @@ IDENTITIES_TOLD = 1_000
 """Identities that a report names one by one; those with something lost or doubled come first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowFinding:
-    """One record or key whose row is not as it must be."""
-
-    kind: FindingKind
-    table: str
-    partition: int | None
-    offset: int | None
-    """Of the output record; None where the finding is about a key."""
-    identity: str | None
-    sequence: int | None
-    detail: str
-
-    def __str__(self) -> str:
-        parts = [f"{self.kind}: table {self.table}"]
-        if self.offset is not None:
-            parts.append(f"output partition {self.partition} offset {self.offset}")
-        if self.sequence is not None:
-            parts.append(f"identity {self.identity!r} sequence {self.sequence}")
-        return ", ".join([*parts, self.detail])
-
-
 @dataclass
-class ResultsReport:
+class ResultsReport(Findings[FindingKind, Finding]):
     """The verdict on a result table."""
 
     table: str
@@ -189,16 +186,7 @@ class ResultsReport:
     """Keys whose records lie in several Kafka partitions: there the last commit wins, so that the last row of any of
     these partitions is taken as right."""
     offsets: dict[int, int] = field(default_factory=dict)
-    counts: Counter[FindingKind] = field(default_factory=Counter)
-    findings: list[RowFinding] = field(default_factory=list)
-    """The first few of each kind."""
     accounts: Accounts = field(default_factory=Accounts)
-    _kept: Counter[FindingKind] = field(default_factory=Counter)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.counts
 
     def find(
         self,
@@ -209,11 +197,21 @@ class ResultsReport:
         times: int = 1,
         known_as: tuple[str | None, int | None] = (None, None),
     ) -> None:
-        """Count it, and keep it if it is one of the first of its kind."""
-        self.counts[kind] += times
-        if self._kept[kind] < FINDINGS_PER_KIND:
-            self._kept[kind] += 1
-            self.findings.append(RowFinding(kind, self.table, partition, offset, *known_as, detail))
+        """`add` a finding about a row or a key. known_as: identity and sequence."""
+        identity, sequence = known_as
+        self.add(
+            Finding(
+                kind,
+                self.table,
+                partition=partition,
+                offset=offset,
+                identity=identity,
+                sequence=sequence,
+                detail=detail,
+                is_row=True,
+            ),
+            times,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For scripts."""

@@ -110,16 +110,15 @@ class Letters:
                     self._unexpected(letter, f"{partition}/{offset}")
 
     def _lost(self, partition: int, offset: int) -> None:
-        detail = "has no dead letter"
-        self._report.add(Finding("lost", self._topic, partition, offset, None, None, None, None, detail))
+        self._report.add(Finding("lost", self._topic, partition, offset, detail="has no dead letter"))
 
     def _unexpected(self, letter: Letter, origin: str) -> None:
         where = (None, None, letter.partition, letter.offset)
-        self._report.add(Finding("unexpected", self._topic, *where, None, None, f"stems from {origin}"))
+        self._report.add(Finding("unexpected", self._topic, *where, detail=f"stems from {origin}"))
 
     def _add(self, kind: FindingKind, partition: int, offset: int, letter: Letter, detail: str = "") -> None:
         where = (partition, offset, letter.partition, letter.offset)
-        self._report.add(Finding(kind, self._topic, *where, None, None, detail))
+        self._report.add(Finding(kind, self._topic, *where, detail=detail))
 
 
 def _origin(headers: Headers, input_topic: str) -> tuple[int, int] | None:

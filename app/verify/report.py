@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from kafka_ratchet.app.verify.findings import (
-    FINDINGS_PER_KIND,
     Finding,
     FindingKind,
+    Findings,
     IntervalCheck,
     ResultsReport,
     SourceReport,
@@ -95,7 +94,7 @@ class Begin:
 
 
 @dataclass
-class Report:
+class Report(Findings[FindingKind, Finding]):
     """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
 
     stream: str
@@ -131,9 +130,6 @@ class Report:
     halted: list[Halted] = field(default_factory=list)
     """As workers say it; where none can be asked, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
-    counts: Counter[FindingKind] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
-    """The first few of each kind."""
     results: ResultsReport | None = None
     """The verdict on the result table; None: nobody asked for it."""
     source: SourceReport | None = None
@@ -222,12 +218,6 @@ class Report:
         if not self.is_compared or (self.is_waiting and not pending_ok):
             return ExitCode.NOT_ALL_PROVEN
         return ExitCode.PROVEN
-
-    def add(self, finding: Finding) -> None:
-        """Count it, and keep it if it is one of the first of its kind."""
-        self.counts[finding.kind] += 1
-        if self.counts[finding.kind] <= FINDINGS_PER_KIND:
-            self.findings.append(finding)
 
     def as_dict(self) -> dict[str, Any]:
         """For scripts."""

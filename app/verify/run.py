@@ -54,7 +54,6 @@ class Run:
         self._saved: SavedState | None = None
         self._writer: StateWriter | None = None
         self._all_compared = True
-        self._baselines: dict[int, Baseline] = {}
 
     @contextmanager
     def continued(self, path: Path | None) -> Iterator[None]:
@@ -142,8 +141,7 @@ class Run:
                 at = check.policy - 1 if check.policy else None
                 decided = None if at is None else 0
                 where = (partition, check.start, decided, at)
-                finding = Finding("contradicted", topic.name, *where, None, None, str(check))
-                self._report.add(finding)
+                self._report.add(Finding("contradicted", topic.name, *where, detail=str(check)))
         self._report.intervals += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
         return unjudged
 

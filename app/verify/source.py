@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kafka_ratchet.app.verify.findings import FINDINGS_PER_KIND, SourceFinding, SourceKind, SourceReport
+from kafka_ratchet.app.verify.findings import SourceFinding, SourceKind, SourceReport
 from kafka_ratchet.app.verify.identities import Flags, Numbers, numbers
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Progress, Record, open_files, partition_of
@@ -95,7 +95,7 @@ class SourceComparison:
 
     def __init__(self, files: SourceFiles, progress: Progress | None) -> None:
         """progress: the producer's own account of what it has published; None: there is none."""
-        self._files, self._progress = files, progress
+        self._progress = progress
         self._name = files.producer.encode()
         self._input, self._output = Sightings(), Sightings()
         # Opened now, so that a file that is not there is said before Kafka is read.
@@ -198,10 +198,7 @@ class SourceComparison:
         return begins > 0 and item.sequence < sightings.lowest.get(partition, item.sequence + 1)
 
     def _find(self, kind: SourceKind, item: Item, detail: str) -> None:
-        self.report.counts[kind] += 1
-        if self.report.counts[kind] <= FINDINGS_PER_KIND:
-            finding = SourceFinding(kind, str(item.file), item.line, item.sequence, detail)
-            self.report.findings.append(finding)
+        self.report.add(SourceFinding(kind, str(item.file), item.line, item.sequence, detail))
 
     def _items(self) -> Iterator[list[Item]]:
         items: list[Item] = []

@@ -73,7 +73,6 @@ class SavedState:
                 "Use the version that wrote it, or delete it, to prove from where the topics begin"
             )
         proven.refuse_another(path, header)
-        self.written_at = str(header.get("written_at"))[:40]
         letters = header.get("dead_letters_from")
         if not isinstance(letters, list):
             raise self._damaged("it has no positions of the dead letters")

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
-from kafka_ratchet.app.status.http import is_wildcard, json_refusal, reachable_host, request_checks, url_of
+from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, json_refusal, reachable_host, request_checks
 from kafka_ratchet.app.status.lookup import (
     QueryError,
     parse_identity,
@@ -79,17 +79,15 @@ class WebServer:
         shown = "127.0.0.1" if is_wildcard(host) else host
         hosts = {host, reachable_host(host), *self._allow_hosts}
         runner = web.AppRunner(create_web_app(self._bootstrap, self._settings, hosts), access_log=None)
-        await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
-        except (OSError, ValueError) as error:  # ValueError: no host name can be that
-            await runner.cleanup()
+            url = await bind(runner, host, port, shown)
+        except CannotBind as error:
             raise SetupError(
-                f"the page cannot be served on {host!r} port {port}: {getattr(error, 'strerror', None) or error}. "
+                f"the page cannot be served on {host!r} port {port}: {error}. "
                 "Choose others with web.host and web.port, or port 0 for a free one"
             ) from None
         self._runner = runner
-        return url_of(shown, int(runner.addresses[0][1]))
+        return url
 
     async def stop(self) -> None:
         """Stop serving; does nothing where it is not started."""

@@ -30,32 +30,7 @@ def main(task: Task) -> None:
         stopping = True
 
     signal.signal(signal.SIGTERM, stop)
-    changelog = f"{task.output}.changelog" if task.options.get("changelog") else None
-    if changelog is not None:
-        admin = AdminClient({"bootstrap.servers": task.bootstrap})
-        topic = NewTopic(changelog, task.partitions, 1, config={"cleanup.policy": "compact"})
-        admin.create_topics([topic])[changelog].result(30)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": task.bootstrap,
-            "group.id": task.group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "fetch.message.max.bytes": 4 << 20,
-            "queued.min.messages": 200_000,
-        }
-    )
-    producer = Producer(
-        {
-            "bootstrap.servers": task.bootstrap,
-            "transactional.id": task.group,
-            "linger.ms": 20,
-            "batch.size": 1_000_000,
-            "queue.buffering.max.messages": 1_000_000,
-            "compression.type": task.options.get("compression", "none"),
-        }
-    )
+    changelog, consumer, producer = _changelog(task), _consumer(task), _producer(task)
     producer.init_transactions()
     consumer.subscribe([task.input])
     last: dict[bytes, int] = {}
@@ -101,6 +76,44 @@ def main(task: Task) -> None:
             positions.clear()
             changed.clear()
     consumer.close()
+
+
+def _changelog(task: Task) -> str | None:
+    """The changelog topic, created here; None where the task has none."""
+    if not task.options.get("changelog"):
+        return None
+    name = f"{task.output}.changelog"
+    topic = NewTopic(name, task.partitions, 1, config={"cleanup.policy": "compact"})
+    admin = AdminClient({"bootstrap.servers": task.bootstrap})
+    admin.create_topics([topic])[name].result(30)
+    return name
+
+
+def _consumer(task: Task) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": task.bootstrap,
+            "group.id": task.group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.message.max.bytes": 4 << 20,
+            "queued.min.messages": 200_000,
+        }
+    )
+
+
+def _producer(task: Task) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": task.bootstrap,
+            "transactional.id": task.group,
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "compression.type": task.options.get("compression", "none"),
+        }
+    )
 
 
 if __name__ == "__main__":

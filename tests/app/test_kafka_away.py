@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker, free_port
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.log_setup import KafkaAway
 from kafka_ratchet.app.status.model import merge, without_kafka
 from kafka_ratchet.app.status.server import WorkerStatus

@@ -20,7 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker, free_port
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.app.local.ports import free_port
 from tests.app.worker_process import ROOT, Site, WorkerProcess
 
 PAGE = ROOT / "docs" / "guide" / "rights.md"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.app.local.embedded_kafka import free_port
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.local.embedded_kafka import free_port
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.log_setup import configure
 from kafka_ratchet.app.settings import Settings, SinkSettings, load
 from kafka_ratchet.errors import SettingsError

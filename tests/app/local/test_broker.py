@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ratchet.app.local import embedded_kafka, supervisor
+from kafka_ratchet.app.local import embedded_kafka, ports, supervisor
 from kafka_ratchet.app.local.broker import EmbeddedBroker, choose_broker, open_broker, wait_until_reachable
 from kafka_ratchet.app.local.connectivity import Reachability
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def free_port() -> int:
-    return embedded_kafka.free_port()
+    return ports.free_port()
 
 
 def wait_until(happened: Callable[[], bool], what: str) -> None:
@@ -154,7 +154,7 @@ def test_another_kafka_that_answers_at_its_port_is_not_taken_for_it(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port was free when it was asked for, and another Kafka's when it was to be bound."""
-    monkeypatch.setattr(embedded_kafka, "_is_free", lambda _: True)
+    monkeypatch.setattr(embedded_kafka, "is_free", lambda _: True)
     with pytest.raises(SetupError, match=r"(?s)ended while starting.*Address already in use"):
         EmbeddedBroker(tmp_path, port=int(broker.rpartition(":")[2])).start()
 

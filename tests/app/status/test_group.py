@@ -4,7 +4,7 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.structs import TopicPartition
 
-from kafka_ratchet.app.status.group import accepted_url, describe_group, discover_workers, worker_address
+from kafka_ratchet.app.status.group import accepted_url, describe_group, worker_address
 from kafka_ratchet.errors import BrokerUnavailable
 from tests.app.worker.known_worker import member, settings_for
 
@@ -73,8 +73,7 @@ async def test_members_are_found_with_what_the_group_committed(broker: str, new_
         assert group.workers == ["http://127.0.0.1:16066"]
         assert group.members == 1
         assert group.committed == {(topic, 1): 0}
-        assert await discover_workers(broker, settings) == group.workers
-    assert await discover_workers(broker, settings) == []
+    assert (await describe_group(broker, settings)).workers == []
 
 
 async def test_a_member_that_is_no_worker_is_counted_but_not_asked(broker: str, new_topic: Callable[..., str]) -> None:

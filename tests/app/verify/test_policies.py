@@ -148,5 +148,5 @@ def test_the_engines_word_is_not_believed(broker: str, new_topic: NewTopic, said
     assert report.unjudged == 2
     if code is ExitCode.WRONG:
         (finding,) = report.findings
-        assert (finding.kind, finding.topic, finding.offset, finding.input_offset) == ("contradicted", policies, 0, 0)
+        assert (finding.kind, finding.place, finding.offset, finding.input_offset) == ("contradicted", policies, 0, 0)
         assert "deduplication was off in partition 0 for offsets 0 to 1: contradicted, by the policy" in str(finding)

@@ -205,7 +205,7 @@ def test_dead_letters(stage: Stage) -> None:
     report = stage.verify()
     # 3 and 4 have none; 5 has one that does not count, as the one that names partition 1.
     assert counts(report) == {"lost": 3, "doubled": 1, "altered": 1, "unexpected": 2}
-    assert {finding.topic for finding in report.findings} == {stage.topics[2]}
+    assert {finding.place for finding in report.findings} == {stage.topics[2]}
     assert [f.input_offset for f in report.findings if f.kind == "lost"] == [3, 4, 5]
 
 

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: no word is broken and no number is cut."""
+"""Tables and numbers in the terminal: no word is broken and no number is cut."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_fir
         if Measurement.get(console, without_limit, table).maximum <= console.width:
             return table
     return draw(frozenset(least_first))
+
+
+def figure(number: int | None) -> str:
+    """A number with separators, or a dash where it is not known."""
+    return "–" if number is None else f"{number:,}"

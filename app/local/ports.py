@@ -1,0 +1,36 @@
+"""Free ports of this machine."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Final
+
+_DRAW: Final = random.SystemRandom()
+"""Not the shared generator: processes that seed it alike would draw alike."""
+_drawn: set[int] = set()
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at the moment, never the same one twice.
+
+    Below the range from which the kernel gives ports to whoever asks for any: what a broker is to listen on later, or
+    again after a crash, must not be somebody's outgoing connection by then.
+    """
+    while True:
+        port = _DRAW.randrange(15_000, 32_768)
+        if port not in _drawn and is_free(port):
+            _drawn.add(port)
+            return port
+
+
+def is_free(port: int) -> bool:
+    """Whether a broker could listen on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        # As Kafka binds: connections that linger from the last run do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
