@@ -13,16 +13,16 @@ from kafka_ratchet.app.cli.options import Json
 if TYPE_CHECKING:
     from bench.load import Load
 
-bench = typer.Typer(help="How fast the worker is, next to others on the same machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure the worker next to other programs on the same machine.", no_args_is_help=True)
 
-Records = Annotated[int, typer.Option(help="Of the input; a fifth are duplicates.")]
-Keys = Annotated[int, typer.Option(help="Identities.")]
+Records = Annotated[int, typer.Option(help="Records of the input. A fifth are duplicates.")]
+Keys = Annotated[int, typer.Option(help="Number of identities.")]
 CommitMs = Annotated[int, typer.Option(help="Milliseconds between commits.")]
-Compression = Annotated[str, typer.Option(help="Of the input: none, gzip, snappy, lz4 or zstd.")]
-Duplicates = Annotated[str, typer.Option(help="spread, or resent in a row.")]
-Partitions = Annotated[int, typer.Option(help="Of input and output.")]
-ValueBytes = Annotated[int, typer.Option(help="Of each value, in bytes; 80 at least.", min=80)]
-BatchBytes = Annotated[int, typer.Option(help="Of the input's batches, at most.")]
+Compression = Annotated[str, typer.Option(help="Compression of the input: none, gzip, snappy, lz4 or zstd.")]
+Duplicates = Annotated[str, typer.Option(help="Duplicates: spread, or resent in a row.")]
+Partitions = Annotated[int, typer.Option(help="Partitions of input and output.")]
+ValueBytes = Annotated[int, typer.Option(help="Size of a value in bytes, at least 80.", min=80)]
+BatchBytes = Annotated[int, typer.Option(help="Largest batch of the input, in bytes.")]
 Rounds = Annotated[int, typer.Option(help="How often each subject runs.")]
 
 
@@ -40,7 +40,7 @@ def run(
     rounds: Rounds = 1,
     warm_up: Annotated[bool, typer.Option(help="Run it once before, without counting.")] = True,
 ) -> None:
-    """Run one subject on a preloaded input; one line of JSON a run. Exit code 1 if an output is wrong."""
+    """Run one program on a preloaded input; one line of JSON a run. Exit code 1 if an output is wrong."""
     load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
     _compared([subject], load, commit_ms, rounds, json=True, runs_only=True, warm_up=warm_up)
 
@@ -59,21 +59,21 @@ def compare(
     rounds: Rounds = 3,
     json: Json = False,
 ) -> None:
-    """Run subjects in turn on one input and print their ratios, in Markdown. Exit code 1 if an output is wrong."""
+    """Run programs in turn on one input and print their ratios, in Markdown. Exit code 1 if an output is wrong."""
     load = _load(records, keys, compression, duplicates, partitions, value_bytes, batch_bytes)
     _compared(subjects, load, commit_ms, rounds, json=json, runs_only=False)
 
 
 @bench.command()
 def latency(
-    subjects: Annotated[list[str], typer.Argument(help="In turn.")],
+    subjects: Annotated[list[str], typer.Argument(help="Programs, run in turn.")],
     rate: Annotated[int, typer.Option(help="Records a second.")] = 10_000,
     seconds: Annotated[float, typer.Option(help="Of each run, after the warm-up.")] = 30.0,
     warm_up: Annotated[float, typer.Option(help="Seconds before anything counts.")] = 15.0,
     commit_ms: CommitMs = 100,
     rounds: Rounds = 3,
 ) -> None:
-    """How long records are on their way at a steady rate; one line of JSON a run, milliseconds."""
+    """Measure the latency at a steady rate; one line of JSON a run, in milliseconds."""
     from bench.compare import stage
     from bench.latency import latency as measured
     from bench.load import Load
@@ -89,7 +89,7 @@ def latency(
 
 @bench.command()
 def recovery(
-    subjects: Annotated[list[str], typer.Argument(help="In turn.")],
+    subjects: Annotated[list[str], typer.Argument(help="Programs, run in turn.")],
     keys: Keys = 1_000_000,
     records: Records = 2_000_000,
     commit_ms: CommitMs = 100,
@@ -97,7 +97,7 @@ def recovery(
     away: Annotated[float, typer.Option(help="Seconds between the kill and the new start.")] = 15.0,
     rounds: Rounds = 1,
 ) -> None:
-    """Seconds from a new start after `kill -9` to the first new output; one line of JSON a run."""
+    """Measure the seconds from a restart after `kill -9` to the first new output; one line of JSON a run."""
     from bench.compare import stage
     from bench.load import Load
     from bench.recovery import recovery as measured
@@ -113,11 +113,11 @@ def recovery(
 
 @bench.command()
 def producer(
-    records: Annotated[int, typer.Option(help="Each producer sends so many.")] = 1_000_000,
+    records: Annotated[int, typer.Option(help="Records that each producer sends.")] = 1_000_000,
     value_bytes: Annotated[int, typer.Option(help="Of each value.", min=1)] = 200,
     rounds: Rounds = 4,
 ) -> None:
-    """How fast the producer sends, next to a bare client; one line of JSON a run, and one with the ratios."""
+    """Measure the producer next to a bare client; one line of JSON a run, and one with the ratios."""
     from bench.sending import sending
 
     print(json_text.dumps(sending(records, value_bytes, rounds, _say).as_dict()), flush=True)
@@ -125,10 +125,10 @@ def producer(
 
 @bench.command()
 def restart(
-    sizes: Annotated[list[int] | None, typer.Option("--size", help="Published before, in records.")] = None,
+    sizes: Annotated[list[int] | None, typer.Option("--size", help="Records published before.")] = None,
     rounds: Rounds = 5,
 ) -> None:
-    """Seconds from the start of `ratchet publish` to its first new record, by what its name has published before."""
+    """Measure the seconds from the start of `ratchet publish` to its first new record, by what was published before."""
     from bench.sending import restart as measured
 
     print(json_text.dumps(measured(sizes or [1_000_000, 10_000_000], rounds, _say)), flush=True)
@@ -144,7 +144,7 @@ def sink(
     at_a_time: Annotated[int, typer.Option(help="Offsets per commit.")] = 250_000,
     rounds: Rounds = 3,
 ) -> None:
-    """Topic to table with Spark: each store, the usual way (checkpoint and foreachBatch), and writing nothing."""
+    """Measure the Spark job with each store, next to checkpoint and foreachBatch, and to a job that writes nothing."""
     from bench.results import OTHERS, RATCHET, results
 
     for kind in kinds or []:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 faults = typer.Typer(invoke_without_command=True)
 
-Seed = Annotated[int | None, typer.Option(help="Draws events, faults and their order; default: a new one.")]
+Seed = Annotated[int | None, typer.Option(help="Seed for events, faults and their order. Default: a new one.")]
 Folder = Annotated[Path | None, typer.Option(help="A new folder to keep logs and data in; default: a temporary one.")]
 
 
 @faults.callback()
 def everything(
     context: typer.Context,
-    short: Annotated[bool, typer.Option("--short", help="A few minutes: each fault at least once.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Each fault at least once; takes a few minutes.")] = False,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Inject every fault, in random order, and prove that each event counted once. Exit code 1 if one did not."""
+    """Inject every fault into real workers, in random order, and count. Exit code 1 if an event is lost or doubled."""
     # As after Ctrl-C: frozen processes, servers and a full disk must not be left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if context.invoked_subcommand is not None:
@@ -51,7 +51,7 @@ def producer(
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Send a file under a name, kill the producer again and again, and prove that the output is the file."""
+    """Publish a file, kill the producer again and again, and prove that the output is the file."""
     from faults.producer import run_producer
 
     say = _speaker(json)
@@ -61,13 +61,15 @@ def producer(
 @faults.command()
 def sink(
     short: Annotated[bool, typer.Option("--short", help="Each fault once.")] = False,
-    times: Annotated[int, typer.Option(min=1, help="How often each kill; all else, a quarter.")] = 20,
+    times: Annotated[
+        int, typer.Option(min=1, help="How often each kill is made. Other faults come a quarter as often.")
+    ] = 20,
     store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Kill, freeze and double the Spark job over every store, take it Kafka, database and disk; count its rows."""
+    """Kill and freeze the Spark job, start it twice, stop its Kafka and database, fill its disk; count the rows."""
     from faults.sink import STORES as SINK_STORES
     from faults.sink import run_sink
 

@@ -27,7 +27,7 @@ from kafka_ratchet.app.clone import clone_root
 from kafka_ratchet.errors import RatchetError
 
 TOOLS: Final = ("bench", "faults")
-"""Commands of the repository: they lie beside the packages in a clone, but not in the wheel or the image."""
+"""Commands of the repository: a clone has them, the wheel and the image do not."""
 
 cli = typer.Typer(
     name="ratchet",
@@ -51,7 +51,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Events that arrive more than once count exactly once."""
+    """Exactly-once stream processing for Kafka: events that arrive more than once count exactly once."""
 
 
 for command in (demo, broker, worker, web, publish, tables, producers, status, resume, verify, setup):
@@ -59,14 +59,14 @@ for command in (demo, broker, worker, web, publish, tables, producers, status, r
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
 for tool in TOOLS:
-    # Only those of the clone: on the path, and beside a wheel, anything may be called `bench`.
+    # Only those of the clone: any package of a user may be called `bench`.
     where, found = clone_root(), find_spec(tool)
     if where is not None and found is not None and found.origin == str(where / tool / "__init__.py"):
         cli.add_typer(getattr(import_module(f"{tool}.cli"), tool), name=tool)
 
 
 def main() -> None:
-    """Entry point of `ratchet`: an error of ours becomes its sentence on stderr and exit code 2."""
+    """Entry point of `ratchet`: a RatchetError becomes a sentence on stderr and exit code 2."""
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks
 

@@ -11,13 +11,14 @@ import typer
 def broker(
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", help="Keeps topics and logs. Without it they are gone when the broker stops."),
+        typer.Option(
+            "--folder", help="Folder for topics and logs. Default: a temporary one, removed when the broker stops."
+        ),
     ] = None,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Where to listen on 127.0.0.1; 0 takes a free port.")
-    ] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
     with_parent: Annotated[
-        bool, typer.Option("--with-parent", help="Stop when standard input ends, so with whoever started this.")
+        bool,
+        typer.Option("--with-parent", help="Stop when standard input ends, that is, together with the parent process."),
     ] = False,
 ) -> None:
     """Run a single-node Kafka in the foreground until Ctrl-C.

@@ -12,12 +12,12 @@ from kafka_ratchet.app.cli.options import Json
 
 def demo(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files of events. Default: the excerpt that comes with Ratchet.")
+        list[Path] | None, typer.Argument(help="NDJSON files of events. Default: the data that come with Ratchet.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run everything here: a publisher and a worker are killed on the way, and each event counts once."""
+    """Run the whole pipeline on this machine, kill a publisher and a worker, and prove that each event counts once."""
     from kafka_ratchet.app.demo import run
 
     if not run(files or [], keep=keep, as_json=as_json):

@@ -11,5 +11,7 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="Settings file (TOML). Default: RATCHET_CONFIG, else ratchet.toml."),
 ]
-Stream = Annotated[str | None, typer.Option("--stream", help="Name of the stream; not needed where there is only one.")]
+Stream = Annotated[
+    str | None, typer.Option("--stream", help="Name of the stream. May be left out if the settings have only one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end, for scripts.")]

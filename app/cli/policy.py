@@ -1,4 +1,4 @@
-"""`ratchet policy`: deduplication on or off, per stream and for all, while workers run."""
+"""`ratchet policy`: switches deduplication on and off, for one stream or for all, while workers run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.app.worker.policy import Policies
 
-policy = typer.Typer(no_args_is_help=True, help="Deduplication on or off, per stream and for all, while workers run.")
+policy = typer.Typer(
+    no_args_is_help=True, help="Switch deduplication on and off, for one stream or for all, while workers run."
+)
 
 OneStream = Annotated[str | None, typer.Option("--stream", help="Only this stream.")]
 All = Annotated[bool, typer.Option("--global", help="Default for streams without a policy of their own.")]
@@ -29,7 +31,7 @@ class OnOff(StrEnum):
 
 @policy.command()
 def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
-    """Show what holds for each stream, and who decided it."""
+    """Show whether each stream is deduplicated, and which policy or setting decides it."""
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker.policy_topic import read_policies
@@ -42,7 +44,7 @@ def get(stream: OneStream = None, globally: All = False, config: Config = None, 
 
 @policy.command("set")
 def set_(
-    deduplicate: Annotated[OnOff, typer.Argument(help="on, or off: everything is forwarded unjudged.")],
+    deduplicate: Annotated[OnOff, typer.Argument(help="on; or off: every record is forwarded, duplicates included.")],
     stream: OneStream = None,
     globally: All = False,
     config: Config = None,
@@ -54,7 +56,7 @@ def set_(
 
 @policy.command()
 def unset(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
-    """Take back what was set: the next one in the order decides."""
+    """Remove a policy. Then the setting, or the global policy, decides."""
     _write(stream, globally, config, json, None)
 
 

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 def producers(
     stream: Annotated[str | None, typer.Option(help="Only the producers of this stream's input.")] = None,
-    after: Annotated[str | None, typer.Option(help="List the names behind this one, in hex.")] = None,
+    after: Annotated[str | None, typer.Option(help="List the names that come after this one (in hex).")] = None,
     limit: Annotated[str | None, typer.Option(help="Names per topic, at most 500.")] = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List producers: what each has published by its own account, and what the workers have of it.
+    """List the producers: what each has published, and what the workers have received from it.
 
-    Published is kept by the producers themselves in Kafka. The rest is known for streams that go by producer: the
-    highest sequence of all partitions, committed and judged; and, since the workers have had the partitions, when it
-    was last seen and how much of it was a duplicate.
+    Published: the last sequence that Kafka has acknowledged, as the producer itself keeps it in Kafka.
+
+    Persisted, Pushed: the highest sequence in a committed transaction, and in any. For streams with identity producer.
+
+    Last seen, Duplicates: since the worker that serves the partition has had it.
     """
     import asyncio
 

@@ -29,23 +29,25 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="NDJSON, CSV or lines, plain, .gz or .zst; several in their order; a folder; or - (standard input).",
+        help="NDJSON, CSV or text lines; plain, .gz or .zst. Several files in this order, a folder, or - (stdin).",
         show_default=False,
     ),
 ]
-ProducerName = Annotated[str, typer.Option("--producer", help="The name this is published under, and resumed by.")]
-Topic = Annotated[str | None, typer.Option("--topic", help="Default: the input topic of the settings' stream.")]
+ProducerName = Annotated[str, typer.Option("--producer", help="Producer name. Progress is kept under this name.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Topic to publish to. Default: the input of the stream.")]
 Key = Annotated[str | None, typer.Option("--key", help="JSON field or CSV column whose text becomes the record's key.")]
 FormatName = Annotated[
     str | None, typer.Option("--format", help="ndjson, csv or lines. Default: by the file's name, else lines.")
 ]
 SequenceField = Annotated[
     str | None,
-    typer.Option("--sequence-field", help="JSON field or CSV column that is the record's sequence; it must rise."),
+    typer.Option("--sequence-field", help="JSON field or CSV column with the sequence, which must rise."),
 ]
 Follow = Annotated[
     bool,
-    typer.Option("--follow", help="Of a folder, or of a log that is rotated: wait for more, until SIGINT or SIGTERM."),
+    typer.Option(
+        "--follow", help="Wait for more files in the folder, or lines in a rotated log, until SIGINT or SIGTERM."
+    ),
 ]
 FromStart = Annotated[
     bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
@@ -54,14 +56,16 @@ TopicReplaced = Annotated[
     str | None,
     typer.Option(
         "--topic-replaced",
-        help="Where the topic was deleted and created again: send everything again, or go on after what was sent.",
+        help="If the topic was deleted and created again: send everything again, or continue after the last record.",
         metavar="resend|keep",
     ),
 ]
-Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records per second.")]
+Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="Maximum records per second.")]
 Partitions = Annotated[
     int | None,
-    typer.Option("--partitions", min=1, max=10_000, help="Create a missing topic with so many partitions."),
+    typer.Option(
+        "--partitions", min=1, max=10_000, help="Create the topic with this many partitions if it does not exist."
+    ),
 ]
 
 
@@ -81,7 +85,7 @@ def publish(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Publish files, each record once counted: after a crash, run it again and it goes on where it stopped."""
+    """Publish files under a producer name. After a crash, run it again: it continues where it stopped."""
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.producers import Producer

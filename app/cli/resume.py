@@ -1,4 +1,4 @@
-"""`ratchet resume`: lets a partition that stands still go on, as a person decides."""
+"""`ratchet resume`: an operator decides where a halted partition continues."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ class End(StrEnum):
     ABORT = "abort"
 
 
-Partition = Annotated[
-    str | None, typer.Option("--partition", help="Number of the input partition. Default: all of them.")
-]
+Partition = Annotated[str | None, typer.Option("--partition", help="Input partition. Default: all of them.")]
 Start = Annotated[
     str | None,
-    typer.Option("--from", help="Where to read on: earliest, latest or an OFFSET of the input. Default: where it is."),
+    typer.Option("--from", help="Next offset to read: earliest, latest or a number. Default: the committed offset."),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the changelog with your name.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why. It is recorded in the changelog with your name.")]
 Forget = Annotated[
-    bool, typer.Option("--forget", help="Forget the last sequences: what was counted before can count again.")
+    bool, typer.Option("--forget", help="Forget the last sequences. Records that were counted before can count again.")
 ]
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Take over an output or changelog that another application has claimed.")
-]
+Adopt = Annotated[bool, typer.Option("--adopt", help="Take over the output or the changelog from another application.")]
 OpenTransaction = Annotated[
     End | None,
-    typer.Option("--open-transaction", help="End what hangs in the topics that the partition writes, and only that."),
+    typer.Option(
+        "--open-transaction", help="Only commit or abort hanging transactions in the topics that the partition writes."
+    ),
 ]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this nothing changes.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")]
 
 
 def resume(
@@ -55,10 +53,13 @@ def resume(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Let partitions that have halted go on from where you say, with what is there now.
+    """Decide where halted partitions continue.
 
-    Says what it finds and what it would do; --execute does it, in one transaction for each partition, and records who
-    decided it, when and why. Workers may run: they go on by themselves within half a minute.
+    Without --execute it says what it finds and what it would do.
+
+    With --execute it does it, in one transaction for each partition, and records who decided it, when and why.
+
+    Workers may run. They continue by themselves within half a minute.
     """
     import asyncio
 

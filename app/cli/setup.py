@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def setup() -> None:
-    """Fetch the Kafka and Spark jars and compile the kernels. Needed once; needs the network."""
+    """Fetch the Kafka and Spark jars, and compile the kernels. Needed once, with access to the network."""
     from concurrent.futures import ThreadPoolExecutor
 
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`ratchet sink`: the Spark job over a stream's output topic, and how far it is."""
+"""`ratchet sink`: the Spark job that reads a stream's output topic into the result table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.job.spec import JobSpec
 
 sink = typer.Typer(
-    help="Bring the stream's output into the result table with Spark, each event exactly once.",
+    help="Run the Spark job that writes a stream's output to the result table, each event exactly once.",
     invoke_without_command=True,
 )
 
@@ -43,24 +43,24 @@ def run(
     mode: Annotated[
         Mode,
         typer.Option(
-            help="batch: read to the end as of the start, then stop. stream: go on until SIGTERM. structured: as "
-            "stream, by a query of Structured Streaming."
+            help="batch: read up to the present end of the topic, then stop. stream: run until SIGTERM. structured: as "
+            "stream, but as a query of Structured Streaming."
         ),
     ] = Mode.BATCH,
     interval: Annotated[
-        float, typer.Option(min=0, max=86_400, help="Not batch: seconds from one look at the topic to the next.")
+        float, typer.Option(min=0, max=86_400, help="Seconds between two reads of the topic; not in batch mode.")
     ] = 1.0,
     state_is_lost: Annotated[
         bool,
         typer.Option(
             "--state-is-lost",
-            help="structured: allow stateful operators; their state is discarded at every start.",
+            help="structured mode: allow stateful operators. Their state is discarded at every start.",
         ),
     ] = False,
-    max_records: Annotated[int, typer.Option(min=1, help="Offsets per commit, at most.")] = 1_000_000,
+    max_records: Annotated[int, typer.Option(min=1, help="Maximum number of offsets per commit.")] = 1_000_000,
     as_json: Json = False,
 ) -> None:
-    """Bring the stream's output into the result table with Spark, each event exactly once."""
+    """Run the Spark job that writes a stream's output to the result table, each event exactly once."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.local.jars import spark_jars
@@ -94,7 +94,7 @@ def run(
 
 @sink.command()
 def status(config: Config = None, stream: Stream = None, as_json: Json = False) -> None:
-    """Show how far the result table is, and what is left to read. Takes nothing over, and needs no Spark."""
+    """Show how far the result table is behind the topic. A running job is not disturbed; Spark is not needed."""
     from rich.console import Console
     from rich.table import Table
 
@@ -147,20 +147,20 @@ def resume(
         str,
         typer.Option(
             "--from",
-            help="table: where the rows of the table end. stored: where the stored offsets say. earliest, latest: "
-            "either end of the topic. Or PARTITION:OFFSET,...",
+            help="table: after the last row of the table. stored: at the stored offsets. earliest, latest: at that end "
+            "of the topic. Or PARTITION:OFFSET,...",
             show_default=False,
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Why, in a line; kept beside the offsets.", show_default=False)],
+    reason: Annotated[
+        str, typer.Option(help="Why, in one line. It is recorded beside the offsets.", show_default=False)
+    ],
     config: Config = None,
     stream: Stream = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this, only say what would be done.")
-    ] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decide where a job goes on that refuses: its table was put back, or its topic is another one. Needs no Spark."""
+    """Decide where a job continues that refuses to run: its table was restored, or its topic was created again."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, sink_errors_translated, spec_of
@@ -189,12 +189,12 @@ def resume(
 def vacuum(
     config: Config = None,
     older_than: Annotated[
-        float, typer.Option("--older-than", min=0, max=1_000_000, help="Hours; what is younger is kept.")
+        float, typer.Option("--older-than", min=0, max=1_000_000, help="Hours. Younger files are kept.")
     ] = 1.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files, and remove nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove what killed and fenced jobs have left beside the result table. Needs neither Kafka nor Spark."""
+    """Remove files that killed and fenced jobs have left beside the result table."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.status.results import place_of, sink_errors_translated
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
@@ -210,10 +210,11 @@ def vacuum(
 def package(
     file: Annotated[Path, typer.Argument(help="The zip to write, such as spark_sink.zip.", show_default=False)],
     jars: Annotated[
-        Path | None, typer.Option(help="Folder for the jars of Spark's Kafka connector, where --packages cannot be.")
+        Path | None,
+        typer.Option(help="Folder for the jars of Spark's Kafka connector, for clusters without --packages."),
     ] = None,
 ) -> None:
-    """Write the job for a Spark cluster: one zip for --py-files, and beside it the script to submit."""
+    """Write the job for a Spark cluster: a zip for --py-files, and the script to submit beside it."""
     from kafka_ratchet.app.local.jars import spark_jars
     from kafka_ratchet.app.status.results import sink_errors_translated
     from kafka_ratchet.errors import SetupError

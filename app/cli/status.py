@@ -1,4 +1,4 @@
-"""`ratchet status`: did my record arrive?"""
+"""`ratchet status`: whether a record has arrived."""
 
 from __future__ import annotations
 
@@ -18,19 +18,27 @@ EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
 
 def status(
     sequence: Annotated[str, typer.Option(help="The record's sequence.")],
-    producer: Annotated[str | None, typer.Option(help="The producer's name; for streams by producer.")] = None,
-    key: Annotated[str | None, typer.Option(help="The record's key; for streams by key.")] = None,
-    identity_hex: Annotated[str | None, typer.Option(help="Either of them, its bytes in hex.")] = None,
-    partition: Annotated[str | None, typer.Option(help="The partition it was sent to, if you know it.")] = None,
+    producer: Annotated[
+        str | None, typer.Option(help="The producer's name, if the stream's identity is the producer.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The record's key, if the stream's identity is the key.")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="Name or key in hex, if it is not UTF-8 text.")] = None,
+    partition: Annotated[str | None, typer.Option(help="The partition that the record was sent to, if known.")] = None,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Say whether a record has arrived: what a producer asks that got no answer.
+    """Say whether a record has arrived, for a producer that got no acknowledgement.
 
-    Exit code 0: persisted (it, or a later one of its identity, is committed; sent again it would be dropped). 3: in
-    flight (in an open transaction; ask again). 1: unseen. 4: it depends on the partition, or some could not be asked.
-    """
+    \b
+    Exit codes:
+      0  persisted: it, or a later one of its identity, is committed;
+         sent again it would be dropped
+      1  unseen
+      2  the question cannot be asked; the sentence says why
+      3  in flight: it is in an open transaction; ask again
+      4  it depends on the partition, or a partition could not be asked
+    """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import asyncio
 
     import msgspec

@@ -1,4 +1,4 @@
-"""`ratchet tables`: what the page shows, in the terminal."""
+"""`ratchet tables`: the content of the page in the terminal."""
 
 from __future__ import annotations
 
@@ -34,20 +34,23 @@ FIGURES = {
 
 SUMMED = frozenset({"fresh", "duplicate", "invalid", "keys", "evicted", "lag"})
 LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
-"""What a narrow terminal goes without; --json tells all of it."""
+"""Columns that a narrow terminal leaves out, in this order; --json has all of them."""
 
 
 def tables(
     config: Config = None,
     stream: Stream = None,
-    identity: Annotated[str | None, typer.Option(help="Look up this identity, given as text.")] = None,
-    identity_hex: Annotated[str | None, typer.Option(help="Look up this identity, its bytes given in hex.")] = None,
+    identity: Annotated[
+        str | None, typer.Option(help="Look up this identity, given as text: a producer's name or a key.")
+    ] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="The same, given in hex.")] = None,
     sequence: Annotated[
-        str | None, typer.Option(help="Say what a record with this sequence would be: fresh, duplicate or unknown.")
+        str | None,
+        typer.Option(help="Also say what a record with this sequence would be: fresh, duplicate or unknown."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show the tables: partitions, positions and counters, or the last sequences of one identity."""
+    """Show partitions, positions and counters of all streams, or the last sequences of one identity."""
     import asyncio
 
     import msgspec

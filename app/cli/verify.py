@@ -23,26 +23,26 @@ IDENTITIES_SHOWN = 20
 
 
 MoreFiles = Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")]
-Results = Annotated[bool, typer.Option("--results", help="Go on into the result table of the settings' sink.")]
+Results = Annotated[bool, typer.Option("--results", help="Also compare the result table of the sink.")]
 State = Annotated[
     Path | None,
-    typer.Option("--state", help="Go on where the last run with this file ended; for topics with a retention."),
+    typer.Option("--state", help="Continue where the last run with this file ended. For topics with retention."),
 ]
 Source = Annotated[
     list[Path] | None,
     typer.Option(
         "--source",
         metavar="FILE...",
-        help="Files or a folder that were published, in the same order: what never came to Kafka is found too.",
+        help="Files or folder that were published, in the same order. Also finds records that never reached Kafka.",
     ),
 ]
-ProducerName = Annotated[str | None, typer.Option("--producer", help="The name they were published under.")]
-Key = Annotated[str | None, typer.Option("--key", help="As they were published: see ratchet publish.")]
-FormatName = Annotated[str | None, typer.Option("--format", help="Likewise.")]
-SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="Likewise.")]
+ProducerName = Annotated[str | None, typer.Option("--producer", help="With --source: the producer name that was used.")]
+Key = Annotated[str | None, typer.Option("--key", help="With --source: as for ratchet publish.")]
+FormatName = Annotated[str | None, typer.Option("--format", help="With --source: as for ratchet publish.")]
+SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="With --source: as for ratchet publish.")]
 PendingOk = Annotated[
     bool,
-    typer.Option("--pending-ok", help="For a look in between: input that waits for a worker is no exit code 3."),
+    typer.Option("--pending-ok", help="Input that still waits for a worker does not lead to exit code 3."),
 ]
 
 
@@ -60,7 +60,7 @@ def verify(
     sequence_field: SequenceField = None,
     pending_ok: PendingOk = False,
 ) -> None:
-    """Recompute from the raw input what the output must be, and compare.
+    """Recompute from the input what the output must be, and compare record by record.
 
     \b
     Exit codes:

@@ -16,14 +16,14 @@ def web(
     config: Config = None,
     host: Annotated[str | None, typer.Option(help="Address to bind. Default: web.host, 127.0.0.1.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port to bind; 0: a free one. Default: web.port.")
+        int | None, typer.Option(min=0, max=65535, help="Port to bind; 0 takes a free one. Default: web.port.")
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further host name browsers may use for the page, behind a proxy for example. Repeatable."),
+        typer.Option(help="Another host name that browsers may use for the page, such as that of a proxy. Repeatable."),
     ] = None,
 ) -> None:
-    """Serve the page: tables, partitions, counters, and the look-up of one identity."""
+    """Serve the page: streams, partitions, counters, and the look-up of an identity."""
     import asyncio
     from contextlib import nullcontext
 

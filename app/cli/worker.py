@@ -13,10 +13,10 @@ from kafka_ratchet.app.cli.options import Config
 def worker(
     config: Config = None,
     state_folder: Annotated[
-        Path | None, typer.Option("--state-folder", help="Where this worker keeps its local stores; its alone.")
+        Path | None, typer.Option("--state-folder", help="Folder for local stores. No two workers may share one.")
     ] = None,
 ) -> None:
-    """Deduplicate the streams of the settings. Start as many as there are partitions; stop with Ctrl-C."""
+    """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition."""
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.app.settings import load
