@@ -30,7 +30,7 @@ WORKER_EXTRAS: Final = dict.fromkeys(
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """See `kafka_ratchet.spark_sink.extras.missing_extra`."""
+    """The sentence for a package that an extra would bring; None: no extra brings it."""
     return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS)
 
 

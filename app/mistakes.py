@@ -15,7 +15,7 @@ Sections = Mapping[str, type[BaseModel]]
 
 
 def unreadable(error: UnreadableVariable) -> str:
-    """A variable that should hold JSON does not."""
+    """The sentence for a variable that is not valid JSON."""
     named = re.search(r'field "(\w+)"', str(error))
     variable = f"{PREFIX}{named[1].upper()}" if named else f"A {PREFIX}* variable"
     return f"{variable}: not valid JSON. Write the section as a JSON object, or name a setting in it: {PREFIX}WEB__PORT"

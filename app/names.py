@@ -19,7 +19,7 @@ KAFKAS_OWN: Final = "__"
 
 
 def policy_topic(app: str) -> str:
-    """The policy topic of an application."""
+    """Name of the policy topic of an application."""
     return f"{app}-policy"
 
 
@@ -29,17 +29,17 @@ def changelog_name(app: str, stream: str) -> str:
 
 
 def earlier_changelog_name(app: str, stream: str) -> str:
-    """What the changelog topic was called at first. One that exists and is this stream's goes on to be used."""
+    """The name of earlier versions. A topic of this name that belongs to the stream is still used."""
     return f"{app}-{stream}-changelog"
 
 
 def transactional_id(app: str, input_topic: str, partition: int) -> str:
-    """Of the lane of an input partition."""
+    """Transactional id of the lane of an input partition."""
     return f"{app}-lane/{input_topic}/{partition}"
 
 
 def earlier_transactional_id(app: str, input_topic: str, partition: int) -> str:
-    """What it was called at first: the same for `a-b` with `c` and `a` with `b-c`."""
+    """The transactional id of earlier versions. It is the same for `a-b` with `c` and for `a` with `b-c`."""
     return f"{app}-{input_topic}-{partition}"
 
 

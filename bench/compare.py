@@ -21,7 +21,7 @@ from kafka_ratchet.errors import BenchFailed
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A Kafka with the input in it."""
+    """A Kafka whose input topic is filled."""
 
     broker: EmbeddedBroker
     topic: str

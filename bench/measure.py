@@ -65,7 +65,7 @@ class Measured(Result):
 
 
 class Running:
-    """A subject's process and what it says."""
+    """The process of a subject, and its output."""
 
     def __init__(self, command: list[str], started: str) -> None:
         """Start it. started: what its output holds once it has its first records."""
@@ -122,7 +122,7 @@ class Running:
 
     @property
     def said(self) -> str:
-        """Its last lines."""
+        """The last lines of its output."""
         return "\n".join(self._last)
 
     def stop(self) -> None:
@@ -136,14 +136,14 @@ class Running:
         self._reader.join()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL, and wait."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
 
 
 class GroupPosition:
-    """How far a group is, asked again and again."""
+    """The committed position of a consumer group."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, partitions: int = PARTITIONS) -> None:
         # Uncommitted, or Kafka would hold its answer back while a transaction is open (KIP-447).

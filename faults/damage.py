@@ -13,7 +13,7 @@ class Damage:
     """Damages stores of workers that do not run, and keeps a copy of each for later."""
 
     def __init__(self, copies: Path, choose: random.Random) -> None:
-        """copies: a folder of its own."""
+        """Damage nothing yet. copies: an empty folder for copies of the stores."""
         self._copies, self._choose = copies, choose
 
     def strike(self, state: Path) -> list[str]:

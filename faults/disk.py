@@ -16,7 +16,7 @@ class SmallDisk:
     """A folder on a disk of so many bytes; `fill` leaves no room on it, `free` gives it back."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        """folder: is made; size: bytes."""
+        """Mount it. folder: mount point, created here; size: bytes."""
         self.folder = folder
         folder.mkdir(parents=True)
         mounting = subprocess.run(
@@ -39,7 +39,7 @@ class SmallDisk:
                     continue  # full, to a piece of this size
 
     def free(self, pid: int) -> None:
-        """There is room again."""
+        """Make room again."""
         if self.is_mounted:
             self._filler.unlink(missing_ok=True)
         else:

@@ -120,7 +120,7 @@ class Worker:
         return {(table["input"], each["partition"]): each for table in tables for each in table["partitions"]}
 
     def mark(self) -> None:
-        """From here on counts what `said` asks for."""
+        """Let `said` search only what is logged from now on."""
         self._seen = len(self.output())
 
 
@@ -273,7 +273,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         self.close()
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """End the feed and all workers that still run."""
         self.feed.abandon()
         for worker in self.workers:
             if worker.is_running:

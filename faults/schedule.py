@@ -46,7 +46,7 @@ class FaultCounts:
 
 
 class Schedule:
-    """Two workers are at home on the environment, the last one comes and goes."""
+    """Runs the faults. All workers but the last run all the time; the last one joins and leaves."""
 
     def __init__(
         self, environment: Environment, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]
@@ -88,7 +88,7 @@ class Schedule:
                 worker.start()
 
     def _some(self) -> Worker:
-        """One of those at home; both run again by then."""
+        """Start the permanent workers that do not run, and choose one of them."""
         for worker in self.home:
             if not worker.is_running:
                 worker.start()

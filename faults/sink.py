@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.disk import SmallDisk
-from faults.postgres import PostgresServer, find_postgres, run_postgres
+from faults.postgres import HOW_TO_INSTALL, PostgresServer, find_postgres, run_postgres
 from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkEnvironment, signal_job
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
@@ -74,13 +74,13 @@ class StoreResult:
 
 @dataclass
 class SinkResult:
-    """What became of all of them."""
+    """What became of the rows of all stores."""
 
     stores: dict[str, StoreResult] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether every store is."""
+        """Whether every store has each record once."""
         return bool(self.stores) and all(store.ok for store in self.stores.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class SinkResult:
 
 
 def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> SinkResult:
-    """Do it all.
+    """Inject all faults over each store, and count its rows.
 
     Args:
         times: how often a kill before a commit, inside and after it, in each mode; all else comes a quarter as often.
@@ -110,8 +110,9 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
             folder.mkdir(parents=True)
         say(f"seed {seed}; logs and data in {folder}")
         names = only or tuple(name for name in STORES if not name.startswith("postgres") or find_postgres() is not None)
-        for name in sorted(set(STORES) - set(names)):
-            say(f"{name} is left out")
+        if left_out := sorted(set(STORES) - set(names)):
+            why = "" if only else f": there is no PostgreSQL on this machine. {HOW_TO_INSTALL}"
+            say(f"left out: {', '.join(left_out)}{why}")
         server = stack.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
         broker = stack.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
         for name in names:

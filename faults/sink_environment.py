@@ -92,7 +92,7 @@ class SinkEnvironment:
         self._started = 0
 
     def create_topic(self) -> None:
-        """Before anything else."""
+        """Create the topic; call it first."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
@@ -163,7 +163,7 @@ class SinkEnvironment:
         return code
 
     def wait_for_commits(self, job: ChildProcess, commits: int) -> None:
-        """Until it has made so many since its start."""
+        """Wait until the job has made that many commits."""
         self.wait_for_words(job, f"commit {commits}: ")
 
     def wait_for_words(self, job: ChildProcess, words: str, *, or_end: bool = False) -> None:
@@ -216,7 +216,7 @@ class SinkEnvironment:
 
     @property
     def tables(self) -> list[Place]:
-        """Of the rows, and of the rejects."""
+        """The table of the rows and, if there is one, of the rejects."""
         return [self.place, rejects_place(self.place)] if self.rejects else [self.place]
 
     def _positions(self, stored: Mapping[int, int]) -> tuple[Counter[Position], set[Position]]:
@@ -295,7 +295,7 @@ class SinkEnvironment:
 
 
 def quick_jvm(archive: Path | None) -> dict[str, str]:
-    """Variables for a JVM that lives for seconds."""
+    """Environment variables for a JVM that runs for seconds only."""
     variables = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
     if archive is not None:
         options = f"-XX:SharedArchiveFile={archive} {QUIET_ARCHIVE}"

@@ -23,7 +23,7 @@ All = Annotated[bool, typer.Option("--global", help="Default for streams without
 
 
 class OnOff(StrEnum):
-    """What `set` takes."""
+    """Argument of `ratchet policy set`."""
 
     ON = "on"
     OFF = "off"
@@ -73,7 +73,7 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
 
 
 def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
-    """Refuse what is not one of the two."""
+    """Refuse both of --stream and --global, and neither of them where one is needed."""
     from kafka_ratchet.errors import SettingsError
 
     chosen = (stream is not None) + globally

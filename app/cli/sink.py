@@ -28,7 +28,7 @@ sink = typer.Typer(
 
 
 class Mode(StrEnum):
-    """When the job stops."""
+    """How the job runs, and when it ends."""
 
     BATCH = "batch"
     STREAM = "stream"

@@ -1,4 +1,4 @@
-"""The demo's story, step by step."""
+"""The steps of the demo, one after the other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PATIENCE_S: Final = 120.0
 
 @dataclass
 class Demo:
-    """What the steps share."""
+    """State that the steps of the demo share."""
 
     files: list[EventFile]
     folder: Path
@@ -55,17 +55,17 @@ class Demo:
 
     @property
     def settings(self) -> Settings:
-        """The demo's settings."""
+        """Read from the settings file of the demo."""
         return load(self.config, bootstrap=self.bootstrap)
 
     def start(self, name: str, *arguments: str) -> ChildProcess:
-        """Start a `ratchet` command."""
+        """Start a `ratchet` command with the settings of the demo."""
         process = ChildProcess(self.folder, name, *arguments, "--config", str(self.config))
         self.processes.append(process)
         return process
 
     def stop(self) -> None:
-        """Stop what still runs, the last started first."""
+        """Stop the processes that still run, the last started first."""
         for process in reversed(self.processes):
             if process.is_running:
                 process.stop()

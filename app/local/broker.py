@@ -32,7 +32,7 @@ CONTAINER_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class ChosenBroker:
-    """A Kafka that answers."""
+    """A Kafka that has answered."""
 
     bootstrap: str
     log_folder: Path | None

@@ -18,7 +18,7 @@ STOP_LIMIT_S: Final = 180.0
 
 
 class ChildProcess:
-    """One `ratchet` command as a process."""
+    """A `ratchet` command, or another module, as a child process."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class ChildProcess:
         return self._supervisor.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL: it gets no chance to say good-bye."""
+        """SIGKILL, and wait."""
         self._supervisor.send_signal(
             signal.SIGUSR1
         )  # the supervisor kills, as it knows whether the process is still there
         self.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: it stands still until `thaw`, and does not know of it."""
+        """SIGSTOP: the process stops until `thaw`, without noticing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -20,8 +20,8 @@ ASK_FOR_S = 1.0
 
 REFUSED_FOR_S = 2.0
 SILENT_FOR_S = 6.0
-"""How long whoever only looks waits: a person does, so a broker that is just starting is not waited for. One that has
-much to do may be slow to answer, and is not said to be away."""
+"""How long a command that only looks waits for a broker that refuses connections, and for a silent one. It does not
+wait for a broker that is just starting; a busy broker may be slow to answer."""
 
 
 class Reachability:
@@ -128,7 +128,7 @@ def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> N
 
 
 def no_answer(bootstrap: str, reason: str) -> str:
-    """The sentence for whoever only looks."""
+    """The error sentence of a command that does not wait for Kafka."""
     return (
         f"Kafka at {bootstrap} does not answer ({reason}). Start it ('ratchet broker'), or correct bootstrap "
         "(RATCHET_BOOTSTRAP) and the kafka options"

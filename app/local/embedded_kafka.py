@@ -118,7 +118,7 @@ class EmbeddedBroker:
 
     @property
     def log_file(self) -> Path:
-        """What the broker itself says."""
+        """The broker's own log."""
         return self.folder / "logs" / "server.log"
 
     @property

@@ -53,7 +53,7 @@ Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer)
 
 
 class ClusterView:
-    """One place that asks; an async context manager, because it keeps connections to the workers.
+    """Asks Kafka and the workers; an async context manager, because it keeps connections to the workers.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -293,19 +293,19 @@ async def lookup(
     sequence: int | None,
     partition: int | None = None,
 ) -> Lookup:
-    """`ClusterView.lookup`, once."""
+    """Ask once, with a `ClusterView` of its own; see there for arguments and errors."""
     async with ClusterView(bootstrap, settings) as cluster_view:
         return await cluster_view.lookup(stream, identity, sequence, partition)
 
 
 def _about_input(view: StreamView) -> list[str]:
-    """What is to be said where the input has never had a record."""
+    """The problem of a stream whose input has never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
     return [never_had_a_record(view.stream, view.input)] if is_empty else []
 
 
 def _about_invalid(worker: WorkerStatus) -> list[str]:
-    """What is to be said where the share of invalid records has jumped."""
+    """The problem of each partition whose share of invalid records has jumped."""
     return [
         f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
         f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "

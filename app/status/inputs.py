@@ -64,7 +64,7 @@ def similar(topic: str, known: Iterable[str], but: Collection[str] = ()) -> str:
 
 
 def never_had_a_record(stream: str, topic: str) -> str:
-    """The sentence for log, status and page."""
+    """The sentence for log, status and page, about an input without records."""
     return (
         f"stream {stream}: its input {topic!r} has never had a record. Check the name if its producers are running, "
         "or set create_topics = false to have a misspelt name refused"

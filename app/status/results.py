@@ -52,7 +52,7 @@ def access_of(settings: Settings) -> Access:
 
 
 def place_of(settings: Settings) -> Place:
-    """Where the results are."""
+    """Where the result table is: store, path or url, and table."""
     return access_of(settings).place(settings.sink.store, settings.sink.path, settings.sink.table)
 
 
@@ -95,7 +95,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:
-    """Client options as librdkafka takes them."""
+    """Client options as librdkafka takes them: all of them text."""
     return as_texts(settings.kafka)
 
 
@@ -133,10 +133,10 @@ def sink_errors_translated() -> Iterator[None]:
 
 
 def secret_of(value: Any) -> str | None:
-    """The text of a secret setting."""
+    """The text of a secret setting; None where it is not set."""
     return None if value is None else str(value.get_secret_value())
 
 
 def secrets_of(options: Mapping[str, SecretStr]) -> dict[str, str]:
-    """The same of several."""
+    """The texts of several secret settings, by name."""
     return {name: value.get_secret_value() for name, value in options.items()}

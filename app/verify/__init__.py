@@ -75,9 +75,9 @@ def verify(
 def verify_results(
     settings: Settings, stream: str | None, session: Session, *, source: SourceFiles | None = None
 ) -> Report:
-    """The same, and on into the result table of the settings: every record once, or why that cannot be said.
+    """Like `verify`, and also compare the result table of the settings with the output: each record once.
 
-    The table is read first and the output after it, so that a job may go on meanwhile. In memory it holds eight more
+    The table is read first and the output after it, so the job may run meanwhile. In memory it holds eight more
     bytes for each row of a table that rows are added to, or some 700 for each key of a table with a key; and 16 more
     for each record of one partition of the output.
 

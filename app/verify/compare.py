@@ -44,11 +44,11 @@ UNSEEN, SEEN, DISMISSED = 0, 1, 2
 
 
 class Front:
-    """What stands in the output before the first record that stems from input that is still there."""
+    """The records of the output whose input is deleted: they come before all others."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}
-        """The highest sequence of each identity."""
+        """Highest sequence of each identity."""
 
     def take(self, found: tuple[bytes, int] | None) -> None:
         """The next record's identity and sequence; None where it has none."""
@@ -109,7 +109,7 @@ class ExpectedPartition:
         """Offset of each invalid record -> digest of what its dead letter must carry."""
 
     def judge(self, offset: int, record: RecordView, report: Report) -> None:
-        """Take the next record of the input."""
+        """Judge the next record of the input by the rule, and expect it in the output if it is fresh."""
         for number, skip in enumerate(self.skips):
             if skip.start <= offset < skip.end:
                 self.skipped[number] += 1
@@ -324,7 +324,7 @@ class ExpectedPartition:
 
     @property
     def identities(self) -> list[bytes]:
-        """By number."""
+        """Identities by their number."""
         return self._identities
 
     @property
@@ -334,12 +334,12 @@ class ExpectedPartition:
 
     @property
     def input_offsets(self) -> Numbers:
-        """Where each of them stands in the input."""
+        """Input offset of each expected record."""
         return numbers(self._offsets)
 
     @property
     def seen(self) -> Flags:
-        """Whether the output has it."""
+        """Whether the output has each expected record."""
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:

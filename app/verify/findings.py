@@ -138,7 +138,7 @@ class SourceReport(Findings[SourceKind, SourceFinding]):
     """File and line."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For scripts."""
+        """The object in the JSON of `ratchet verify`."""
         return {
             "producer": self.producer,
             "ok": self.ok,
@@ -214,7 +214,7 @@ class ResultsReport(Findings[FindingKind, Finding]):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For scripts."""
+        """The object in the JSON of `ratchet verify`."""
         return {
             "table": self.table,
             "job": self.job,

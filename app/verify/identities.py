@@ -17,7 +17,7 @@ UNMATCHED = -1
 
 
 def numbers(held: array[int]) -> Numbers:
-    """The array's own memory, seen as a column."""
+    """A NumPy view of the array, without a copy."""
     return np.frombuffer(held, np.int64) if held else np.empty(0, np.int64)
 
 
@@ -29,7 +29,7 @@ class Emitted:
         self._places = array("q")
 
     def add(self, offset: int, place: int) -> None:
-        """Take the next record."""
+        """Add the next record of the output."""
         self._offsets.append(offset)
         self._places.append(place)
 
@@ -39,12 +39,12 @@ class Emitted:
 
     @property
     def offsets(self) -> Numbers:
-        """Ascending."""
+        """Offsets of the records, ascending."""
         return numbers(self._offsets)
 
     @property
     def places(self) -> Numbers:
-        """`UNMATCHED` where there is none."""
+        """Place of each record among the expected ones; `UNMATCHED`: none."""
         return numbers(self._places)
 
 
@@ -154,7 +154,7 @@ class Accounts:
         yield from ranked[:limit]
 
     def total(self) -> Account:
-        """All together."""
+        """The sums over all identities."""
         rows = [
             (each.accepted, each.emitted, each.rows, each.rejects, each.waiting, each.lost, each.doubled)
             for each in self._of.values()

@@ -40,7 +40,7 @@ class PolicyTopic:
     def of(
         cls, name: str, begin: int, end: int, records: Iterable[tuple[int, bytes | None, bytes | None]]
     ) -> PolicyTopic:
-        """records: offset, key, value."""
+        """From the records of the topic: offset, key, value."""
         return cls(name, begin, end, {offset: _said(key, value) for offset, key, value in records})
 
     def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:

@@ -220,7 +220,7 @@ class Report(Findings[FindingKind, Finding]):
         return ExitCode.PROVEN
 
     def as_dict(self) -> dict[str, Any]:
-        """For scripts."""
+        """The JSON of `ratchet verify`."""
         return {
             "stream": self.stream,
             "ok": self.ok,

@@ -43,13 +43,13 @@ class RowOffsets:
         return np.concatenate(chunks) if chunks else NO_ROWS
 
     def take(self, partition: int) -> Numbers:
-        """The same, and they are forgotten here."""
+        """The offsets of one partition, which are removed here."""
         found = self.of(partition)
         self._chunks.pop(partition, None)
         return found
 
     def left(self) -> list[int]:
-        """Partitions that were not taken."""
+        """Partitions whose offsets were not taken."""
         return sorted(self._chunks)
 
 

@@ -27,7 +27,7 @@ Records = Iterator[tuple[int, RecordView]]
 
 
 def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
-    """Why the results of a stream cannot be proven."""
+    """The error for a result table that is compared with topics without their beginning."""
     lost = baseline.input_from > 0
     topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
     return PositionLost(
@@ -193,7 +193,7 @@ class Run:
         return False
 
     def note_skipped(self, partition: int, expected: ExpectedPartition, committed_to: int) -> None:
-        """Say what was left out by decision."""
+        """Report the input that was skipped by decision."""
         for skip, records in zip(expected.skips, expected.skipped, strict=True):
             if skip.start < committed_to:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)

@@ -49,7 +49,7 @@ class Sightings:
         """By partition."""
 
     def add(self, sequence: int, partition: int, offset: int, content: bytes, *, valid: bool) -> None:
-        """Take the next."""
+        """Add a record."""
         self._sequences.append(sequence)
         self._partitions.append(partition)
         self._offsets.append(offset)
@@ -58,7 +58,7 @@ class Sightings:
         self.lowest[partition] = min(sequence, self.lowest.get(partition, sequence))
 
     def sort(self) -> None:
-        """All are there."""
+        """Sort the records by sequence; call it when all are added."""
         order = np.argsort(numbers(self._sequences), kind="stable")
         self.sequences = numbers(self._sequences)[order]
         self.partitions, self.offsets = numbers(self._partitions)[order], numbers(self._offsets)[order]
@@ -76,12 +76,12 @@ class Sightings:
         return found
 
     def place(self, index: int) -> str:
-        """For people."""
+        """The place of a record, for messages."""
         return f"partition {self.partitions[index]} offset {self.offsets[index]}"
 
 
 class Item(NamedTuple):
-    """A record of the files."""
+    """A record of the source files."""
 
     sequence: int
     content: bytes
@@ -118,7 +118,7 @@ class SourceComparison:
     def watch_output(
         self, partition: int, records: Iterator[tuple[int, RecordView]]
     ) -> Iterator[tuple[int, RecordView]]:
-        """The same of the output."""
+        """Pass the records of the output through."""
         for offset, record in records:
             if (sequence := self._sequence(record)) is not None:
                 self._output.add(sequence, partition, offset, _content(record.key, record.value), valid=True)
@@ -214,7 +214,7 @@ class SourceComparison:
         return Item(record.sequence, _content(record.key, record.value), record.key, *self._source.here())
 
     def _sequence(self, record: RecordView) -> int | None:
-        """None where the record is of somebody else."""
+        """The sequence; None: the record is of another producer."""
         named = dict(record.headers)
         sequence = named.get(SEQUENCE_HEADER)
         if named.get(PRODUCER_HEADER) != self._name or sequence is None:

@@ -81,7 +81,7 @@ class SavedState:
 
     @classmethod
     def open(cls, path: Path, proven: ProvenStream) -> SavedState | None:
-        """None where there is no such file yet."""
+        """Open the file; None: it does not exist yet."""
         try:
             with ExitStack() as opened:
                 saved = cls(path, opened.enter_context(path.open("rb")), proven)
@@ -118,7 +118,7 @@ class SavedState:
             raise self._damaged(f"it has more than the {count} partitions of the input")
 
     def close(self) -> None:
-        """It is not read any more."""
+        """Close the file."""
         self._file.close()
 
     def _identities(self) -> Iterator[tuple[bytes, Known]]:
@@ -207,14 +207,14 @@ class StateWriter:
         letters: Iterable[int],
         known: Iterable[tuple[bytes, Known]],
     ) -> None:
-        """Take the next partition: see `Baseline`."""
+        """Write the next partition; the arguments are those of a `Baseline`."""
         positions = {"input": input_from, "output": output_from, "complete": complete, "letters": sorted(letters)}
         self._write({"partition": partition, **positions})
         for identity, (sequence, exact) in known:
             self._write([identity.decode("latin-1"), sequence, exact])
 
     def finish(self) -> None:
-        """Put it in its place; it survives the machine.
+        """Put the file in its place; from then on it survives a crash of the machine.
 
         Raises:
             StateFileRefused: the disk is full, or whatever else the system says.
@@ -234,7 +234,7 @@ class StateWriter:
             raise self._refusal(error) from None
 
     def discard(self) -> None:
-        """Remove what was not put in its place."""
+        """Remove the temporary file, if it was not put in place."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 

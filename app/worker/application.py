@@ -71,7 +71,7 @@ class Stream:
         number: int,
         deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
-        """The lane of one partition."""
+        """Make the lane of a partition, with all that the settings say of it."""
         spec = LaneSpec(
             topic=self.settings.input,
             partition=number,
@@ -100,7 +100,7 @@ class Stream:
         return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
-        """The standby of one partition."""
+        """Make the standby of a partition."""
         return Standby(cluster, self.sequences.partition(number), number, settings.max_batch_mb << 20)
 
 

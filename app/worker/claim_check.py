@@ -48,7 +48,7 @@ class ClaimCheck:
     """The claims as a running worker sees them, one for all of its lanes."""
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self._cluster, self._settings = cluster, settings
         self._reading = asyncio.Lock()
         self._claims: dict[str, Claim] = {}

@@ -63,7 +63,7 @@ Claims = Mapping[str, Claim]
 
 
 def now() -> str:
-    """ISO 8601, UTC, whole seconds."""
+    """The time now: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

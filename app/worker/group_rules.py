@@ -37,7 +37,7 @@ async def refusal(bootstrap: str, settings: Settings) -> str:
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:
-    """The same, of a group as Kafka describes it."""
+    """Why a group, as Kafka describes it, does not take a worker with these rules."""
     way = (
         "This worker reads and writes nothing meanwhile. Give it the settings of the others; or, where theirs are to "
         "change, stop them all: this one joins when the last has left"

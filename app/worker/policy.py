@@ -49,7 +49,7 @@ SHOWN: Final = 60
 
 
 class Origin(StrEnum):
-    """Who decided, the most specific first."""
+    """Where a policy comes from, the most specific first."""
 
     STREAM_POLICY = "stream policy"
     STREAM_SETTING = "stream setting"
@@ -59,7 +59,7 @@ class Origin(StrEnum):
 
 
 class Effective(NamedTuple):
-    """What holds for a stream, and who decided it."""
+    """Whether a stream is deduplicated, and where that was decided."""
 
     deduplicate: bool
     origin: Origin
@@ -90,7 +90,7 @@ class Policies(WithoutStore):
     """What the policy topic says, as far as it was read. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is read yet."""
+        """Start without any policy."""
         self.settings = settings
         self.changelog = policy_topic(settings.app)
         self.position = 0
@@ -98,7 +98,7 @@ class Policies(WithoutStore):
         """By stream; None: for all."""
 
     def effective(self, stream: str) -> Effective:
-        """What holds for a stream of the settings."""
+        """Whether a stream of the settings is deduplicated."""
         settings = self.settings
         candidates = (
             (self.stored.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
@@ -112,12 +112,12 @@ class Policies(WithoutStore):
         return Effective(True, Origin.DEFAULT)
 
     def policy(self, stream: str) -> Policy:
-        """The same for a lane. Its position counts only records that can concern the stream."""
+        """The policy of a stream, for its lane. The position counts only records that can concern the stream."""
         position = max(self.stored.get(key, NOTHING).next for key in (None, stream))
         return Policy(self.effective(stream).deduplicate, position)
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over records of the policy topic. They are strangers' until they prove to be policies."""
+        """Take over records of the policy topic. Records that are no policies are logged and left out."""
         for index in range(batch.count):
             self._take(batch.key(index), batch.value(index), int(batch.offsets[index]))
         self.position = batch.next
@@ -193,7 +193,7 @@ class StreamSwitch:
         return self._follower.policy(self._stream, self._reading)
 
     async def known_to(self, position: int) -> None:
-        """See `PolicyFollower.known_to`."""
+        """Wait as `PolicyFollower.known_to` does, and remember which reading of the topic it was."""
         self._reading = await self._follower.known_to(position)
 
 
@@ -205,7 +205,7 @@ class PolicyFollower:
     """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
-        """Nothing is started."""
+        """Prepare; `start` begins to read."""
         self.policies = Policies(settings)
         """Of the last reading that came to the end of the topic."""
         self._cluster, self._settings = cluster, settings
@@ -219,11 +219,11 @@ class PolicyFollower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Begin to read, in a task."""
         self._task = asyncio.create_task(self._run(), name=f"policies of {self.policies.changelog}")
 
     async def stop(self) -> None:
-        """End."""
+        """Stop reading."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

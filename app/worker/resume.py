@@ -1,4 +1,4 @@
-"""`ratchet resume`: what a person decides about partitions that stand still, done and recorded.
+"""`ratchet resume`: carries out and records what an operator decides about halted partitions.
 
 For each partition it is one transaction of the lane's own transactional id: the changelog's owner entry with the
 decision in it, the partition's progress, and the group's offset. So a worker that runs is fenced, finds it with its
@@ -73,13 +73,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def skipped(self) -> int:
-        """Records that are never judged."""
+        """Number of offsets that are skipped."""
         begin = self.first if self.before is None else max(self.before, self.first)
         return max(0, self.after - begin)
 
     @property
     def again(self) -> int:
-        """Records that are read once more."""
+        """Number of offsets that are read again."""
         return 0 if self.before is None else max(0, min(self.before, self.end) - self.after)
 
 

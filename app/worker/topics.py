@@ -205,5 +205,5 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
 
 
 def limit_of(admin: AdminClient, topic: str) -> int:
-    """max.message.bytes of a topic."""
+    """The `max.message.bytes` of a topic."""
     return int(config_of(admin, topic)["max.message.bytes"])

@@ -41,7 +41,7 @@ def bare(options: dict[str, str], topic: str, records: Iterator[tuple[bytes, byt
 
 
 def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) -> float:
-    """See the module."""
+    """Send the records; returns seconds."""
     keys = [b"key-%d" % number for number in range(KEYS)]
     value = b"v" * value_bytes
     records = ((keys[number % KEYS], value) for number in range(count))

@@ -40,7 +40,7 @@ def vacuum(place: Place, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = 
         found = [orphan for orphan in _orphans(place) if orphan.modified_s is None or orphan.modified_s < before_s]
         for orphan in [] if dry_run else found:
             orphan.remove()
-    except SinkError:
+    except (SinkError, ModuleNotFoundError):  # the second becomes the sentence with the extra to install
         raise
     except Exception as error:  # errors of the stores' libraries, and of the disk
         raise StoreError(

@@ -161,3 +161,13 @@ def test_the_job_by_itself_names_the_extra(
 def test_the_version_of_a_clone_is_its_projects(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"ratchet {PROJECT['version']}\n"
+
+
+def test_vacuum_without_the_library_of_its_store_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.setenv("RATCHET_SINK__PATH", str(tmp_path))
+    monkeypatch.delenv("RATCHET_CONFIG", raising=False)
+    assert run(["sink", "vacuum"]) == 2
+    assert "pip install 'kafka-ratchet[spark]'" in capsys.readouterr().err
