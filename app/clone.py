@@ -8,7 +8,7 @@ from pathlib import Path
 def clone_root() -> Path | None:
     """The folder of the clone, or of the image; None where the code was installed from a wheel.
 
-    There `kafka_ratchet/app` is a link to `app/`; a wheel has the folder itself, among packages of strangers.
+    There `kafka_ratchet/app` is a link to `app/`; a wheel has the folder itself, beside other packages.
     """
     package = Path(__file__).parent
     return package.parents[1] if package.is_symlink() else None

@@ -26,7 +26,7 @@ from kafka_ratchet.errors import BenchFailed
 START_WITHIN_S: Final = 180.0
 END_WITHIN_S: Final = 900.0
 SLOWEST: Final = 3_000
-"""Records a second: whoever is slower than that is taken for stuck once `END_WITHIN_S` are over."""
+"""Records a second: a slower subject counts as stuck after `END_WITHIN_S`."""
 ASK_EVERY_S: Final = 0.01
 AT_A_TIME: Final = 50_000
 STOP_WITHIN_S: Final = 60.0

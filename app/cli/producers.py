@@ -57,7 +57,7 @@ def producers(
         for part in _render(page):
             console.print(part)
     if not pages:
-        console.print("No stream goes by producer, and no producer has published.")
+        console.print("No stream has the identity producer, and no producer has published.")
 
 
 async def _pages(

@@ -74,14 +74,16 @@ def resume(
     if settings.bootstrap is None:
         raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
     if execute and not (reason or "").strip():
-        raise SettingsError("--execute needs --reason: say why, for whoever reads the changelog later")
+        raise SettingsError("--execute needs --reason: say why; it is recorded in the changelog")
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
     decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt))
     numbers = _numbers(partition, decision.partitions, settings, name)
     if open_transaction is not None:
         if start is not None or forget or adopt:
-            raise SettingsError("--open-transaction goes alone: end the transaction first, then say where to go on")
+            raise SettingsError(
+                "--open-transaction cannot be combined with --from, --forget or --adopt: end the transaction first"
+            )
         commit = (open_transaction is End.COMMIT) if execute else None
         _tell_hanging(
             asyncio.run(decision.open_transactions(numbers, commit=commit)), name, open_transaction, execute, json
@@ -107,12 +109,12 @@ def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: b
         return
     for each in found:
         typer.echo(str(each))
-    verb = (
-        f"are to end: {end}. Lanes go on by themselves"
-        if done
-        else f"would end: {end}. Add --execute and --reason TEXT"
-    )
-    typer.echo(f"{len(found)} hang and {verb}" if found else "Nothing hangs in what these partitions write.")
+    if not found:
+        typer.echo("There is no hanging transaction in the topics that these partitions write.")
+    elif done:
+        typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions continue by themselves.")
+    else:
+        typer.echo(f"{len(found)} hanging transactions would end with {end}. Add --execute and --reason TEXT to do it.")
 
 
 def _numbers(partition: str | None, partitions: int, settings: Settings, name: str) -> list[int]:
@@ -131,18 +133,18 @@ def _numbers(partition: str | None, partitions: int, settings: Settings, name: s
 
 
 def _tell(plan: Plan, done: bool) -> None:
-    verb = "goes on" if done else "would go on"
-    typer.echo(f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} from offset {plan.after}")
+    verb = "continues" if done else "would continue"
+    typer.echo(f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} at offset {plan.after}")
     for each in plan.found:
         typer.echo(f"  found: {each}")
     if plan.before is None:
-        typer.echo("  where it stood before means nothing for what is there now")
+        typer.echo("  the committed offset means nothing in the present topic")
     elif plan.before != plan.after:
-        typer.echo(f"  it stood at offset {plan.before}")
+        typer.echo(f"  the committed offset is {plan.before}")
     if plan.skipped:
-        typer.echo(f"  {plan.skipped} offsets are skipped: what is in them is never judged nor forwarded")
+        typer.echo(f"  {plan.skipped} offsets are skipped: their records are never judged nor forwarded")
     if plan.again:
-        again = "count again" if plan.forget else "are dropped where their sequence was counted"
+        again = "count again" if plan.forget else "are dropped if their sequence was counted"
         typer.echo(f"  {plan.again} offsets are read again: records in them {again}")
     kept = "are forgotten" if plan.forget else "are kept"
     typer.echo(f"  {plan.identities} last sequences {kept}")

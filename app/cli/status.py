@@ -63,7 +63,7 @@ def status(
 
 
 def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | None, hexadecimal: str | None) -> str:
-    """The identity as text, where it was given so; refuses what the stream does not go by."""
+    """The identity as text, if it was given as text; refuses an identity that the stream does not have."""
     from kafka_ratchet.app.status.lookup import QueryError
 
     given = {"producer": producer, "key": key}
@@ -72,10 +72,12 @@ def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | 
         rather = (
             "no identity: each partition has one sequence" if spec.identity == "partition" else f"--{spec.identity}"
         )
-        raise QueryError(f"stream {name!r} does not go by {wrong}; it goes by {spec.identity}: give {rather}")
+        raise QueryError(f"the identity of stream {name!r} is the {spec.identity}, not the {wrong}: give {rather}")
     text = given.get(spec.identity)
     if spec.identity != "partition" and text is None and hexadecimal is None:
-        raise QueryError(f"stream {name!r} goes by {spec.identity}: give --{spec.identity} or --identity-hex")
+        raise QueryError(
+            f"the identity of stream {name!r} is the {spec.identity}: give --{spec.identity} or --identity-hex"
+        )
     return text or ""
 
 
@@ -91,7 +93,7 @@ def _sentences(found: Lookup) -> list[str]:
     if found.answer == "depends":
         lines.append("  the partitions differ; say with --partition which one the record was sent to")
     if found.not_asked:
-        lines.append(f"  nobody can answer now for partitions {', '.join(map(str, found.not_asked))}")
+        lines.append(f"  no worker can answer now for partitions {', '.join(map(str, found.not_asked))}")
     lines += [f"  {shown(problem.encode())}" for problem in found.problems]
     if found.deduplicate is False:
         lines.append(

@@ -148,7 +148,7 @@ def _render_lookup(found: Lookup) -> Iterator[RenderableType]:
     for problem in found.problems:
         yield Text(f"▲ {problem}", "yellow")
     if found.not_asked:
-        yield Text(f"▲ nobody can answer now for partitions {', '.join(map(str, found.not_asked))}", "yellow")
+        yield Text(f"▲ no worker can answer now for partitions {', '.join(map(str, found.not_asked))}", "yellow")
     if not found.partitions:
         yield Text(f"None of the {len(found.asked)} partitions that answered knows this identity.")
         return

@@ -14,8 +14,8 @@ _drawn: set[int] = set()
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on at the moment, never the same one twice.
 
-    Below the range from which the kernel gives ports to whoever asks for any: what a broker is to listen on later, or
-    again after a crash, must not be somebody's outgoing connection by then.
+    It lies below the range of ephemeral ports: a port that a broker will listen on later, or again after a crash, must
+    not be the port of an outgoing connection by then.
     """
     while True:
         port = _DRAW.randrange(15_000, 32_768)

@@ -1,4 +1,4 @@
-"""Runs one command that must not outlive whoever asked for it.
+"""Runs one command that must not outlive its owner, the process that asked for it.
 
     python supervisor.py COMMAND ARGUMENT...
 

@@ -152,11 +152,11 @@ class ClusterView:
 
         Raises:
             SettingsError: there is no such stream.
-            QueryError: the stream does not go by producer.
+            QueryError: the identity of the stream is not the producer.
         """
         name, spec = self._settings.stream(stream)
         if spec.identity != "producer":
-            raise QueryError(f"stream {name!r} goes by {spec.identity}: its workers know no producers")
+            raise QueryError(f"the identity of stream {name!r} is the {spec.identity}: its workers know no producers")
         overview = await self.overview()
         query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})
         urls = [worker.url for worker in overview.workers]

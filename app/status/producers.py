@@ -111,7 +111,7 @@ def merge_pages(
             problems.append("a worker told a name that is not in hex; it is left out")
     missing = sorted(set(partitions) - {number for answer in answers for number in answer.asked})
     if missing:
-        problems.append(f"nobody can answer now for partitions {', '.join(map(str, missing))}")
+        problems.append(f"no worker can answer now for partitions {', '.join(map(str, missing))}")
     if not all(answer.complete for answer in answers):
         problems.append("very many names came within the last seconds; some of them may be missing here")
     if not_tallied := sum(answer.not_tallied for answer in answers):
@@ -183,6 +183,6 @@ def _with(told: KnownProducer, own: Acknowledged) -> KnownProducer:
 
 
 def shown(name: bytes) -> str:
-    """A stranger's name as text that is safe in a terminal: what cannot be printed is escaped."""
+    """A name from outside as text that is safe in a terminal: what cannot be printed is escaped."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -110,7 +110,7 @@ def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float 
 
 
 def store_of(spec: JobSpec, access: Access, identity: int) -> ResultStore:
-    """The store for whoever looks at offsets only: a step of the user's own is not imported for that.
+    """The store, for reading offsets only: it does not import the user's own transformation.
 
     Args:
         spec: of the job.

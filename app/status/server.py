@@ -232,7 +232,7 @@ class StatusServer:
         query = parse_query(request.rel_url.raw_query_string)
         name, table, asked = self._asked(query)
         if table.identity != "producer":
-            raise QueryError(f"stream {name!r} goes by {table.identity}: it knows no producers")
+            raise QueryError(f"the identity of stream {name!r} is the {table.identity}: it knows no producers")
         after = parse_identity(None, query["after"]) if query.get("after") else None
         return _json(self._provider.producers(name, asked, after, parse_limit(query.get("limit"))))
 

@@ -1,4 +1,4 @@
-"""Which partitions stand still for a reason of their own, as their workers say it."""
+"""The halted partitions, as their workers report them."""
 
 from __future__ import annotations
 

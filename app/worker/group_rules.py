@@ -11,7 +11,7 @@ from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import protocol_of
 
 SHARED: Final = ("input", "output", "dead_letters", "identity", "sequence", "sequence_form")
-"""Of a stream. With another one of these a worker would judge, or place, the same records differently."""
+"""Settings of a stream that workers share: with others a worker would judge, or place, the same records differently."""
 EARLIER: Final = "faust"
 """The group protocol of earlier versions, which said nothing of rules."""
 SHOWN: Final = 200
@@ -32,27 +32,27 @@ async def refusal(bootstrap: str, settings: Settings) -> str:
     try:
         group = await describe_group(bootstrap, settings)
     except BrokerUnavailable as error:
-        return f"its members go by other settings than this worker, and cannot be asked which: {error}"
+        return f"its members use other settings than this worker, and cannot be asked which: {error}"
     return why(rules_of(settings), group)
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:
     """Why a group, as Kafka describes it, does not take a worker with these rules."""
     way = (
-        "This worker reads and writes nothing meanwhile. Give it the settings of the others; or, where theirs are to "
-        "change, stop them all: this one joins when the last has left"
+        "This worker reads and writes nothing meanwhile. Give it the settings of the others. Or, to change theirs, "
+        "stop them all: this one joins when the last has left"
     )
     if group.protocol == EARLIER:
         return f"its {group.members} members run an earlier version of Ratchet, which does not say by what rules. {way}"
     theirs = next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
     if theirs is None:
-        return f"its members go by other settings than this worker. {way}"
+        return f"its members use other settings than this worker. {way}"
     differences = [
         f"{name} is {_shown(theirs.get(name))} there and {_shown(ours.get(name))} here"
         for name in sorted(theirs.keys() | ours.keys())
         if theirs.get(name) != ours.get(name)
     ]
-    return f"its members go by other settings: {'; '.join(differences) or 'none of them now'}. {way}"
+    return f"its members use other settings: {'; '.join(differences) or 'none of them now'}. {way}"
 
 
 def _shown(value: str | None) -> str:

@@ -79,7 +79,7 @@ class StreamOwnership:
         if stream.input not in self._found and self._has_records(changelog):
             raise TopicMissing(
                 f"stream {name}: there is no topic {stream.input!r}, and the changelog {changelog} knows of one. It "
-                "is not made anew, for what producers have sent to it would be lost without a word. Bring it back; or "
+                "is not created again, because what producers have sent to it would be lost silently. Restore it; or "
                 f"create it, start the worker, and decide with `ratchet resume --stream {name}`"
             )
         for topic in (stream.input, stream.output, stream.dead_letters):

@@ -104,7 +104,7 @@ class Resume:
             if topic not in found:
                 raise TopicMissing(
                     f"stream {name}: there is no topic {topic}. Create it, or start a worker once, which does; it "
-                    "stands still until you decide"
+                    "halts until you decide"
                 )
         self.partitions = found[self.stream.input]
         if not wanted.adopt:
@@ -204,7 +204,11 @@ class Resume:
                     except (Fenced, Aborted) as error:
                         if not left:
                             raise
-                        log.info("a worker was quicker; trying again", partition=number, reason=str(error))
+                        log.info(
+                            "a worker took the partition over meanwhile; trying again",
+                            partition=number,
+                            reason=str(error),
+                        )
                         continue
                     log.info("decision recorded", stream=self.name, partition=number, offset=plan.after, by=by)
                     return plan
@@ -264,7 +268,11 @@ class Resume:
             case None if before is None and first == end:
                 return end  # there is nothing else to choose
             case None:
-                known = "it is not known where to go on" if before is None else f"offset {before} is to be read next"
+                known = (
+                    "the committed offset means nothing here"
+                    if before is None
+                    else f"offset {before} is to be read next"
+                )
                 raise SettingsError(f"{where}: {known}, and the topic holds {first} to {end}. Say --from where")
             case "earliest":
                 return first

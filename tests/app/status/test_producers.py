@@ -98,7 +98,7 @@ def test_more_new_names_than_can_be_looked_through_are_said(
     assert page.producers == []
     assert page.problems == [
         "worker x is silent",
-        "nobody can answer now for partitions 1",
+        "no worker can answer now for partitions 1",
         "very many names came within the last seconds; some of them may be missing here",
     ]
 

@@ -100,9 +100,9 @@ def test_an_input_deleted_and_created_again_under_a_worker(
 
     refused = place.command("resume")
     assert refused.returncode == 2
-    assert "it is not known where to go on, and the topic holds 0 to 130. Say --from where" in refused.stderr
+    assert "the committed offset means nothing here, and the topic holds 0 to 130. Say --from where" in refused.stderr
     dry = resume(place, "--from", "earliest")
-    assert "would go on from offset 0" in dry
+    assert "would continue at offset 0" in dry
     assert "Nothing was changed" in dry
     assert place.command("resume", "--from", "earliest", "--execute").returncode == 2  # without a reason
     stands_still(worker, "its input was")
