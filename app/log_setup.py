@@ -1,4 +1,4 @@
-"""Logging: structlog for ours, and what the libraries say through the same handler, on stderr."""
+"""Logging to stderr: structlog for our lines, and the same handler for those of the libraries."""
 
 from __future__ import annotations
 

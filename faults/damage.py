@@ -1,4 +1,4 @@
-"""What happens to files: a worker's local stores are deleted, cut short, flipped, or exchanged for an older copy."""
+"""Damage to files: local stores are deleted or cut short, get a flipped bit, or are replaced by an older copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer under fire: killed at any moment, its broker restarted; the output must be the file, in order per key."""
+"""Faults of a producer: it is killed, and its broker restarted; the output must be the file, in order per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that need a Kafka of another shape, or that a worker must refuse to ride out."""
+"""Faults that need another kind of cluster, or at which a worker must halt."""
 
 from __future__ import annotations
 

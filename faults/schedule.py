@@ -1,4 +1,4 @@
-"""The schedule: every fault that a running worker must ride out by itself, in random order, while events go through."""
+"""The schedule: in random order, every fault that a running worker must survive without help, under load."""
 
 from __future__ import annotations
 

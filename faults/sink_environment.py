@@ -1,4 +1,4 @@
-"""The Spark job under fire: its topic, its processes, its rows and what they must be."""
+"""The environment of the Spark job: its topic, its processes, its rows and what they must be."""
 
 from __future__ import annotations
 

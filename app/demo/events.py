@@ -1,4 +1,4 @@
-"""The files of the demo: what is in them, counted by a plain loop that knows nothing of Ratchet."""
+"""The files of the demo, and their true sums, counted by a plain loop without Ratchet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Kafka to use: the one that is named, else a container's, else an embedded one."""
+"""Which Kafka to use: the one in the settings, else one in a container, else an embedded one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def choose_broker(settings: Settings | None = None) -> Iterator[str]:
 
 @contextmanager
 def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
-    """The bootstrap of the named Kafka, for a command that only looks: nothing is started and nothing waited for.
+    """The bootstrap of the named Kafka, for a command that only looks. It starts no broker, and does not wait for one.
 
     Args:
         settings: the whole of them.

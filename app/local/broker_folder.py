@@ -1,4 +1,4 @@
-"""The embedded broker's folder is one broker's alone.
+"""A lock on the embedded broker's folder: two brokers must not use it at once.
 
 Kafka opens its metadata log before it takes a lock of its own: a second broker in the folder writes into it, and the
 one that runs there dies of a corrupt log.

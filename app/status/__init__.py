@@ -1,1 +1,1 @@
-"""What the page and the commands stand on: each worker's status, the group, producers, results."""
+"""What the page and the commands show: each worker's status, the group, producers, results."""

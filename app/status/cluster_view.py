@@ -1,4 +1,4 @@
-"""Asks Kafka and every live worker, and puts the answers together. The page and `ratchet tables` both stand on it."""
+"""Asks Kafka and every live worker, and puts the answers together, for the page and for `ratchet tables`."""
 
 from __future__ import annotations
 

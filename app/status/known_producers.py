@@ -1,4 +1,4 @@
-"""The worker's part of the producers' list: what its own partitions know of each name."""
+"""A worker's part of the list of producers: what its own partitions know of each name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a person types to ask about one identity: text or hex, and perhaps a sequence.
+"""Reads a question about one identity: text or hex, and perhaps a sequence.
 
-The status address, the page and `ratchet tables` read it here, so that all three accept and refuse the same.
+The status address, the page and `ratchet tables` use it, so that all three accept and refuse the same.
 """
 
 from __future__ import annotations

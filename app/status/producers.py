@@ -1,4 +1,4 @@
-"""The producers of a stream: what the partitions know of each, and what it has published by its own account."""
+"""The producers of a stream: what the partitions know of each, and what it has published."""
 
 from __future__ import annotations
 

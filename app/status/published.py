@@ -1,4 +1,4 @@
-"""How far the producers have come by their own account: the topic in which they keep it, read from outside."""
+"""The progress that producers keep in Kafka, read for the page and the commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Acknowledged(NamedTuple):
 
 
 def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
-    """Every name's own account, by topic and name. What is no producer's progress is left out.
+    """The progress of every name, by topic and name. Records that are no progress are left out.
 
     In memory it takes some 300 bytes for each name.
 

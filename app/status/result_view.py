@@ -1,4 +1,4 @@
-"""How far the result table is, asked in a thread: a store may take its time, and the page must not."""
+"""The offsets and the lag of the result table, asked in a thread: a store may be slow, and the page must not be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result table that the settings name, for those who look at it: verify, the page, `ratchet sink status`."""
+"""From the settings to the job and its result table, for `ratchet sink`, verify and the page."""
 
 from __future__ import annotations
 

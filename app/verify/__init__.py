@@ -47,10 +47,10 @@ def verify(
     """Compare a stream's output and dead letters with what its input demands.
 
     It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
-    Records that went by while deduplication was switched off, as the changelog has it, must all be in the output; and
-    that it was off is looked up in the policy topic.
-    A topic that retention has taken the beginning of is proven from there on, and the report says from where. In memory
-    it holds some 200 bytes per fresh record and 400 per identity of one partition at a time, and 300 per dead letter.
+    Records that were forwarded while deduplication was off, by the changelog, must all be in the output; the policy
+    topic is asked whether it was off. A topic whose beginning retention has deleted is proven from there on, and the
+    report says from where. Memory: some 200 bytes per fresh record and 400 per identity of one partition at a time, and
+    300 per dead letter.
 
     Args:
         settings: with `bootstrap` set.

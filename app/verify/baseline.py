@@ -1,4 +1,4 @@
-"""Where the proof of a partition begins: with its topics, where retention left off, or where the last run ended."""
+"""Where the proof of a partition begins: at the start of its topics, after what is deleted, or where a run ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of each identity's records: accepted from the input, emitted to the output, in the result table."""
+"""Each identity's records on their way: accepted from the input, emitted to the output, in the result table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table with a key next to a second count of the whole topic: each key once, and with what the topic says."""
+"""Compares a table with a key with a second count of the whole topic: each key once, with the values of the topic."""
 
 from __future__ import annotations
 

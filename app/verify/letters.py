@@ -1,4 +1,4 @@
-"""The dead letters next to the invalid records that they must stem from."""
+"""Compares the dead letters with the invalid records of the input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Whether records were judged when they had to be: each interval of the changelog next to the policy topic itself.
 
-The changelog is the engine's word: from this input offset on it was judged, or not, by what stood before this offset of
-the policy topic. Here that is read in the policy topic itself. Its compaction removes what was said again later, so
-that an old interval may be without a witness; then it is neither confirmed nor contradicted, but unproven.
+The changelog says what the worker did: from this input offset on it judged, or did not, because of the policies before
+this offset of the policy topic. Here the policy topic itself is read. Compaction removes policies that were set again
+later, so the record that decided an old interval may be gone; then the interval is neither confirmed nor contradicted,
+but unproven.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading Kafka for the check: how far everything has come, and then every committed record up to there."""
+"""What verify reads from Kafka: the offsets to compare up to, and every committed record up to there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MESSAGE_EVERY_S = 3.0
 
 @dataclass(frozen=True)
 class OffsetRanges:
-    """How far to compare, read from Kafka in an order that makes it safe while workers run.
+    """The offsets to compare, read from Kafka in an order that is safe while workers run.
 
     What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
     open have ended, and after that `committed_to`: nothing before the output's end stems from an input beyond

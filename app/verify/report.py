@@ -1,4 +1,4 @@
-"""What the check has found."""
+"""The report of verify, and its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the output on into the result table: what the table must hold, as far as that can be said."""
+"""Compares the result table with the output, as far as that can be done."""
 
 from __future__ import annotations
 

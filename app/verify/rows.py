@@ -1,4 +1,4 @@
-"""The rows of a table next to the records of the output: one row for each, and none without one."""
+"""Compares the rows of a table with the records of the output: one row for each record, and no other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a record's verdict must be: the rule of design.md, written down plainly and a second time.
+"""What a record's verdict must be: the rule of deduplication, written a second time.
 
-Nothing of the engine is used here, so that a mistake of the engine is not repeated by the check.
+It shares no code with the worker, so that verify does not repeat a mistake of the worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One run over a stream: where each partition begins, what its changelog says, and where the next run goes on."""
+"""One run over a stream: where each partition begins, what its changelog says, and where the next run continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that was passed over because a person has decided so; the changelog's owner entry says who, when and why."""
+"""Input that an operator has decided to skip; the owner entry of the changelog says who, when and why."""
 
 from __future__ import annotations
 

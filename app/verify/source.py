@@ -1,7 +1,7 @@
-"""The files of a producer next to what Kafka has of it: also what never came there is found.
+"""Compares the files of a producer with its records in Kafka, and finds records that never reached Kafka.
 
-What is read of Kafka is kept as columns, some 100 bytes for each record of the producer while they are sorted; then
-the files are read once, from beginning to end.
+The records in Kafka are kept as columns, some 100 bytes for each while they are sorted. Then the files are read once,
+from beginning to end.
 """
 
 from __future__ import annotations

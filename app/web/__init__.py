@@ -1,1 +1,1 @@
-"""The web view: a process of its own that finds the live workers, asks each for its status, and shows it merged."""
+"""The page: a process that finds the live workers, asks each for its status, and shows the answers together."""

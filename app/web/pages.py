@@ -1,4 +1,4 @@
-"""The pages: HTML for people, the same facts as JSON for scripts, and nothing that changes anything.
+"""The pages: HTML, and the same as JSON. They change nothing.
 
 GET /            all tables        also /index.json, or Accept: application/json
 GET /tables      only the part of it that the page asks for every two seconds

@@ -1,1 +1,1 @@
-"""A worker: the Faust app from the settings, its topics, its names, its policies, `ratchet resume`."""
+"""A worker: the Faust app made from the settings, its topics and policies; and `ratchet resume`."""

@@ -1,8 +1,8 @@
 """Who writes which topic: one writer for each output and each changelog, on one Kafka.
 
-Two applications that write to one output double every event, and neither can see it. An application that was renamed
-begins anew over topics that are full of what it wrote under its old name. So each claims what it writes in a topic that
-all of them share, before it writes anything:
+Two applications that write to one output double every event, and neither can notice it. An application that was renamed
+starts again over topics with what it wrote under its old name. So each application claims the topics that it writes, in
+a topic that all of them share, before it writes anything:
 
     ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `Claim`
 

@@ -1,4 +1,4 @@
-"""Compile the kernels once, so that no worker has to while its partitions wait."""
+"""Compiles the kernels before a worker has partitions that would wait for it."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Deduplication on or off, per stream and for all: where it is said, who wins, and how workers hear of it.
+"""Switching deduplication on and off, per stream and for all: which place decides, and how workers follow it.
 
-Four places may say it, the first that does wins (docs/decisions/0010-the-switch.md):
+Four places can decide; the first that is set wins (docs/decisions/0010-the-switch.md):
 
     stream policy     live, in the policy topic          ratchet policy set off --stream NAME
     stream setting    streams.NAME.deduplicate           read when the worker starts
     global policy     live                               ratchet policy set off --global
     global setting    deduplicate
 
-and where none does it is on. The topic is compacted and has one partition. Keys are `["global"]` and
+and if none is set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
 `["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets.
 """
 
@@ -200,8 +200,8 @@ class StreamSwitch:
 class PolicyFollower:
     """Reads the policy topic to its end, and then what comes; one per worker.
 
-    Where the topic turns out to be another one, or to have lost records, it is read anew from its beginning. Nobody is
-    told a policy meanwhile: what was read before may not hold any more, and a part of the topic is not what it says.
+    If the topic was created again, or has lost records, it is read again from its beginning. No lane gets a policy
+    meanwhile: what was read before may no longer be true, and a part of the topic is not the whole.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:

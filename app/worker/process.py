@@ -1,4 +1,4 @@
-"""A worker process: the application, its status address, and a state folder that is its alone."""
+"""A worker process: the application, its status address, and the lock on its state folder."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTop
 def _end_in_any_case() -> None:
     """End this process within `STOP_WITHIN_S`, whatever of it hangs, and write where every thread stands.
 
-    Faust waits for a thread of its own without a limit, on the event loop: only a thread outside Python can still tell.
-    To everybody else it is a crash like any other: whoever takes over ends the open transaction.
+    Faust waits for one of its threads without a limit, and blocks the event loop. Only a thread outside Python can
+    still end the process. To other workers it is a crash: the next owner ends the open transaction.
     """
     faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
 
