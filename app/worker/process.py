@@ -42,7 +42,7 @@ def run(settings: Settings, bootstrap: str) -> None:
         kernels = beside.submit(compile_kernels)
         topics = _prepared(settings, bootstrap)
         kernels.result()
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(settings, bootstrap, topics))
 
 
@@ -93,7 +93,8 @@ def _end_in_any_case() -> None:
     faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """The loop of uvloop; None: asyncio's own."""
     try:
         import uvloop
     except ImportError:  # not made for Windows; asyncio's own loop does the same, slower

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from bench.subjects import FIRST, Task
-from kafka_ratchet.app.worker.process import _loop_factory
+from kafka_ratchet.app.worker.process import loop_factory
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import LENGTH_FROM, TRANSACTIONAL
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS
@@ -19,7 +19,7 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 
 OFFSET_AND_LENGTH = struct.Struct(">qi")
-ATTRIBUTES_AT, LAST_DELTA_AT = 21, 23
+ATTRIBUTES_AT = 21
 
 
 def batches(data: bytes) -> Iterator[tuple[int, EncodedBatch]]:
@@ -100,5 +100,5 @@ async def main(task: Task) -> None:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main(Task(**json.loads(sys.argv[1]))))
