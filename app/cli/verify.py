@@ -100,16 +100,19 @@ def verify(
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:
-        console = Console(markup=False, highlight=False, soft_wrap=True)
-        _show(console, report)
-        if report.source is not None:
-            _show_source(console, report.source)
-        if report.results is not None:
-            _show_results(console, report.results)
-        if report.ok and (unproven := report.unproven()):
-            console.print(f"not all proven: {', '.join(unproven)}", style="bold yellow")
+        _show_all(Console(markup=False, highlight=False, soft_wrap=True), report)
     if code := report.exit_code(pending_ok=pending_ok):
         raise typer.Exit(code)
+
+
+def _show_all(console: Console, report: Report) -> None:
+    _show(console, report)
+    if report.source is not None:
+        _show_source(console, report.source)
+    if report.results is not None:
+        _show_results(console, report.results)
+    if report.ok and (unproven := report.unproven()):
+        console.print(f"not all proven: {', '.join(unproven)}", style="bold yellow")
 
 
 def _source(
