@@ -176,10 +176,11 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         """Wait, and return for how long, in seconds.
 
         Raises:
-            FaultRunFailed: it did not come about.
+            FaultRunFailed: it did not come about, or the events could not be sent.
         """
         began = time.monotonic()
         while not condition():
+            self.feed.check()
             if time.monotonic() - began > patience_s:
                 words = "\n".join(f"{worker.name}:\n{worker.output()[-3000:]}" for worker in self.workers)
                 raise FaultRunFailed(f"{what}: not within {patience_s:.0f} s. Logs: {self.folder}\n{words}")

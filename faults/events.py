@@ -111,9 +111,17 @@ class Feed(threading.Thread):
         """
         self._ending.set()
         self.join()
+        self.check()
+        return self.sent
+
+    def check(self) -> None:
+        """Raise where Kafka has not taken an event: else a run would wait for progress on events that never come.
+
+        Raises:
+            FaultRunFailed: it has not.
+        """
         if self._error is not None:
             raise FaultRunFailed(f"the events could not be sent: {self._error}") from self._error
-        return self.sent
 
     def run(self) -> None:
         """The thread's work."""
