@@ -1,0 +1,68 @@
+"""Where a lane goes on: group, changelog and topics have to agree."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_ratchet.errors import ChangelogLost, OwnerDiffers, TopicReplaced
+from kafka_ratchet.transport.client.cluster import Committed
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.owner import Owner, Topic
+from kafka_ratchet.transport.resumption import agreed_owner, agreed_position
+from kafka_ratchet.transport.transactions.requests import offset_metadata
+
+HERE, ELSEWHERE = "A" * 22, "B" * 22
+SPEC = LaneSpec("in", 0, "out", "dead", "group", "id", app="app", stream="events", claimed={"in": HERE})
+OURS = offset_metadata(HERE, 1)
+
+
+def changelog(position: int | None, owner: Owner | None = None) -> Any:
+    return SimpleNamespace(changelog="changelog", input_position=position, owner=owner)
+
+
+@pytest.mark.parametrize(
+    ("committed", "known", "position"),
+    [
+        (None, None, None),  # nobody was ever here
+        (None, 7, 7),  # Kafka has forgotten the group's offset
+        (Committed(3, ""), 7, 3),  # an operator has set it
+        (Committed(3, ""), None, 3),
+        (Committed(7, OURS), 7, 7),
+        (Committed(5, OURS), 7, 7),  # the group's coordinator has not read all of its log
+        (Committed(7, "ratchet 1"), 7, 7),  # of an earlier version
+    ],
+)
+def test_where_they_agree(committed: Committed | None, known: int | None, position: int | None) -> None:
+    assert agreed_position(SPEC, changelog(known), committed, HERE) == position
+
+
+@pytest.mark.parametrize("known", [None, 6])
+def test_a_changelog_that_knows_less_than_was_committed_is_refused(known: int | None) -> None:
+    with pytest.raises(ChangelogLost, match=rf"below offset {known or 0} of in, but the group group has committed 7"):
+        agreed_position(SPEC, changelog(known), Committed(7, OURS), HERE)
+
+
+def test_an_offset_in_another_topic_of_the_name_is_refused() -> None:
+    with pytest.raises(TopicReplaced, match=f"in: was the topic of id {HERE}, and is another one of id {ELSEWHERE}"):
+        agreed_position(SPEC, changelog(7), Committed(7, OURS), ELSEWHERE)
+
+
+def test_a_first_owner_is_what_is_there_now_unless_the_stream_has_claimed_another_topic() -> None:
+    topics = {"input": Topic("in", HERE), "output": Topic("out", ELSEWHERE)}
+    assert agreed_owner(SPEC, changelog(None), topics, "") == Owner("app", "events", {}, topics)
+    with pytest.raises(TopicReplaced, match="in: was the topic of id"):
+        agreed_owner(SPEC, changelog(None), {"input": Topic("in", ELSEWHERE)}, "")
+
+
+def test_a_later_owner_has_to_be_the_same_and_what_was_lost_stays_written_down() -> None:
+    topics = {"input": Topic("in", HERE)}
+    before = Owner("app", "events", {}, topics)
+    assert agreed_owner(SPEC, changelog(7, before), topics, "") == before
+    lost = agreed_owner(SPEC, changelog(7, before), topics, "lost its end")
+    assert lost.broken == "lost its end"
+    assert agreed_owner(SPEC, changelog(7, lost), topics, "").broken == "lost its end"
+    with pytest.raises(OwnerDiffers, match="ratchet resume --stream events --partition 0"):
+        agreed_owner(SPEC, changelog(7, before), {"input": Topic("in", ELSEWHERE)}, "")
