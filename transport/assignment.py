@@ -26,14 +26,15 @@ from kafka_ratchet.transport.standby import Standby
 log = structlog.get_logger(__name__)
 
 ALIVE_EVERY_S: Final = 1.0
-"""How often the group is told that this worker polls. aiokafka leaves the group when its own fetcher has been idle for
-max_poll_interval, and it always is: the lanes fetch. A blocked event loop stops telling, and that is the point."""
+"""Seconds between two signs of life. aiokafka leaves the group when its own fetcher has been idle for
+max_poll_interval, and it always is: the lanes fetch. A blocked event loop gives no sign, and so the group takes its
+partitions away, as it should."""
 
 ASK_AGAIN_S: Final = 1.0
-"""After an assignment without some of the partitions: by then Kafka's answers about topics are complete again."""
+"""Seconds after an assignment that lacks partitions; by then Kafka's answers about topics are complete again."""
 
 SAY_AGAIN_S: Final = 10.0
-"""How often the same is said that keeps this worker out of its group."""
+"""Seconds between two log lines with the same reason why the group does not take this worker."""
 
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_MOST_S: Final = 30.0
@@ -47,14 +48,14 @@ QUEUE: Final = 64
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
-    """Partitions that anybody was given. distribution: by worker and topic, as Faust's leader tells it to all."""
+    """All partitions that were assigned. distribution: by worker and topic, as Faust's leader tells it to all."""
     return {
         (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
     }
 
 
 async def _check_errors(coordinator: Any) -> None:
-    """In the thread of Faust's consumer."""
+    """Raise what keeps the worker out of its group, and have it join again. Runs in the thread of Faust's consumer."""
     try:
         coordinator.check_errors()
     except kafka.KafkaError:
@@ -71,7 +72,7 @@ def _why(error: kafka.KafkaError) -> str:
 
 
 async def _rejoin(client: Any, coordinator: Any) -> None:
-    """In the thread of Faust's consumer: look at the topics anew, then join the group once more."""
+    """Fetch the metadata of topics anew, then join the group again. Runs in the thread of Faust's consumer."""
     await client.force_metadata_update()
     coordinator.request_rejoin()
 
@@ -134,7 +135,7 @@ class LaneTableManager(TableManager):
     _recovery: Recovery | None
 
     async def on_start(self) -> None:
-        """Without the second for which Faust waits here for tables to be added: ours are, before the app starts."""
+        """Skip the second for which Faust waits here for tables to be added: ours were, before the app started."""
         await self._update_channels()
         await self.recovery.start()
 
@@ -191,11 +192,11 @@ class Lanes:
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: tuple[str, float] | None = None
-        """What was last said of the group, and when."""
+        """The reason logged last why the group does not take this worker, and when, in seconds of the event loop."""
         app.on_partitions_assigned.connect(self._on_assigned)
 
     def start(self) -> None:
-        """Begin to tell the group that this worker is alive."""
+        """Begin to give signs of life to the group, every ALIVE_EVERY_S."""
         self._spawn(self._stay_alive())
 
     async def stop(self) -> None:
@@ -223,7 +224,10 @@ class Lanes:
             self._spawn(self._ask_for_another_assignment(forgotten))
 
     async def _ask_for_another_assignment(self, forgotten: set[tuple[str, int]]) -> None:
-        """For a moment after its return Kafka lists no topics. Faust assigns without those, for good if nobody asks."""
+        """Have the group assign once more.
+
+        For a moment after its return Kafka lists no topics. Faust assigns without them, and would not look again.
+        """
         names = sorted(f"{changelog}-{number}" for changelog, number in forgotten)
         log.warning("partitions were given to nobody; asking for another assignment", partitions=names)
         await asyncio.sleep(ASK_AGAIN_S)
@@ -271,9 +275,10 @@ class Lanes:
                 await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
 
     async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """Take note of what keeps this worker out of its group: aiokafka tries again only after somebody has.
+        """Ask aiokafka what keeps this worker out of its group: only after that does it try to join again.
 
-        With aiokafka that is whoever fetches; here it would be nobody, and the worker would stand still without a word.
+        Usually aiokafka's own fetching asks. Here nothing is fetched through it, and the worker would stand still
+        without a word.
         """
         clock = asyncio.get_running_loop().time
         if clock() < self._hear_at:
@@ -292,7 +297,7 @@ class Lanes:
                 log.error("the group does not take this worker; trying again", reason=_why(error))
 
     async def _refused(self) -> None:
-        """The group's members go by other rules. Until this is taken note of again, aiokafka does not try to join."""
+        """Log that the group's members go by other rules. aiokafka tries to join again when `_hear` asks it next."""
         self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
         reason = await self._explain() if self._explain else "its members offer another protocol"
         log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)

@@ -23,11 +23,17 @@ class MovableState(PartitionState, Protocol):
         """Identities with a persisted sequence."""
 
     def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
-        """Changelog entries: the progress with this input offset, that all identities are forgotten, and the owner."""
+        """Changelog entries of the decision.
+
+        Args:
+            owner: with the decision in it
+            position: input offset to read next
+            forget: whether every identity is forgotten
+        """
 
 
 class PartitionMove:
-    """One input partition, out of its lane's hands for a moment."""
+    """Takes a partition from its lane, writes an operator's decision into it, and leaves it to the next owner."""
 
     def __init__(
         self,
@@ -53,9 +59,9 @@ class PartitionMove:
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
         self._connection = ("move", topic, partition)
-        places = [(name, partition) for name in writes]
+        partitions = [(name, partition) for name in writes]
         self._earlier, ours = ids
-        self._producer = TransactionalProducer(cluster, ours, group, 60_000, places)
+        self._producer = TransactionalProducer(cluster, ours, group, 60_000, partitions)
         self._committed: Committed | None = None
 
     async def take_over(self) -> None:
