@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from aiokafka.errors import TransactionalIdAuthorizationFailed
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import TransactionError
@@ -314,3 +315,14 @@ def test_an_id_that_is_taken_over_in_its_last_epoch_but_one(
         with pytest.raises(TransactionError, match=r"given out another one.*--open-transaction commit"):
             run(loop, transactions())
         assert kafka.left_open()
+
+
+class Unauthorised(Link):
+    async def coordinator(self, kind: int, key: str) -> int:
+        raise TransactionalIdAuthorizationFailed
+
+
+def test_without_the_right_to_the_id_a_lane_halts_at_once(loop: VirtualLoop) -> None:
+    producer = TransactionalProducer(Unauthorised(MemoryKafka()), "id", "group", 60_000, [OUT])  # type: ignore[arg-type]
+    with pytest.raises(TransactionError, match=r"id: this user may not ask .*docs/guide/rights\.md"):
+        run(loop, producer.initialise())

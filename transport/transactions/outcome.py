@@ -176,9 +176,7 @@ async def last_end(
         try:
             return await find_hanging_transaction(cluster, transactional_id, partitions, connection, remembered)
         except kafka.TransactionalIdAuthorizationFailed as error:
-            raise TransactionError(
-                f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
-            ) from None
+            raise may_not_ask(transactional_id, error) from None
         except Orphaned as orphaned:
             if orphaned.last != seen:
                 seen, since = orphaned.last, clock()
@@ -195,6 +193,13 @@ async def last_end(
             await retry.wait(orphaned)
         except kafka.KafkaError as error:
             await retry.wait(error)
+
+
+def may_not_ask(transactional_id: str, error: kafka.KafkaError) -> TransactionError:
+    """The error where this user may not use a transactional id."""
+    return TransactionError(
+        f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
+    )
 
 
 async def _end_for_another(

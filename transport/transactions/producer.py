@@ -38,6 +38,7 @@ from kafka_ratchet.transport.transactions.outcome import (
     last_end,
     last_transaction,
     left_open,
+    may_not_ask,
     record_outcome,
 )
 from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
@@ -138,6 +139,8 @@ class TransactionalProducer:
             # that takes it over in that moment may use up its last epoch, and then we would get another producer id.
             try:
                 ends_raise = await self._requests.ends_raise_epochs()
+            except kafka.TransactionalIdAuthorizationFailed as error:
+                raise may_not_ask(self.transactional_id, error) from None
             except kafka.KafkaError as error:
                 await retry.wait(error)
                 continue
