@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class FetchDisplay(Protocol):
-    """Follows Ivy: first it finds (reads the description of) every module, then it fetches the jars.
+    """Follows Ivy: first it finds every module, then it fetches the jars.
 
     Names come as Ivy writes them: organisation#module;revision, with !file behind it where a jar has arrived.
     """
@@ -39,7 +39,7 @@ def fetch_display(title: str, jars: int, console: Console) -> Iterator[FetchDisp
 class _Bar:
     def __init__(self, progress: Progress, title: str, jars: int) -> None:
         self._progress = progress
-        # All descriptions take longer than all jars, so each of the two is a step.
+        # Finding one takes as long as fetching its jar, so each of the two is a step.
         self._task = progress.add_task(title, total=2 * jars, name="")
 
     def found(self, module: str) -> None:
@@ -53,7 +53,7 @@ class _Lines:
     def __init__(self, console: Console, title: str, jars: int) -> None:
         self._console, self._jars = console, jars
         self._found = self._fetched = 0
-        self._say(f"{title} ({jars}), once; this takes about a minute")
+        self._say(f"{title} ({jars}), once")
 
     def found(self, module: str) -> None:
         self._found += 1

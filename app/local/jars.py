@@ -1,8 +1,9 @@
 """The jars that Ratchet runs: the Kafka broker with its tools, and Spark's Kafka connector.
 
-pyspark ships Apache Ivy, so a plain `pip install` is enough to resolve them from Maven Central, once, into the user's
-cache folder (`RATCHET_CACHE` names another). From then on nothing needs the network. At each start every jar must have
-the SHA-256 that `app/local/jars.lock` says: a damaged cache is resolved again, an altered jar is refused.
+pyspark ships Apache Ivy, so a plain `pip install` is enough to fetch them from Maven Central, once, into the user's
+cache folder (`RATCHET_CACHE` names another). From then on nothing needs the network. `app/local/jars.lock` names each
+by its path there, so nothing has to be resolved. At each start every jar must have the SHA-256 that the lock says: a
+damaged cache is fetched again, an altered jar is refused.
 
 After raising a version:
 
@@ -13,23 +14,19 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import os
 import shutil
-import subprocess
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 import platformdirs
 from rich.console import Console
 
-from kafka_ratchet.app.local.fetch_display import FetchDisplay, fetch_display
-from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.app.local import ivy
+from kafka_ratchet.app.local.fetch_display import fetch_display
 from kafka_ratchet.errors import SetupError
 
 __all__ = ["KAFKA", "KAFKA_VERSION", "JarSet", "cache_folder", "kafka_jars", "resolve", "spark_jars"]
@@ -109,12 +106,14 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
     Args:
         jars: what to resolve.
         console: where progress is shown; standard error unless told.
-        lock: SHA-256 by file name; the set's part of `app/local/jars.lock` unless told.
+        lock: SHA-256 by Maven path, or by file name, for which the set is resolved; the set's part of
+            `app/local/jars.lock` unless told.
 
     Raises:
         SetupError: Java is missing, the jars cannot be fetched, or a fetched one is not what the lock says.
     """
-    locked = read_lock(jars.name) if lock is None else dict(lock)
+    lock = read_lock(jars.name) if lock is None else lock
+    locked = _by_file_name(lock)
     console = console or Console(stderr=True)
     # Named after its content: two versions of Ratchet on one machine do not fight over one folder.
     content = hashlib.sha256("".join(f"{name}{digest}" for name, digest in sorted(locked.items())).encode()).hexdigest()
@@ -125,7 +124,7 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_process_at_a_time(folder.with_name(f"{jars.name}.lock"), console):
             if _differing(folder, locked):  # another process may have fetched them meanwhile
-                _fetch_and_verify(jars, folder, locked, console)
+                _fetch_and_verify(jars, folder, lock, console)
     except OSError as error:
         raise SetupError(
             f"the {jars.name} jars cannot be kept in {folder.parent}: {error}. Free some space there or name another "
@@ -135,17 +134,21 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
 
 
 def read_lock(name: str, file: Path = LOCK_FILE) -> dict[str, str]:
-    """SHA-256 by file name of one set, from a lock file."""
+    """SHA-256 by Maven path of one set, from a lock file."""
     locked = {}
     for line in file.read_text("ascii").splitlines():
         if line and not line.startswith("#"):
             digest, path = line.split()
-            jar_set, _, jar = path.partition("/")
+            jar_set, _, maven_path = path.partition("/")
             if jar_set == name:
-                locked[jar] = digest
+                locked[maven_path] = digest
     if not locked:
         raise SetupError(f"{file} lists no jars of the set {name!r}: this installation of Ratchet is incomplete")
     return locked
+
+
+def _by_file_name(lock: Mapping[str, str]) -> dict[str, str]:
+    return {path.rpartition("/")[2]: digest for path, digest in lock.items()}
 
 
 def _sha256(path: Path) -> str:
@@ -173,7 +176,8 @@ def _one_process_at_a_time(path: Path, console: Console) -> Iterator[None]:
         yield
 
 
-def _fetch_and_verify(jars: JarSet, folder: Path, locked: Mapping[str, str], console: Console) -> None:
+def _fetch_and_verify(jars: JarSet, folder: Path, lock: Mapping[str, str], console: Console) -> None:
+    locked = _by_file_name(lock)
     # Fixed names, under the lock: what a killed run left behind is taken up (downloads) or thrown away (the rest).
     downloads = folder.with_name(f"{jars.name}.downloads")
     partial = folder.with_name(f"{folder.name}.partial")
@@ -181,7 +185,10 @@ def _fetch_and_verify(jars: JarSet, folder: Path, locked: Mapping[str, str], con
     for left_over in (partial, replaced):
         shutil.rmtree(left_over, ignore_errors=True)
     with fetch_display(f"Fetching the {jars.name} jars", len(locked), console) as display:
-        _run_ivy(jars, downloads, partial, display)
+        if all("/" in path for path in lock):
+            ivy.fetch(lock, downloads, partial, display)
+        else:
+            ivy.resolve_all(jars.coordinates, jars.left_out, downloads, f"{partial}/{ivy.FILES}", display)
     # Complete or wrong, they have served: what is wrong must not be found there again.
     shutil.rmtree(downloads, ignore_errors=True)
     if differing := _differing(partial, locked):
@@ -197,70 +204,15 @@ def _fetch_and_verify(jars: JarSet, folder: Path, locked: Mapping[str, str], con
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _run_ivy(jars: JarSet, downloads: Path, target: Path, display: FetchDisplay) -> None:
-    spec = importlib.util.find_spec("pyspark")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    ivy = next((jar for place in places for jar in sorted(Path(place, "jars").glob("ivy-*.jar"))), None)
-    if ivy is None:
-        raise SetupError(
-            f"the {jars.name} jars are fetched with Ivy, which comes with pyspark, and that is not installed: "
-            "pip install 'kafka-ratchet[spark]'. A command that needs no Spark can use a Kafka of yours instead: "
-            "set bootstrap, or RATCHET_BOOTSTRAP"
-        )
-    with tempfile.TemporaryDirectory(prefix="ratchet-ivy-") as scratch:
-        module = Path(scratch, "ivy.xml")
-        module.write_text(_ivy_module(jars), "utf-8")
-        pattern = f"{target}/[artifact]-[revision](-[classifier]).[ext]"
-        command = [str(find_java()), "-jar", str(ivy), "-cache", str(downloads), "-ivy", str(module)]
-        command += ["-confs", "default", "-retrieve", pattern]
-        last_lines: deque[str] = deque(maxlen=12)
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        ) as process:
-            assert process.stdout is not None  # noqa: S101 - asked for above
-            for line in process.stdout:
-                last_lines.append(line.rstrip())
-                words = line.split()
-                if words[:1] == ["found"]:
-                    display.found(words[1])
-                elif words[:2] == ["[SUCCESSFUL", "]"]:
-                    display.fetched(words[2])
-        if process.returncode != 0 or not target.is_dir():
-            said = "\n  ".join(line for line in last_lines if line.strip())
-            raise SetupError(
-                f"the {jars.name} jars could not be fetched from Maven Central (needed once; what has come is kept). "
-                "Check the network and run it again; behind a proxy set JAVA_TOOL_OPTIONS="
-                f"'-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. Ivy's last words:\n  {said}"
-            )
-
-
-def _ivy_module(jars: JarSet) -> str:
-    module = ElementTree.Element("ivy-module", version="2.0")
-    ElementTree.SubElement(module, "info", organisation="ratchet", module=jars.name)
-    ElementTree.SubElement(ElementTree.SubElement(module, "configurations"), "conf", name="default")
-    dependencies = ElementTree.SubElement(module, "dependencies")
-    for coordinate in jars.coordinates:
-        org, name, rev = coordinate.split(":")
-        ElementTree.SubElement(dependencies, "dependency", org=org, name=name, rev=rev, conf="default->default")
-    for pattern in jars.left_out:
-        org, name = pattern.split(":")
-        ElementTree.SubElement(dependencies, "exclude", {k: v for k, v in (("org", org), ("module", name)) if v != "*"})
-    return ElementTree.tostring(module, "unicode", xml_declaration=True)
-
-
 def lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
-    """The lines of a lock file for one set, fetched anew."""
+    """The lines of a lock file for one set, resolved and fetched anew."""
     with tempfile.TemporaryDirectory(prefix="ratchet-lock-") as scratch:
         target = Path(scratch, "jars")
-        with fetch_display(f"Fetching the {jars.name} jars", 50, console) as display:
-            _run_ivy(jars, Path(scratch, "downloads"), target, display)
-        for path in sorted(target.iterdir()):
-            yield f"{_sha256(path)}  {jars.name}/{path.name}"
+        with fetch_display(f"Resolving the {jars.name} jars", 50, console) as display:
+            pattern = f"{target}/{ivy.MAVEN_PATHS}"
+            ivy.resolve_all(jars.coordinates, jars.left_out, Path(scratch, "downloads"), pattern, display)
+        for path in sorted(target.rglob("*.jar"), key=lambda path: path.name):
+            yield f"{_sha256(path)}  {jars.name}/{path.relative_to(target)}"
 
 
 def _write_lock() -> None:

@@ -9,19 +9,30 @@ import hashlib
 import io
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from rich.console import Console
 
-from kafka_ratchet.app.local.jars import KAFKA, KAFKA_VERSION, JarSet, cache_folder, read_lock, resolve, spark_set
+from kafka_ratchet.app.local.ivy import JARS_EACH
+from kafka_ratchet.app.local.jars import (
+    KAFKA,
+    KAFKA_VERSION,
+    JarSet,
+    cache_folder,
+    lock_lines,
+    read_lock,
+    resolve,
+    spark_set,
+)
 from kafka_ratchet.errors import SetupError
 
 ROOT = Path(__file__).parents[3]
 
 SET = JarSet("letters", ("org.example:alpha:1.0",), ("org.example:unwanted",))
 ALPHA, BETA = b"alpha's content", b"beta's content"
-LOCK = {"alpha-1.0.jar": hashlib.sha256(ALPHA).hexdigest(), "beta-2.0.jar": hashlib.sha256(BETA).hexdigest()}
+NAMES = {"alpha-1.0.jar": hashlib.sha256(ALPHA).hexdigest(), "beta-2.0.jar": hashlib.sha256(BETA).hexdigest()}
+LOCK = {f"org/example/{name.replace('-', '/')[:-4]}/{name}": digest for name, digest in NAMES.items()}
 
 
 def publish(repository: Path, name: str, revision: str, content: bytes, *dependencies: tuple[str, str]) -> None:
@@ -63,21 +74,44 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
 
 
-def test_jars_come_with_what_they_depend_on_and_are_kept(monkeypatch: pytest.MonkeyPatch, quiet: Console) -> None:
-    jars = resolve(SET, quiet, lock=LOCK)
+@pytest.mark.parametrize("lock", [LOCK, NAMES], ids=["by path", "by name"])
+def test_jars_come_with_what_they_depend_on_and_are_kept(
+    lock: dict[str, str], monkeypatch: pytest.MonkeyPatch, quiet: Console
+) -> None:
+    jars = resolve(SET, quiet, lock=lock)
     assert [jar.name for jar in jars] == ["alpha-1.0.jar", "beta-2.0.jar"]
     assert [jar.read_bytes() for jar in jars] == [ALPHA, BETA]
     assert all(jar.is_relative_to(cache_folder()) for jar in jars)
 
     no_java(monkeypatch)
-    assert resolve(SET, quiet, lock=LOCK) == jars
+    assert resolve(SET, quiet, lock=LOCK) == resolve(SET, quiet, lock=NAMES) == jars
+
+
+def test_a_long_list_is_shared_and_comes_whole(repository: Path, quiet: Console) -> None:
+    lock = {}
+    for number in range(2 * JARS_EACH + 1):
+        publish(repository, f"many-{number}", "1", content := f"content {number}".encode())
+        lock[f"org/example/many-{number}/1/many-{number}-1.jar"] = hashlib.sha256(content).hexdigest()
+    jars = resolve(SET, quiet, lock=lock)
+    assert [jar.name for jar in jars] == sorted(f"many-{number}-1.jar" for number in range(2 * JARS_EACH + 1))
+
+
+def test_what_the_lock_names_by_path_is_all_that_is_fetched(repository: Path, quiet: Console) -> None:
+    """No description is needed: the lock was written from what they say."""
+    publish(repository, "broken", "1", ALPHA, ("nowhere", "1"))
+    jars = resolve(SET, quiet, lock={"org/example/broken/1/broken-1.jar": NAMES["alpha-1.0.jar"]})
+    assert [jar.name for jar in jars] == ["broken-1.jar"]
+
+
+def test_the_lock_is_written_from_what_the_set_depends_on(quiet: Console) -> None:
+    assert list(lock_lines(SET, quiet)) == [f"{digest}  letters/{path}" for path, digest in LOCK.items()]
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
     output = io.StringIO()
     resolve(SET, Console(file=output, force_terminal=False, width=40), lock=LOCK)
     lines = output.getvalue().splitlines()
-    assert lines[0] == "Fetching the letters jars (2), once; this takes about a minute"
+    assert lines[0] == "Fetching the letters jars (2), once"
     assert sorted(lines[1:]) == ["  fetched 1 of 2: alpha 1.0", "  fetched 2 of 2: beta 2.0"]
 
 
@@ -99,7 +133,7 @@ def test_a_damaged_cache_is_resolved_again(damage: str, quiet: Console) -> None:
         alpha.with_name("intruder.jar").write_bytes(b"on the class path")
     jars = resolve(SET, quiet, lock=LOCK)
     assert [jar.read_bytes() for jar in jars] == [ALPHA, BETA]
-    assert sorted(path.name for path in alpha.parent.iterdir()) == sorted(LOCK)
+    assert sorted(path.name for path in alpha.parent.iterdir()) == sorted(NAMES)
 
 
 def test_what_a_killed_run_left_behind_is_not_used(quiet: Console) -> None:
@@ -119,7 +153,7 @@ def test_an_altered_jar_is_refused(repository: Path, quiet: Console) -> None:
 
 def test_a_jar_that_the_lock_does_not_know_is_refused(quiet: Console) -> None:
     with pytest.raises(SetupError, match=r"beta-2\.0\.jar"):
-        resolve(SET, quiet, lock={"alpha-1.0.jar": LOCK["alpha-1.0.jar"]})
+        resolve(SET, quiet, lock={"alpha-1.0.jar": NAMES["alpha-1.0.jar"]})
 
 
 def test_jars_that_cannot_be_fetched_say_what_ivy_said(repository: Path, quiet: Console) -> None:
@@ -151,24 +185,29 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert [Path(path).read_bytes() for path in paths.split()] == [ALPHA, BETA]
 
 
+def named(lock: dict[str, str]) -> set[str]:
+    return {PurePath(path).name for path in lock}
+
+
 def test_the_lock_covers_both_sets_in_the_versions_they_name() -> None:
     kafka, spark = read_lock("kafka"), read_lock("spark")
-    assert {f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar"} <= kafka.keys()
+    assert {f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar"} <= named(kafka)
     for jars, locked in ((KAFKA, kafka), (spark_set(), spark)):
         for coordinate in jars.coordinates:
-            _, name, revision = coordinate.split(":")
-            assert f"{name}-{revision}.jar" in locked
+            organisation, name, revision = coordinate.split(":")
+            assert f"{organisation.replace('.', '/')}/{name}/{revision}/{name}-{revision}.jar" in locked
 
 
 def test_spark_gets_no_jar_that_pyspark_ships() -> None:
     import pyspark
 
     shipped = {path.name for path in Path(pyspark.__file__).with_name("jars").iterdir()}
-    assert not shipped & read_lock("spark").keys()
+    assert not shipped & named(read_lock("spark"))
 
 
 def test_the_real_jars_are_what_the_lock_says(kafka_jars: list[Path]) -> None:
-    assert {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in kafka_jars} == read_lock("kafka")
+    locked = {PurePath(path).name: digest for path, digest in read_lock("kafka").items()}
+    assert {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in kafka_jars} == locked
 
 
 def test_a_set_without_lock_lines_is_refused() -> None:
