@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from rich.table import Table
 from kafka_ratchet.app.demo.events import COLUMNS, EventFile, count, excerpt
 from kafka_ratchet.app.local.broker import choose_broker
 from kafka_ratchet.app.local.child_process import ChildProcess
+from kafka_ratchet.app.local.java import SHORT_LIVED
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.app.status.results import place_of
@@ -96,6 +98,7 @@ def run(paths: list[Path], *, keep: bool = False, as_json: bool = False) -> bool
         RatchetError: a process of it could not do its work.
     """
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
     demo = Demo([count(path) for path in paths or excerpt()], Path(tempfile.mkdtemp(prefix="ratchet-demo-")), console)
     with ExitStack() as running:
         running.callback(shutil.rmtree, demo.folder, ignore_errors=True)
@@ -150,16 +153,17 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
         workers[0].kill()
         for process in publishing:
             process.finish()
-    with demo.step("Spark writes results and offsets in one commit"):
-        _sink(demo, 1)
-    with demo.step(f"{demo.files[0].producer} is published again, the whole of it"):
-        _publish(demo, demo.files[0], "again", "--from-start")
+    again = demo.files[0]
+    with demo.step(f"Spark writes results and offsets in one commit; {again.producer} is published again meanwhile"):
+        beside = [demo.start("sink-1", "sink"), demo.start("publish-again", *_publish_arguments(again, "--from-start"))]
+        for process in beside:
+            process.finish()
     with demo.step("worker 2 has taken over, and nothing is left to do") as status:
         _wait_for_lag(demo, status, workers[1])
-    with demo.step("Spark goes on from where the table says it is"):
-        _sink(demo, 2)
-    with demo.step("the proof: input and output are read again and compared"):
+    with demo.step("Spark goes on from where the table says it is; input and output are read again and compared"):
+        sink = demo.start("sink-2", "sink")
         report = verify(demo.settings, STREAM)
+        sink.finish()
     with demo.step("the result table is added up"):
         totals = read_totals(place_of(demo.settings), "repository", ["added", "deleted"])
     return report, totals
@@ -186,10 +190,6 @@ def _publish_half(demo: Demo, file: EventFile) -> None:
                 raise SetupError(f"the publisher ended before it could be killed:\n{process.last_words()}")
             time.sleep(0.05)
     process.kill()
-
-
-def _sink(demo: Demo, number: int) -> None:
-    demo.start(f"sink-{number}", "sink").finish()
 
 
 def _wait(condition: Any, what: str, processes: list[ChildProcess]) -> None:

@@ -23,7 +23,7 @@ from kafka_ratchet.app.local import supervisor
 from kafka_ratchet.app.local.broker_folder import broker_folder
 from kafka_ratchet.app.local.connectivity import Reachability
 from kafka_ratchet.app.local.jars import kafka_jars
-from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.app.local.ports import free_port, is_free
 from kafka_ratchet.errors import SetupError
 
@@ -237,8 +237,7 @@ class EmbeddedBroker:
             raise SetupError(f"the broker's folder {self.folder} cannot be used: {error}") from error
         # Paths in Kafka's settings are relative to the folder: no escaping, and the folder may be moved.
         class_path = ["-cp", ":".join(map(str, jars)), "-Dlog4j2.configurationFile=log4j2.properties"]
-        # The tool lives for a second: what pays off later only delays it.
-        self._format([str(java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_path, "kafka.tools.StorageTool"])
+        self._format([str(java), *SHORT_LIVED.split(), *class_path, "kafka.tools.StorageTool"])
         tuning = (*HEAP, "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
         command = [str(java), *tuning, *class_path, "kafka.Kafka", "server.properties"]
         with (self.folder / "logs" / "kafka.out").open("w") as output:

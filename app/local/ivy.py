@@ -14,7 +14,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from kafka_ratchet.app.local.fetch_display import FetchDisplay
-from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.errors import SetupError
 
 SIDE_BY_SIDE: Final = 4
@@ -102,8 +102,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="ratchet-ivy-") as scratch:
         description = Path(scratch, "ivy.xml")
         description.write_text(ElementTree.tostring(module, "unicode", xml_declaration=True), "utf-8")
-        # Its compiler would take longer than what it compiles.
-        command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-jar", str(_ivy()), "-cache", str(downloads)]
+        command = [str(find_java()), *SHORT_LIVED.split(), "-jar", str(_ivy()), "-cache", str(downloads)]
         if settings is not None:
             own = Path(scratch, "settings.xml")
             own.write_text(settings, "utf-8")

@@ -13,6 +13,9 @@ from kafka_ratchet.errors import SetupError
 OLDEST_JAVA = 17
 """Kafka 4 brokers and Spark 4 both need at least this."""
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM of seconds or little work: what its second compiler makes would take longer to make than it saves."""
+
 INSTALL_JAVA = (
     "Install one: 'apt install openjdk-17-jre-headless' (Debian, Ubuntu), 'dnf install java-21-openjdk-headless' "
     "(Fedora) or 'brew install openjdk@17' (macOS), or let JAVA_HOME point to one"
