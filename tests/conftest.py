@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import subprocess
 import time
@@ -16,9 +17,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
 from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
-from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
 from tests.quick import is_quick
+
+# Brokers and Sparks of tests: a Kafka with little to do needs half of the processor time to start.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,8 +24,10 @@ SLOW: Final = (
     "tests/producers/test_producer.py::test_kafka_that_goes_away_is_waited_for",
     "tests/spark_sink/spark/",
     "tests/test_wheel.py",
+    "tests/transport/batch/test_fuzzed_batches.py::test_compiled_code_that_checks_its_bounds_finds_no_read_outside",
     "tests/transport/client/test_topic_id.py",
     "tests/transport/test_commit_path.py",
+    "tests/transport/test_model_finds_replaced.py",
     "tests/transport/transactions/test_outcome.py",
 )
 """Without such a fixture, and yet longer than a second or two: they start workers, brokers or Spark by themselves, or
