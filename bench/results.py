@@ -25,7 +25,7 @@ from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
 from kafka_ratchet.errors import BenchFailed
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import read_rows
 
 RATCHET: Final = ("delta", "postgres", "duckdb", "iceberg")
@@ -116,14 +116,14 @@ def _fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
         producer.commit_transaction(FLUSH_S)
 
 
-def _place(kind: str, path: Path, table: str, server: PostgresServer | None) -> Place:
+def _place(kind: str, path: Path, table: str, server: PostgresServer | None) -> TableLocation:
     if kind == "postgres":
         assert server is not None
-        return Place("postgres", "", table, server.url, server.password)
-    return Place("delta" if kind in OTHERS else kind, str(path), "results")
+        return TableLocation("postgres", "", table, server.url, server.password)
+    return TableLocation("delta" if kind in OTHERS else kind, str(path), "results")
 
 
-def _command(kind: str, bootstrap: str, place: Place, at_a_time: int) -> list[str]:
+def _command(kind: str, bootstrap: str, place: TableLocation, at_a_time: int) -> list[str]:
     if kind in OTHERS:
         jars = [str(jar) for jar in resolve(DELTA_SPARK, lock=read_lock(DELTA_SPARK.name, LOCK_FILE))]
         task = {
@@ -152,7 +152,7 @@ def _command(kind: str, bootstrap: str, place: Place, at_a_time: int) -> list[st
     ]
 
 
-def _run(kind: str, bootstrap: str, place: Place, at_a_time: int, records: int) -> SinkRun:
+def _run(kind: str, bootstrap: str, place: TableLocation, at_a_time: int, records: int) -> SinkRun:
     secrets = {"SPARK_SINK_URL": place.url, "SPARK_SINK_PASSWORD": place.password or ""}
     moments: list[float] = []
     cpu = 0.0
@@ -194,7 +194,7 @@ def _run(kind: str, bootstrap: str, place: Place, at_a_time: int, records: int) 
     )
 
 
-def _require_all(kind: str, place: Place, records: int) -> None:
+def _require_all(kind: str, place: TableLocation, records: int) -> None:
     numbers = sorted(n for (n,) in read_rows(place, ["n"]))
     if numbers != list(range(records)):
         raise BenchFailed(f"{kind}: the table has {len(numbers)} rows, and not each of {records} records once")

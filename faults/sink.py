@@ -18,7 +18,7 @@ from faults.postgres import HOW_TO_INSTALL, PostgresServer, find_postgres, run_p
 from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkEnvironment, signal_job
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 
 BEFORE = ("before-write", "before-commit")
@@ -126,10 +126,10 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
     return result
 
 
-STORES: dict[str, Callable[[Path, PostgresServer | None], Place]] = {
-    "delta": lambda folder, _: Place("delta", str(folder / "table")),
-    "duckdb": lambda folder, _: Place("duckdb", str(folder / "table.duckdb")),
-    "iceberg": lambda folder, _: Place("iceberg", str(folder / "table")),
+STORES: dict[str, Callable[[Path, PostgresServer | None], TableLocation]] = {
+    "delta": lambda folder, _: TableLocation("delta", str(folder / "table")),
+    "duckdb": lambda folder, _: TableLocation("duckdb", str(folder / "table.duckdb")),
+    "iceberg": lambda folder, _: TableLocation("iceberg", str(folder / "table")),
     "postgres": lambda _, server: _of_server(server, "in_tasks"),
     "postgres-staged": lambda _, server: _of_server(server, "staged"),
 }
@@ -137,10 +137,10 @@ WITHOUT_REJECTS = {"postgres"}
 """Rows are committed in the tasks there; with rejects they are staged for one transaction of the driver's."""
 
 
-def _of_server(server: PostgresServer | None, table: str) -> Place:
+def _of_server(server: PostgresServer | None, table: str) -> TableLocation:
     if server is None:
         raise FaultRunFailed("there is no PostgreSQL to run this store on")
-    return Place("postgres", "", table, server.url, server.password)
+    return TableLocation("postgres", "", table, server.url, server.password)
 
 
 class _StoreFaults:

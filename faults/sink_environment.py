@@ -20,9 +20,9 @@ from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.errors import SinkError
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_place
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
 from kafka_ratchet.spark_sink.stores.results import read_rows
 
 PARTITIONS = 3
@@ -79,7 +79,7 @@ class SinkEnvironment:
         name: str,
         bootstrap: str,
         folder: Path,
-        place: Place,
+        place: TableLocation,
         chance: random.Random,
         archive: Path | None,
         *,
@@ -215,9 +215,9 @@ class SinkEnvironment:
         return f"{n} {NO_JSON}" if self.rejects and n % REJECTED == 0 else json.dumps({"n": n})
 
     @property
-    def tables(self) -> list[Place]:
+    def tables(self) -> list[TableLocation]:
         """The table of the rows and, if there is one, of the rejects."""
-        return [self.place, rejects_place(self.place)] if self.rejects else [self.place]
+        return [self.place, rejects_location(self.place)] if self.rejects else [self.place]
 
     def _positions(self, stored: Mapping[int, int]) -> tuple[Counter[Position], set[Position]]:
         """What rows and rejects there are, and which of the rejects are at the stored offsets or beyond.
@@ -243,7 +243,7 @@ class SinkEnvironment:
         Raises:
             FaultRunFailed: they are not.
         """
-        store = make_store(self.place, NAME, self._topic, 0, Recipe("n long", rejects=self.rejects))
+        store = make_store(self.place, NAME, self._topic, 0, RowPipeline("n long", rejects=self.rejects))
         try:
             stored = store.offsets()
             found, ahead = self._positions(stored) if stored else (Counter(), set())

@@ -6,7 +6,6 @@ import json
 import logging
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,14 +18,15 @@ from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.metrics import served, write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
-from kafka_ratchet.spark_sink.job.run_state import Figures
+from kafka_ratchet.spark_sink.job.run_log import log_end, log_run
+from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.job.spec import JobSpec
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.options import job_spec
-from kafka_ratchet.spark_sink.owner import end_with_owner
+from kafka_ratchet.spark_sink.parent_process import end_with_parent
 from kafka_ratchet.spark_sink.secrets import HidingFormatter, hidden, hide_in_tracebacks
 from kafka_ratchet.spark_sink.spark.session import spark_session, under_spark_submit
-from kafka_ratchet.spark_sink.stores.store import require_reach
+from kafka_ratchet.spark_sink.stores.store import require_local_master
 from kafka_ratchet.spark_sink.vacuum_command import run_vacuum
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 2 refused, 3 fenced.
     """
-    end_with_owner()
+    end_with_parent()
     words = sys.argv[1:] if arguments is None else list(arguments)
     removing = words[:1] == ["vacuum"]
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
@@ -77,60 +77,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(spec: JobSpec) -> None:
+    run = RunState(log_run)
     access = Access.from_environment()
     access.hide()
     Access(spec.kafka_options, spec.spark_kafka_options).hide()
-    recipe = spec.recipe()
-    recipe.known_schema()  # refuses what is wrong with it before Kafka is asked, and Spark started
-    job = spec.job(recipe, access)
-    began = time.monotonic()
-    spec.result_store(recipe, access, 0)  # refuses bad names and paths before Kafka is asked
+    pipeline = spec.pipeline()
+    pipeline.known_schema()  # refuses what is wrong with it before Kafka is asked, and Spark started
+    job = spec.job(pipeline, access)
+    spec.result_store(pipeline, access, 0)  # refuses bad names and paths before Kafka is asked
     planner = TopicPlanner(job.bootstrap, job.topic, job.client_options)
-    store = spec.result_store(recipe, access, planner.identity())
+    store = spec.result_store(pipeline, access, planner.topic_id())
     if not under_spark_submit():
-        require_reach(store, spec.master)
+        require_local_master(store, spec.master)
 
     def session() -> AbstractContextManager[SparkSession]:
         return spark_session(f"sink-{job.name}", list(spec.jars), spec.master)
 
-    figures = Figures()
     stop = Event()
-    with served(figures, job.name, job.topic, spec.metrics_host, spec.metrics_port):
+    with served(run, job.name, job.topic, spec.metrics_host, spec.metrics_port):
         if spec.mode == "batch":
-            outcome = run_batch(job, planner, store, session, figures)
+            run_batch(job, planner, store, session, run)
         else:
             signal.signal(signal.SIGTERM, lambda *_: stop.set())
             if spec.mode == "stream":
-                outcome = run_stream(job, planner, store, session, spec.interval_s, stop, figures)
+                run_stream(job, planner, store, session, spec.interval_s, stop, run)
             else:
-                outcome = run_structured(
+                run_structured(
                     job,
                     planner,
                     store,
                     session,
                     spec.interval_s,
                     stop,
-                    figures,
+                    run,
                     state_is_lost=spec.state_is_lost,
                     scratch=None if spec.scratch is None else Path(spec.scratch),
                 )
-    figures.finish(figures.generation or store.generation(), outcome.offsets)
-    seconds = time.monotonic() - began
-    logging.getLogger("spark_sink").info(
-        "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "
-        "generation %d, %d offsets left",
-        spec.place(access),
-        "is up to date" if spec.mode == "batch" else "was stopped after a commit",
-        outcome.rows,
-        outcome.commits,
-        outcome.rejects,
-        seconds,
-        figures.commit_s,
-        figures.longest_commit_s,
-        figures.generation,
-        sum(figures.lag.values()),
-    )
+    log_end(run, spec.location(access), spec.mode)
     if spec.metrics_file is not None:
-        write_file(figures, job.name, job.topic, spec.metrics_file)
+        write_file(run, job.name, job.topic, spec.metrics_file)
     if spec.print_json:
-        print(json.dumps({**figures.as_dict(), "seconds": round(seconds, 3)}))
+        print(json.dumps({**run.as_dict(), "seconds": round(run.seconds(), 3)}))

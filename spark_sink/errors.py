@@ -8,7 +8,7 @@
     ├── TopicRecreated         the table's offsets stem from another topic of the same name
     ├── RowsLost               the table no longer has the rows that its offsets stand for
     ├── SchemaDiffers          the table has other columns than the job wants to write
-    ├── RuleDiffers            the rows in the table came there by another kind, key or sums
+    ├── WriteModeDiffers            the rows in the table came there by another kind, key or sums
     ├── SparkFailed            Spark could not read or compute the records of a range
     ├── StoreError             the result table cannot be opened, read or written
     └── Fenced                 another job of the same name has taken over
@@ -59,7 +59,7 @@ class SchemaDiffers(SinkError):
     """The result table has other columns, or other types, than the job wants to write."""
 
 
-class RuleDiffers(SinkError):
+class WriteModeDiffers(SinkError):
     """The job's rows came into the table by another kind, key or sums; going on would double or overwrite silently."""
 
 

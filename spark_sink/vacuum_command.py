@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.options import add_place_options
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import require_path
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, vacuum
 
 
@@ -38,26 +38,26 @@ def run_vacuum(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     access = Access.from_environment()
     access.hide()
-    place = access.place(options.store, options.path, options.table)
-    require_path(place)
-    found = vacuum(place, options.older_than * 3600, dry_run=options.dry_run)
-    print(told(place, found, dry_run=options.dry_run), file=sys.stderr if options.json else sys.stdout)
+    location = access.location(options.store, options.path, options.table)
+    require_path(location)
+    found = vacuum(location, options.older_than * 3600, dry_run=options.dry_run)
+    print(summary(location, found, dry_run=options.dry_run), file=sys.stderr if options.json else sys.stdout)
     if options.json:
-        print(json.dumps(as_dict(place, found, dry_run=options.dry_run)))
+        print(json.dumps(as_dict(location, found, dry_run=options.dry_run)))
 
 
-def told(place: Place, found: Sequence[Orphan], *, dry_run: bool) -> str:
+def summary(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> str:
     """For people: what there is on a dry run, one line each, and how much it is."""
     lines = [f"{orphan.bytes:>15,}  {orphan.name!a}" for orphan in found] if dry_run else []
     size = sum(orphan.bytes for orphan in found)
-    return "\n".join([*lines, f"{place}: {len(found):,} {'would be ' if dry_run else ''}removed, {size:,} bytes"])
+    return "\n".join([*lines, f"{location}: {len(found):,} {'would be ' if dry_run else ''}removed, {size:,} bytes"])
 
 
-def as_dict(place: Place, found: Sequence[Orphan], *, dry_run: bool) -> dict[str, object]:
+def as_dict(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> dict[str, object]:
     """For one line of JSON."""
     return {
-        "store": place.kind,
-        "table": str(place),
+        "store": location.kind,
+        "table": str(location),
         "dry_run": dry_run,
         "count": len(found),
         "bytes": sum(orphan.bytes for orphan in found),

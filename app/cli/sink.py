@@ -108,7 +108,7 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
         spec_of,
         store_of,
     )
-    from kafka_ratchet.spark_sink.job.status import standing
+    from kafka_ratchet.spark_sink.job.status import sink_status
 
     settings = settings_of_file.load(config)
     kept = settings.sink
@@ -116,7 +116,7 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     with named_broker(settings, as_worker=False) as bootstrap, sink_errors_translated():
         planner = planner_of(bootstrap, settings, chosen.output)
         spec = spec_of(settings, chosen.output, bootstrap)
-        found = standing(store_of(spec, access_of(settings), planner.identity()), planner)
+        found = sink_status(store_of(spec, access_of(settings), planner.topic_id()), planner)
     if as_json:
         print(json.dumps({"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}))
         return
@@ -172,7 +172,7 @@ def resume(
     with choose_broker(settings) as bootstrap, sink_errors_translated():
         planner = planner_of(bootstrap, settings, chosen.output)
         spec = spec_of(settings, chosen.output, bootstrap)
-        store = spec.result_store(spec.recipe(), access_of(settings), planner.identity())
+        store = spec.result_store(spec.pipeline(), access_of(settings), planner.topic_id())
         plan = plan_resume(store, planner, source, reason)
         generation = carry_out(plan, store) if execute else None
     if as_json:
@@ -198,12 +198,12 @@ def vacuum(
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.status.results import place_of, sink_errors_translated
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
-    from kafka_ratchet.spark_sink.vacuum_command import as_dict, told
+    from kafka_ratchet.spark_sink.vacuum_command import as_dict, summary
 
     place = place_of(settings_of_file.load(config))
     with sink_errors_translated():
         found = remove(place, older_than * 3600, dry_run=dry_run)
-    print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else told(place, found, dry_run=dry_run))
+    print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else summary(place, found, dry_run=dry_run))
 
 
 @sink.command()
@@ -237,7 +237,7 @@ def run_job(spec: JobSpec, access: Access) -> int:
     """Run `python -m kafka_ratchet.spark_sink` as a child of its own, so that no JVM is tied to this process.
 
     The child has a process group of its own and ends, as a whole, when this process does: see
-    `kafka_ratchet.spark_sink.owner`.
+    `kafka_ratchet.spark_sink.parent_process`.
 
     Args:
         spec: what the job is told, on its command line.
@@ -248,7 +248,7 @@ def run_job(spec: JobSpec, access: Access) -> int:
     """
     import kafka_ratchet
     from kafka_ratchet.spark_sink.options import DOCUMENT
-    from kafka_ratchet.spark_sink.owner import VARIABLE as OWNER_VARIABLE
+    from kafka_ratchet.spark_sink.parent_process import VARIABLE as OWNER_VARIABLE
 
     root = Path(kafka_ratchet.__file__).parents[1]
     search = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])

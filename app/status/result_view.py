@@ -16,7 +16,7 @@ from kafka_ratchet.app.status.results import access_of, place_of, planner_of, re
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
-from kafka_ratchet.spark_sink.job.status import Standing, standing
+from kafka_ratchet.spark_sink.job.status import SinkStatus, sink_status
 from kafka_ratchet.spark_sink.secrets import hidden
 
 log = structlog.get_logger(__name__)
@@ -104,8 +104,8 @@ class ResultsView:
             spec = spec_of(self._settings, stream.output, self._bootstrap)
             if self._planner is None:
                 self._planner = planner_of(self._bootstrap, self._settings, stream.output, KAFKA_TIMEOUT_S)
-            store = store_of(spec, access_of(self._settings), self._planner.identity())
-            found = standing(store, self._planner)
+            store = store_of(spec, access_of(self._settings), self._planner.topic_id())
+            found = sink_status(store, self._planner)
         except (SinkError, SettingsError) as error:
             return replace(self._last, error=hidden(str(error)))
         except ModuleNotFoundError as error:
@@ -116,7 +116,7 @@ class ResultsView:
         return _results(self._last, stream.output, found)
 
 
-def _results(last: Results, topic: str, found: Standing) -> Results:
+def _results(last: Results, topic: str, found: SinkStatus) -> Results:
     rows = [
         ResultPartition(number, found.offsets.get(number), end, found.lag[number], round(found.lag_s[number], 1))
         for number, end in found.end.items()

@@ -14,8 +14,8 @@ from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.access import Access, as_texts
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.spec import JobSpec, Mode
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
@@ -51,9 +51,9 @@ def access_of(settings: Settings) -> Access:
     )
 
 
-def place_of(settings: Settings) -> Place:
+def place_of(settings: Settings) -> TableLocation:
     """Where the result table is: store, path or url, and table."""
-    return access_of(settings).place(settings.sink.store, settings.sink.path, settings.sink.table)
+    return access_of(settings).location(settings.sink.store, settings.sink.path, settings.sink.table)
 
 
 def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpack[RunOptions]) -> JobSpec:
@@ -109,18 +109,18 @@ def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float 
     return TopicPlanner(bootstrap, topic, kafka_options(settings), **more)
 
 
-def store_of(spec: JobSpec, access: Access, identity: int) -> ResultStore:
+def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
     """The store, for reading offsets only: it does not import the user's own transformation.
 
     Args:
         spec: of the job.
         access: how the store is reached.
-        identity: `TopicPlanner.identity()`.
+        topic_id: `TopicPlanner.topic_id()`.
 
     Raises:
         OptionRefused: see `make_store`.
     """
-    return spec.result_store(Recipe(), access, identity)
+    return spec.result_store(RowPipeline(), access, topic_id)
 
 
 @contextmanager

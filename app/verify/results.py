@@ -54,10 +54,10 @@ class ResultTable:
         self._access = access_of(settings)
         with sink_errors_translated():
             self._spec = spec_of(settings, topic, bootstrap)
-            self._place = self._spec.place(self._access)
-            self._recipe = self._spec.recipe()
+            self._location = self._spec.location(self._access)
+            self._pipeline = self._spec.pipeline()
             self._planner = planner_of(bootstrap, settings, topic)
-            self._store = self._spec.result_store(self._recipe, self._access, self._planner.identity())
+            self._store = self._spec.result_store(self._pipeline, self._access, self._planner.topic_id())
             generation = self._store.generation()
         self._rows, self._rejects = RowOffsets(), RowOffsets()
         self._before: dict[int, int] = {}
@@ -65,7 +65,7 @@ class ResultTable:
         made_by = "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else None
         proven_by: ProvenBy = "rows" if self._kept.kind == "append" else "keys"
         self.report = ResultsReport(
-            f"{self._kept.store} {self._place}",
+            f"{self._kept.store} {self._location}",
             self._kept.name,
             self._kept.kind,
             generation,
@@ -90,34 +90,34 @@ class ResultTable:
             else:
                 self._before = self._store.offsets()
                 if self.report.proven_by == "rows":
-                    self._rows.add(scan(self._place, partition_and_offset()))
+                    self._rows.add(scan(self._location, partition_and_offset()))
                     self.report.rows = self._rows.rows
                 self._read_rejects()
                 self._after = self._store.offsets()
-            resume(self._planner.extent(), self._after)  # refuses offsets that this topic cannot have led to
+            resume(self._planner.offset_range(), self._after)  # refuses offsets that this topic cannot have led to
         self.report.offsets, self.report.rejects = self._after, self._rejects.rows
 
     def _read_rejects(self) -> None:
         if self._kept.rejects:
-            self._rejects.add(scan(self._place, partition_and_offset(), rejects=True))
+            self._rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _read_keyed(self) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        shape = self._recipe.shape
-        compared = (COUNT_COLUMN, *shape.sums) if shape.kind == "totals" else ("_partition", "_offset")
-        named = self._spec.job(self._recipe, self._access)
+        write_mode = self._pipeline.write_mode
+        compared = (COUNT_COLUMN, *write_mode.sums) if write_mode.kind == "totals" else ("_partition", "_offset")
+        named = self._spec.job(self._pipeline, self._access)
         with self._session() as spark:
             job = with_columns(named, self._planner, self._store, spark)
             if job is None:
                 raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
-            columns = to_arrow_schema(job.recipe.schema(spark))
-            schema = pa.schema([columns.field(name) for name in (*shape.key, *compared)])
-            keys = KeyedRows(schema, len(shape.key), self.report)
+            columns = to_arrow_schema(job.pipeline.schema(spark))
+            schema = pa.schema([columns.field(name) for name in (*write_mode.key, *compared)])
+            keys = KeyedRows(schema, len(write_mode.key), self.report)
             for _ in range(QUIET_ATTEMPTS):
                 self._rejects = RowOffsets()
                 self._before = self._store.offsets()
-                keys.hold(scan(self._place, schema))
+                keys.hold(scan(self._location, schema))
                 self._read_rejects()
                 self._after = self._store.offsets()
                 if self._before == self._after:
@@ -127,11 +127,11 @@ class ResultTable:
                     f"{self.report.table}: job {self._kept.name} has committed {QUIET_ATTEMPTS} times while the table "
                     "was read, and rows with a key change with every commit. Stop the job, then verify again"
                 )
-            extent = self._planner.extent()
-            resume(extent, self._after)
-            start = {partition: extent.earliest[partition] for partition in self._after}
-            found = recount(spark, job, start, self._after, narrow=self._store.narrow)
-        if shape.kind == "totals":
+            offset_range = self._planner.offset_range()
+            resume(offset_range, self._after)
+            start = {partition: offset_range.earliest[partition] for partition in self._after}
+            found = recount(spark, job, start, self._after, restricted_values=self._store.restricted_values)
+        if write_mode.kind == "totals":
             keys.compare_totals(found.keys)
         else:
             keys.compare_last(found.keys, found.deleted)
@@ -148,7 +148,7 @@ class ResultTable:
         partition, records = expected.partition, emitted.offsets
         stored = StoredOffsets.of(self._before, self._after, partition)
         rows, rejects = self._rows.take(partition), self._rejects.take(partition)
-        found = match(records, rows, rejects, stored, rejects_ahead=store_class(self._place.kind).rejects_apart)
+        found = match(records, rows, rejects, stored, rejects_ahead=store_class(self._location.kind).rejects_apart)
         steps = found.steps
         self.report.records += int(np.count_nonzero(records < stored.before))
         if self.report.proven_by != "rows":

@@ -21,9 +21,9 @@ from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.session import LOCAL_SETTINGS, ROW_SETTINGS, spark_session
-from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,8 +56,8 @@ class SinkTask:
 class NothingStore:
     """A `kafka_ratchet.spark_sink.stores.store.ResultStore` that has Spark compute all rows and keeps none."""
 
-    narrow = False
-    one_machine = ""
+    restricted_values = False
+    needs_local_master = ""
 
     def generation(self) -> int:
         """There is none."""
@@ -73,7 +73,7 @@ class NothingStore:
     def require_fits(self, schema: StructType) -> None:
         """There is nothing that it would have to fit."""
 
-    def require_rule(self) -> None:
+    def require_write_mode(self) -> None:
         """Nothing was committed by another one."""
 
     def open(self, schema: StructType) -> dict[int, int]:
@@ -87,11 +87,11 @@ class NothingStore:
         dataframe.write.format("noop").mode("overwrite").save()
         return 0
 
-    def held(self) -> Held:
+    def check(self) -> StoreCheck:
         """Nothing is there."""
-        return Held({}, {}, "")
+        return StoreCheck({}, {}, "")
 
-    def put(self, offsets: dict[int, int], decision: Decision) -> int:
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
         """Nothing is kept."""
         return 0
 
@@ -101,7 +101,7 @@ class NothingStore:
 
 def nothing(task: SinkTask) -> None:
     """Read all that is there."""
-    job = Job(task.bootstrap, task.topic, "nothing", Recipe(task.columns), task.at_a_time)
+    job = Job(task.bootstrap, task.topic, "nothing", RowPipeline(task.columns), task.at_a_time)
     jars = [str(jar) for jar in spark_jars()]
     planner = TopicPlanner(task.bootstrap, task.topic, {})
     run_batch(job, planner, NothingStore(), lambda: spark_session("nothing", jars, MASTER))

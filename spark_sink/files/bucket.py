@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.files.local import Stored
+from kafka_ratchet.spark_sink.files.local import FileInfo
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -123,10 +123,10 @@ class BucketFolder:
 
         return bool(self.filesystem.get_file_info(self._root).type == FileType.Directory)
 
-    def files(self, *folders: str) -> list[Stored]:
+    def files(self, *folders: str) -> list[FileInfo]:
         """See `LocalFolder.files`."""
         return [
-            Stored(info.base_name, info.size, info.mtime.timestamp())
+            FileInfo(info.base_name, info.size, info.mtime.timestamp())
             for info in self._listed(*folders)
             if info.is_file and info.base_name
         ]

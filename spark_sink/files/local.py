@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Stored:
+class FileInfo:
     """A file in a folder."""
 
     name: str
@@ -61,7 +61,7 @@ class LocalFolder:
         """Remove a folder below this one and what is in it, as far as that can be."""
         shutil.rmtree(self.path.joinpath(*folders), ignore_errors=True)
 
-    def files(self, *folders: str) -> list[Stored]:
+    def files(self, *folders: str) -> list[FileInfo]:
         """The plain files of a folder below this one.
 
         Raises:
@@ -74,7 +74,7 @@ class LocalFolder:
                 with suppress(FileNotFoundError):
                     if entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
-                        found.append(Stored(entry.name, status.st_size, status.st_mtime))
+                        found.append(FileInfo(entry.name, status.st_size, status.st_mtime))
         return found
 
     def folders(self, *folders: str) -> list[str]:

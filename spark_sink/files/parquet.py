@@ -36,13 +36,13 @@ FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{
 """Files say whose they are: what a holder left that another has followed can never be committed (see `vacuum`)."""
 
 
-def stem(job: str, generation: int) -> str:
+def file_prefix(job: str, generation: int) -> str:
     """How the names of a holder's files begin; see `FILE_NAME`."""
     return f"part-{job}.{generation}"
 
 
 def write_files(
-    dataframe: DataFrame, folder: str, schema: Any, stem: str, filesystem: Any = None
+    dataframe: DataFrame, folder: str, schema: Any, file_prefix: str, filesystem: Any = None
 ) -> list[tuple[str, int, int]]:
     """Write the rows into new files of `folder`, which every executor sees.
 
@@ -53,7 +53,7 @@ def write_files(
         dataframe: the rows.
         folder: absolute path of an existing folder, or a folder of `filesystem`.
         schema: `pyarrow.Schema` of the files; the rows are brought to its types.
-        stem: of the holder, see `stem`.
+        file_prefix: of the holder, see `file_prefix`.
         filesystem: pyarrow's, where that is not the local one.
 
     Returns:
@@ -65,7 +65,7 @@ def write_files(
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    done = map_batches(plain, _task(folder, schema, stem, filesystem), WRITTEN).collect()
+    done = map_batches(plain, _task(folder, schema, file_prefix, filesystem), WRITTEN).collect()
     written = [(row.file, row.rows, row.bytes) for row in done]
     for name, rows, size in written:
         if rows == NO_FOLDER:
@@ -76,7 +76,7 @@ def write_files(
     return written
 
 
-def write_file(table: pa.Table, folder: str, stem: str, filesystem: Any = None) -> str:
+def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any = None) -> str:
     """Write a table that the driver has into one new file; the arguments are those of `write_files`.
 
     Returns:
@@ -84,7 +84,7 @@ def write_file(table: pa.Table, folder: str, stem: str, filesystem: Any = None) 
     """
     import pyarrow.parquet as pq
 
-    name = f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+    name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
     path = f"{folder}/{name}"
     with open(path, "xb") if filesystem is None else filesystem.open_output_stream(path) as file:
         pq.write_table(table, file, compression="zstd")
@@ -131,7 +131,7 @@ def _is_here(path: Path, size: int) -> bool:
         return False
 
 
-def _task(folder: str, schema: Any, stem: str, filesystem: Any) -> Task:
+def _task(folder: str, schema: Any, file_prefix: str, filesystem: Any) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     row_group_bytes, no_folder = ROW_GROUP_BYTES, NO_FOLDER
 
@@ -150,7 +150,7 @@ def _task(folder: str, schema: Any, stem: str, filesystem: Any) -> Task:
             said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0]}
             yield pa.RecordBatch.from_pydict(said, schema=told)
             return
-        name = f"{stem}-{uuid.uuid4().hex}.zstd.parquet"
+        name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
         path = f"{folder}/{name}"
         file: Any = None
         writer = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.secrets import keep, of_client
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 
 CLIENT_VARIABLE = "SPARK_SINK_KAFKA_OPTIONS"
@@ -69,14 +69,14 @@ class Access:
         keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
 
-    def place(self, store: str, path: str, table: str) -> Place:
+    def location(self, store: str, path: str, table: str) -> TableLocation:
         """Where the results are. A path that the kind of store has no use for is left out.
 
         Raises:
             OptionRefused: there is no such kind of store.
         """
         needed = path if store_class(store).needs_path else ""
-        return Place(store, needed, table, self.url, self.password, self.storage_options, self.catalog)
+        return TableLocation(store, needed, table, self.url, self.password, self.storage_options, self.catalog)
 
 
 def _options(variable: str, environment: Mapping[str, str]) -> dict[str, str]:

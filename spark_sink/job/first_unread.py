@@ -15,7 +15,7 @@ NO_SUCH_OFFSET = -140
 """librdkafka's own codes (RD_KAFKA_RESP_ERR__PARTITION_EOF, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)."""
 
 
-def oldest(
+def first_unread_timestamps(
     bootstrap: str,
     options: Mapping[str, str],
     topic: str,

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed
-from kafka_ratchet.spark_sink.job.commit import Outcome, after, commit_slices
-from kafka_ratchet.spark_sink.job.lag import LagLog
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner, require_identity, resume, say_what_is_gone
+from kafka_ratchet.spark_sink.job.commit import commit_slices
+from kafka_ratchet.spark_sink.job.lag import LagWatch
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Figures
+from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
+from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
 from kafka_ratchet.spark_sink.job.start import require_startable, wait_for_columns, with_columns
-from kafka_ratchet.spark_sink.spark.progress import log_commit, progress
-from kafka_ratchet.spark_sink.stores.store import ResultStore, require_reach
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-log = logging.getLogger("spark_sink")
 
 FAILS_FOR_S = 600.0
 """How long a stream tries again, in seconds, without one commit in between: brokers restart, partitions move and disks
@@ -33,13 +29,12 @@ are freed within minutes. What lasts longer is for somebody to look at."""
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
 
+Session = Callable[[], AbstractContextManager["SparkSession"]]
+"""Starts Spark, and stops it at the end."""
+
 
 def run_batch(
-    job: Job,
-    planner: TopicPlanner,
-    store: ResultStore,
-    session: Callable[[], AbstractContextManager[SparkSession]],
-    figures: Figures | None = None,
+    job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
 ) -> Outcome:
     """Read on from the store's offsets to the topic's end as of now, then stop.
 
@@ -50,45 +45,53 @@ def run_batch(
         planner: of the job's topic.
         store: where the rows go.
         session: starts Spark, and stops it at the end.
-        figures: what is counted; None: nobody asks.
+        run: is told each step; None: log lines are all that is wanted.
 
     Raises:
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
-    figures = figures or Figures()
+    run = run or RunState(log_run)
     require_startable(job, store)
     # The store before the topic, here and below: a topic only grows, so that a job which commits in between cannot
     # make the stored offsets look as if they lay beyond the end.
     stored = store.offsets()
-    extent = planner.extent()
-    start = resume(extent, stored)
-    say_what_is_gone(extent, stored)
-    figures.stand(extent, stored)
-    if start == extent.end:
-        return Outcome(0, 0, stored)
-    with session() as spark:
-        require_reach(store, spark.conf.get("spark.master", None))
-        settled = with_columns(job, planner, store, spark)
-        if settled is None:
-            return Outcome(0, 0, stored)
-        job = settled
-        stored = store.open(job.recipe.schema(spark))
-        try:
-            figures.generation = store.generation()
-            extent = planner.extent()
-            return _commit_to_end(extent, resume(extent, stored), job, store, spark, figures)
-        finally:
-            store.close()
+    offset_range = planner.offset_range()
+    start = resume(offset_range, stored)
+    warn_of_missing_beginning(offset_range, stored)
+    run.looked(offset_range, stored)
+    if start != offset_range.end:
+        with session() as spark:
+            require_local_master(store, spark.conf.get("spark.master", None))
+            resolved = with_columns(job, planner, store, spark)
+            if resolved is not None:
+                _commit_to_end(resolved, planner, store, spark, run)
+    run.finished(run.generation or store.generation(), run.offsets)
+    return run.outcome()
+
+
+def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
+    """Take over, and commit up to the topic's end as of then."""
+    stored = store.open(job.pipeline.schema(spark))
+    try:
+        run.opened(store.generation(), stored)
+        offset_range = planner.offset_range()
+        start = resume(offset_range, stored)
+        run.looked(offset_range, start)
+        with bar_of(run, sum(run.lag.values())):
+            for _ in commit_slices(offset_range, start, job, store, spark, run):
+                continue
+    finally:
+        store.close()
 
 
 def run_stream(
     job: Job,
     planner: TopicPlanner,
     store: ResultStore,
-    session: Callable[[], AbstractContextManager[SparkSession]],
+    session: Session,
     interval_s: float,
     stop: Event,
-    figures: Figures | None = None,
+    run: RunState | None = None,
 ) -> Outcome:
     """Take over, then commit what the topic has, again and again.
 
@@ -102,82 +105,87 @@ def run_stream(
         session: starts Spark, and stops it at the end.
         interval_s: from the beginning of one look at the topic to the next, in seconds; 0: at once.
         stop: set by whoever wants an end; the commit that is under way is finished first.
-        figures: what is counted; None: nobody asks.
+        run: is told each step; None: log lines are all that is wanted.
 
     Raises:
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
-    figures = figures or Figures()
+    run = run or RunState(log_run)
     require_startable(job, store)
-    lag = LagLog(planner, figures)
     with session() as spark:
-        require_reach(store, spark.conf.get("spark.master", None))
-        settled = wait_for_columns(job, planner, store, spark, interval_s, stop)
-        if settled is None:
-            return Outcome(0, 0, store.offsets())
-        job = settled
-        schema = job.recipe.schema(spark)
-        outcome = Outcome(0, 0, store.open(schema))
-        generation = figures.generation = store.generation()
-        fails_since = None
-        identity = planner.identity()
-        has_looked = False
+        require_local_master(store, spark.conf.get("spark.master", None))
+        resolved = wait_for_columns(job, planner, store, spark, interval_s, stop, run)
+        if resolved is None:
+            run.finished(store.generation(), store.offsets())
+            return run.outcome()
+        schema = resolved.pipeline.schema(spark)
+        stored = store.open(schema)
         try:
+            run.opened(store.generation(), stored)
+            stream = _Stream(resolved, planner, store, spark, schema, stop, run)
             while not stop.is_set():
                 began = time.monotonic()
-                try:
-                    extent = planner.extent()
-                except KafkaUnavailable as error:
-                    log.warning("%s; the job asks again and goes on when it answers", error)
-                else:
-                    require_identity(extent, identity, outcome.offsets)
-                    start = resume(extent, outcome.offsets)
-                    if not has_looked:
-                        say_what_is_gone(extent, outcome.offsets)
-                        has_looked = True
-                    lag.look(extent, outcome.offsets)
-                    try:
-                        for committed in commit_slices(extent, start, job, store, spark, figures, outcome.commits + 1):
-                            log_commit(committed)
-                            outcome, fails_since = after(outcome, committed), None
-                            lag.look(extent, outcome.offsets)
-                            if stop.is_set():
-                                break
-                    except SparkFailed as error:
-                        fails_since = began if fails_since is None else fails_since
-                        if time.monotonic() - fails_since > FAILS_FOR_S:
-                            raise
-                        log.warning("%s; the job looks how far the table is and goes on", error)
-                        stop.wait(RETRY_PAUSE_S)
-                        generation, offsets = _taken_again(store, schema, generation)
-                        figures.generation = generation
-                        outcome = replace(outcome, offsets=offsets)
+                stream.look()
                 stop.wait(max(0.0, interval_s - (time.monotonic() - began)))
         finally:
             store.close()
-    return outcome
+    run.finished(run.generation, run.offsets)
+    return run.outcome()
 
 
-def _taken_again(store: ResultStore, schema: StructType, generation: int) -> tuple[int, dict[int, int]]:
-    """A new generation, which fences tasks of the failed commit that may still run, and the offsets as they are.
+class _Stream:
+    """An open store, and the looks at the topic."""
 
-    Raises:
-        Fenced: another job has taken over meanwhile; it must not be fenced in turn.
-    """
-    newest = store.generation()
-    if newest != generation:
-        raise Fenced(f"generation {newest} has taken over from {generation}. Let the other job go on")
-    offsets = store.open(schema)
-    return store.generation(), offsets
+    def __init__(
+        self,
+        job: Job,
+        planner: TopicPlanner,
+        store: ResultStore,
+        spark: SparkSession,
+        schema: StructType,
+        stop: Event,
+        run: RunState,
+    ) -> None:
+        self._job, self._planner, self._store, self._spark = job, planner, store, spark
+        self._schema, self._stop, self._run = schema, stop, run
+        self._lag = LagWatch(planner, run)
+        self._topic_id = planner.topic_id()
+        self._has_looked = False
 
+    def look(self) -> None:
+        """Commit what the topic has."""
+        run = self._run
+        try:
+            offset_range = self._planner.offset_range()
+        except KafkaUnavailable as error:
+            run.failed(error)
+            return
+        require_topic_id(offset_range, self._topic_id, run.offsets)
+        start = resume(offset_range, run.offsets)
+        if not self._has_looked:
+            warn_of_missing_beginning(offset_range, run.offsets)
+            self._has_looked = True
+        self._lag.look(offset_range, run.offsets)
+        try:
+            for _ in commit_slices(offset_range, start, self._job, self._store, self._spark, run):
+                self._lag.look(offset_range, run.offsets)
+                if self._stop.is_set():
+                    break
+        except SparkFailed as error:
+            if run.failing_s() > FAILS_FOR_S:
+                raise
+            run.failed(error)
+            self._stop.wait(RETRY_PAUSE_S)
+            self._take_over_again()
 
-def _commit_to_end(
-    extent: Extent, start: dict[int, int], job: Job, store: ResultStore, spark: SparkSession, figures: Figures
-) -> Outcome:
-    outcome = Outcome(0, 0, extent.end)
-    with progress(sum(extent.end.values()) - sum(start.values())) as report:
-        for committed in commit_slices(extent, start, job, store, spark, figures):
-            outcome = after(outcome, committed)
-            figures.stand(extent, outcome.offsets)
-            report(committed)
-    return outcome
+    def _take_over_again(self) -> None:
+        """A new generation, which fences tasks of the failed commit that may still run; and the offsets as they are.
+
+        Raises:
+            Fenced: another job has taken over meanwhile; it must not be fenced in turn.
+        """
+        newest = self._store.generation()
+        if newest != self._run.generation:
+            raise Fenced(f"generation {newest} has taken over from {self._run.generation}. Let the other job go on")
+        stored = self._store.open(self._schema)
+        self._run.opened(self._store.generation(), stored)

@@ -1,4 +1,4 @@
-"""How far a running stream is behind, said now and then."""
+"""How old the records are that the table does not have yet."""
 
 from __future__ import annotations
 
@@ -7,38 +7,48 @@ import time
 from collections.abc import Mapping
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
-from kafka_ratchet.spark_sink.job.run_state import Figures
-from kafka_ratchet.spark_sink.job.status import lag_of, waiting_s
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
+from kafka_ratchet.spark_sink.job.run_state import RunState
 
 log = logging.getLogger("spark_sink")
 
 LAG_EVERY_S = 30.0
-"""Between two lines about the lag of a stream, in seconds; its age in seconds costs one record of each partition."""
+"""Between two questions about the age, in seconds: each costs one record of each partition."""
 
 
-class LagLog:
-    """Says now and then how far the table is behind.
+class LagWatch:
+    """Tells the state of a running stream how far the table is behind the topic.
 
     Args:
         planner: of the job's topic.
-        figures: gets what was found.
+        run: is told.
     """
 
-    def __init__(self, planner: TopicPlanner, figures: Figures) -> None:
-        self._planner, self._figures = planner, figures
+    def __init__(self, planner: TopicPlanner, run: RunState) -> None:
+        self._planner, self._run = planner, run
         self._next_at = float("-inf")
 
-    def look(self, extent: Extent, offsets: Mapping[int, int]) -> None:
-        """Note it, and look how old what is missing is, if it is time."""
-        found = None
+    def look(self, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
+        """Compare the store's offsets with the topic's; if it is time, ask how old the first missing records are."""
+        ages_s = None
         if time.monotonic() >= self._next_at:
             self._next_at = time.monotonic() + LAG_EVERY_S
             try:
-                found = waiting_s(self._planner, extent, offsets)
+                ages_s = waiting_s(self._planner, offset_range, offsets)
             except KafkaUnavailable as error:
                 log.warning("the lag is not known: %s", error)
-        self._figures.stand(extent, offsets, found)
-        if found is not None:
-            left, oldest = sum(lag_of(extent.earliest, extent.end, offsets).values()), max(found.values(), default=0.0)
-            log.info("lag: %d offsets, the oldest record among them is %.1f s old", left, oldest)
+        self._run.looked(offset_range, offsets, ages_s)
+
+
+def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:
+    """Age of each partition's first record that is not stored, by its own timestamp and this machine's clock, in s.
+
+    Markers and aborted records wait for nobody: a partition that has nothing else left is missing, as is one that is
+    read to its end. A timestamp of the future counts as now.
+
+    Raises:
+        KafkaUnavailable: Kafka did not answer.
+    """
+    found = planner.first_unread_timestamps(offset_range, stored)
+    now_ms = time.time() * 1000
+    return {partition: max(0.0, (now_ms - timestamp) / 1000) for partition, timestamp in found.items()}

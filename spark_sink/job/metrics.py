@@ -1,4 +1,4 @@
-"""A run's figures for Prometheus: over HTTP while it runs, or as a file for node_exporter's textfile collector.
+"""A run's metrics for Prometheus: over HTTP while it runs, or as a file for node_exporter's textfile collector.
 
 prometheus-client is needed only where one of the two is asked for. Names and labels follow the worker's.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.job.run_state import BUCKETS_S, Figures
+from kafka_ratchet.spark_sink.job.run_state import BUCKETS_S, RunState
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -36,17 +36,17 @@ MOMENTS = {
 }
 
 
-class FiguresCollector:
-    """The figures as metric families, read when they are asked for."""
+class RunCollector:
+    """The state of a run as metric families, read when they are asked for."""
 
-    def __init__(self, figures: Figures, sink: str, topic: str) -> None:
-        self._figures, self._where = figures, [sink, topic]
+    def __init__(self, run: RunState, sink: str, topic: str) -> None:
+        self._run, self._where = run, [sink, topic]
 
     def collect(self) -> Iterator[Metric]:
         """Labels: sink (the job's name), topic, and partition where there is one per partition."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        found, labels = self._figures.snapshot(), ["sink", "topic"]
+        found, labels = self._run.snapshot(), ["sink", "topic"]
         for name, about in COUNTERS.items():
             counter = CounterMetricFamily(f"ratchet_sink_{name}", about, labels=labels)
             counter.add_metric(self._where, found[name])
@@ -81,7 +81,7 @@ class FiguresCollector:
 
 
 @contextmanager
-def served(figures: Figures, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
+def served(run: RunState, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
     """Serve them at http://host:port/metrics meanwhile. port: 0 takes a free one; None: nothing is served.
 
     Raises:
@@ -90,7 +90,7 @@ def served(figures: Figures, sink: str, topic: str, host: str, port: int | None)
     if port is None:
         yield
         return
-    registry = _registry(figures, sink, topic)
+    registry = _registry(run, sink, topic)
     from prometheus_client import start_http_server
 
     try:
@@ -109,13 +109,13 @@ def served(figures: Figures, sink: str, topic: str, host: str, port: int | None)
         thread.join()
 
 
-def write_file(figures: Figures, sink: str, topic: str, path: str) -> None:
+def write_file(run: RunState, sink: str, topic: str, path: str) -> None:
     """Put them into a file, which is replaced as a whole: a collector never sees half of it.
 
     Raises:
         OptionRefused: it cannot be written, or prometheus-client is missing.
     """
-    registry = _registry(figures, sink, topic)
+    registry = _registry(run, sink, topic)
     from prometheus_client import write_to_textfile
 
     try:
@@ -124,13 +124,13 @@ def write_file(figures: Figures, sink: str, topic: str, path: str) -> None:
         raise OptionRefused(f"metrics cannot be written to {path}: {error.strerror or error}. Choose another") from None
 
 
-def _registry(figures: Figures, sink: str, topic: str) -> CollectorRegistry:
+def _registry(run: RunState, sink: str, topic: str) -> CollectorRegistry:
     try:
         from prometheus_client import CollectorRegistry
     except ImportError:  # no dependency of a Spark cluster
         raise OptionRefused("metrics need prometheus-client in the driver: pip install prometheus-client") from None
     registry = CollectorRegistry()
-    collector: Any = FiguresCollector(figures, sink, topic)
+    collector: Any = RunCollector(run, sink, topic)
     registry.register(collector)
     return registry
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
-from kafka_ratchet.spark_sink.job.first_unread import oldest
+from kafka_ratchet.spark_sink.job.first_unread import first_unread_timestamps
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC
-from kafka_ratchet.spark_sink.stores.topic_id import HALF, text
+from kafka_ratchet.spark_sink.stores.topic_ids import HALF, text
 
 log = logging.getLogger("spark_sink")
 
@@ -23,15 +23,23 @@ LEADER_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True)
-class Extent:
+class OffsetRange:
     """What a topic holds: offsets per partition number."""
 
     topic: str
     earliest: dict[int, int]
     end: dict[int, int]
     """The last stable offset: no open or later transaction lies before it."""
-    identity: int = 0
-    """See `TopicPlanner.identity`."""
+    topic_id: int = 0
+    """See `TopicPlanner.topic_id`."""
+
+    def lag(self, stored: Mapping[int, int]) -> dict[int, int]:
+        """Offsets left to read per partition; markers and aborted records count.
+
+        Args:
+            stored: next offset to read, of partitions that have one.
+        """
+        return {p: max(0, offset - stored.get(p, self.earliest[p])) for p, offset in self.end.items()}
 
 
 class TopicPlanner:
@@ -64,14 +72,14 @@ class TopicPlanner:
                 text = "the value of " + next((name for name in options if f'"{name}"' in text), "one of them")
             raise KafkaUnavailable(f"the Kafka client refuses its options: {text}") from None
 
-    def identity(self) -> int:
+    def topic_id(self) -> int:
         """The topic's id (KIP-516) in 128 bits, which differs after the topic was deleted and created again.
 
-        0 where the broker gives no id. Raises as `extent` does.
+        0 where the broker gives no id. Raises as `offset_range` does.
         """
-        return _identity(self._describe())
+        return _topic_id(self._describe())
 
-    def extent(self) -> Extent:
+    def offset_range(self) -> OffsetRange:
         """Earliest and last stable offset of each partition, as of now.
 
         Raises:
@@ -85,18 +93,21 @@ class TopicPlanner:
         # Earliest first: retention may move it on in between, and a range that begins too early is noticed later.
         earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
         end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
-        return Extent(self._topic, earliest, end, _identity(topic))
+        return OffsetRange(self._topic, earliest, end, _topic_id(topic))
 
-    def oldest(self, extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
-        """Timestamp of the first record of each partition that is not stored yet; see `first_unread.oldest`.
+    def first_unread_timestamps(self, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
+        """Timestamp of the first record of each partition that is not stored yet, see module `first_unread`.
 
         Raises:
             KafkaUnavailable: Kafka did not answer.
         """
         start = {
-            partition: max(stored.get(partition, earliest), earliest) for partition, earliest in extent.earliest.items()
+            partition: max(stored.get(partition, earliest), earliest)
+            for partition, earliest in offset_range.earliest.items()
         }
-        return oldest(self._bootstrap, self._options, self._topic, start, extent.end, self._timeout_s)
+        return first_unread_timestamps(
+            self._bootstrap, self._options, self._topic, start, offset_range.end, self._timeout_s
+        )
 
     def _describe(self) -> Any:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -156,22 +167,22 @@ class TopicPlanner:
         )
 
 
-def _identity(topic: Any) -> int:
+def _topic_id(topic: Any) -> int:
     found = topic.topic_id
     high, low = (int(half) & HALF for half in (found.get_most_significant_bits(), found.get_least_significant_bits()))
     return high << 64 | low
 
 
-def require_identity(extent: Extent, identity: int, offsets: Mapping[int, int]) -> None:
+def require_topic_id(offset_range: OffsetRange, topic_id: int, offsets: Mapping[int, int]) -> None:
     """Raise `TopicRecreated` unless the topic is still the one that the job began with."""
-    if extent.identity != identity:
+    if offset_range.topic_id != topic_id:
         raise TopicRecreated(
-            f"topic {extent.topic} was deleted and created again while the job read it (up to {dict(offsets)}): its id "
-            f"was {text(identity)} and is {text(extent.identity)}. {NEW_TOPIC}"
+            f"topic {offset_range.topic} was deleted and created again while the job read it (up to {dict(offsets)}): "
+            f"its id was {text(topic_id)} and is {text(offset_range.topic_id)}. {NEW_TOPIC}"
         )
 
 
-def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
+def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
     """Where to read on, for every partition the topic has now; a partition that is new begins at its earliest offset.
 
     Raises:
@@ -183,54 +194,33 @@ def resume(extent: Extent, stored: Mapping[int, int]) -> dict[int, int]:
         "are still in the topic and in the table are then there twice"
     )
     for partition, offset in sorted(stored.items()):
-        where = f"{extent.topic}/{partition}"
-        if partition not in extent.end:
+        where = f"{offset_range.topic}/{partition}"
+        if partition not in offset_range.end:
             raise TopicRecreated(
                 f"{where}: the table has read up to offset {offset}, but the topic has no such partition; "
                 f"it was deleted and created again. {afresh}"
             )
-        if offset > extent.end[partition]:
+        earliest, end = offset_range.earliest[partition], offset_range.end[partition]
+        if offset > end:
             raise TopicRecreated(
-                f"{where}: the table has read up to offset {offset}, but the topic ends at {extent.end[partition]}; "
+                f"{where}: the table has read up to offset {offset}, but the topic ends at {end}; "
                 f"it was deleted and created again, or the broker lost data. {afresh}"
             )
-        if offset < extent.earliest[partition]:
+        if offset < earliest:
             raise OffsetsLost(
-                f"{where}: the table needs offset {offset} next, but the topic begins at {extent.earliest[partition]}: "
-                f"retention has removed {extent.earliest[partition] - offset} offsets unread. Lengthen the topic's "
+                f"{where}: the table needs offset {offset} next, but the topic begins at {earliest}: "
+                f"retention has removed {earliest - offset} offsets unread. Lengthen the topic's "
                 f"retention.ms, and get them from elsewhere or accept the loss. {afresh}"
             )
-    return {partition: stored.get(partition, extent.earliest[partition]) for partition in extent.end}
+    return {partition: stored.get(partition, offset_range.earliest[partition]) for partition in offset_range.end}
 
 
-def say_what_is_gone(extent: Extent, stored: Mapping[int, int]) -> None:
+def warn_of_missing_beginning(offset_range: OffsetRange, stored: Mapping[int, int]) -> None:
     """Say where a partition that is read for the first time has lost its beginning: nobody else would notice."""
-    gone = {p: offset for p, offset in extent.earliest.items() if p not in stored and offset > 0}
+    gone = {p: offset for p, offset in offset_range.earliest.items() if p not in stored and offset > 0}
     if gone:
         log.warning(
             "topic %s does not begin at offset 0 any more (%s): what was before is gone, and will NOT be in the table",
-            extent.topic,
+            offset_range.topic,
             ", ".join(f"partition {partition} at {offset}" for partition, offset in sorted(gone.items())),
         )
-
-
-def slices(
-    start: Mapping[int, int], end: Mapping[int, int], max_records: int
-) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """Cut the range into consecutive pieces of at most `max_records` offsets over all partitions.
-
-    Partitions advance in proportion to what they have left, so that they finish together. Offsets are counted, and
-    transaction markers and aborted records have offsets too, so a piece may have fewer rows.
-    """
-    at = dict(start)
-    while left := sum(end[partition] - at[partition] for partition in at):
-        budget = min(max_records, left)
-        step = {partition: (end[partition] - at[partition]) * budget // left for partition in at}
-        spare = budget - sum(step.values())
-        for partition in at:
-            more = min(spare, end[partition] - at[partition] - step[partition])
-            step[partition] += more
-            spare -= more
-        until = {partition: at[partition] + step[partition] for partition in at}
-        yield at, until
-        at = until

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -33,7 +33,7 @@ class Job:
     bootstrap: str
     topic: str
     name: str
-    recipe: Recipe = field(default_factory=Recipe)
+    pipeline: RowPipeline = field(default_factory=RowPipeline)
     """What becomes of the records."""
     max_records: int = MAX_RECORDS
     """Offsets per commit, at most."""
@@ -41,6 +41,28 @@ class Job:
     """Kafka options in librdkafka's names, for planning in the driver."""
     reader_options: Mapping[str, str] = field(default_factory=dict)
     """Kafka options in Java's names, for reading in the executors."""
+
+
+def slices(
+    start: Mapping[int, int], end: Mapping[int, int], max_records: int
+) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
+    """Cut the range into consecutive pieces of at most `max_records` offsets over all partitions.
+
+    Partitions advance in proportion to what they have left, so that they finish together. Offsets are counted, and
+    transaction markers and aborted records have offsets too, so a piece may have fewer rows.
+    """
+    at = dict(start)
+    while left := sum(end[partition] - at[partition] for partition in at):
+        budget = min(max_records, left)
+        step = {partition: (end[partition] - at[partition]) * budget // left for partition in at}
+        spare = budget - sum(step.values())
+        for partition in at:
+            more = min(spare, end[partition] - at[partition] - step[partition])
+            step[partition] += more
+            spare -= more
+        until = {partition: at[partition] + step[partition] for partition in at}
+        yield at, until
+        at = until
 
 
 def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:

@@ -29,41 +29,41 @@ class Recount:
 
 
 def recount(
-    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, narrow: bool
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: bool
 ) -> Recount:
     """Read the topic and reduce it in one go.
 
-    Values are read by the job's own recipe, because only Spark knows what Spark makes of a value; the commits and the
+    Values are read by the job's own pipeline, because only Spark knows what Spark makes of a value; the commits and the
     merges of the store, which are what can go wrong, have no part in it.
 
     Args:
         spark: a running Spark.
-        job: whose recipe has a key, and no step of the user's own.
+        job: whose pipeline has a key, and no step of the user's own.
         start: where each partition begins.
         end: up to where, not including it.
-        narrow: see `ResultStore.narrow`.
+        restricted_values: see `ResultStore.restricted_values`.
 
     Raises:
-        ValueError: the recipe has no key, or a step of the user's own.
+        ValueError: the pipeline has no key, or a step of the user's own.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql import functions as F
 
-    recipe, shape = job.recipe, job.recipe.shape
-    if not shape.key or recipe.transform is not None:
+    pipeline, write_mode = job.pipeline, job.pipeline.write_mode
+    if not write_mode.key or pipeline.transform is not None:
         raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
-    with recipe.read(records(spark, job, start, end), narrow=narrow) as (rows, rejects):
-        if shape.kind == "totals":
-            keys = reduced(rows, shape)
+    with pipeline.read(records(spark, job, start, end), restricted_values=restricted_values) as (rows, rejects):
+        if write_mode.kind == "totals":
+            keys = reduced(rows, write_mode)
         else:
-            deleted = F.col(DELETED) if recipe.deletes else F.lit(False)
-            key = [F.col(quoted(name)) for name in shape.key]
+            deleted = F.col(DELETED) if pipeline.deletes else F.lit(False)
+            key = [F.col(quoted(name)) for name in write_mode.key]
             keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_partition")
             keys = keyed.agg(F.max("_offset").alias("_offset"), F.max_by(DELETED, "_offset").alias(DELETED))
         rejected = [] if rejects is None else rejects.select("_partition", "_offset").toArrow().to_batches()
         counted = keys.toArrow()
-        gone = counted[DELETED] if shape.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
+        gone = counted[DELETED] if write_mode.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
         return Recount(
             counted.filter(pc.invert(gone)),
             counted.filter(gone),

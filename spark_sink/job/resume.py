@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SinkError
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner, resume
-from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED, TABLE, Decision, Held, decide
+from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, WriteModeDiffers
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
+from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED, TABLE, Decision, StoreCheck, decide
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 NAMED = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
@@ -28,7 +28,7 @@ class ResumePlan:
     """Why the job does not go on by itself; empty: it would."""
     before: dict[int, int]
     after: dict[int, int]
-    extent: Extent = field(repr=False)
+    offset_range: OffsetRange = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """For one line of JSON."""
@@ -40,7 +40,7 @@ class ResumePlan:
             "reason": self.decision.reason,
             "trouble": self.trouble or None,
             "partitions": {
-                str(p): {"before": self.before.get(p), "after": self.after.get(p), "end": self.extent.end.get(p)}
+                str(p): {"before": self.before.get(p), "after": self.after.get(p), "end": self.offset_range.end.get(p)}
                 for p in partitions
             },
         }
@@ -59,8 +59,8 @@ class ResumePlan:
         before, after = self.before.get(partition), self.after.get(partition)
         if after is None:
             return " (the topic has no such partition)"
-        left = self.extent.end[partition] - after
-        if before is None or before == after or before > self.extent.end[partition]:
+        left = self.offset_range.end[partition] - after
+        if before is None or before == after or before > self.offset_range.end[partition]:
             return f" ({left:,} offsets to read)"
         if after > before:
             return f" ({after - before:,} offsets are left out, {left:,} to read)"
@@ -82,28 +82,30 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
     """
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
         raise OptionRefused(f"--reason: say why in one line of at most {MAX_REASON} characters; it is kept")
-    held, extent = store.held(), planner.extent()
-    trouble = held.trouble
-    if held.is_other_topic:
+    check, offset_range = store.check(), planner.offset_range()
+    trouble = check.trouble
+    if check.is_other_topic:
         try:
             store.offsets()
         except SinkError as error:
             trouble = str(error)
     elif not trouble:
-        trouble = _trouble_of_topic(extent, held)
+        trouble = _trouble_of_topic(offset_range, check)
     try:
-        store.require_rule()
-    except RuleDiffers as error:
+        store.require_write_mode()
+    except WriteModeDiffers as error:
         trouble = " ".join(filter(None, [trouble, str(error)]))
-    after = _wanted(source, held, extent)
+    after = _wanted(source, check, offset_range)
     for partition, offset in after.items():
-        if not extent.earliest[partition] <= offset <= extent.end[partition]:
+        if not offset_range.earliest[partition] <= offset <= offset_range.end[partition]:
             raise OptionRefused(
-                f"--from {source}: offset {offset} of {extent.topic}/{partition} is not in the topic, which holds "
-                f"{extent.earliest[partition]} to {extent.end[partition]}. Choose {EARLIEST}, {LATEST} or "
-                "PARTITION:OFFSET,..."
+                f"--from {source}: offset {offset} of {offset_range.topic}/{partition} is not in the topic, which "
+                f"holds {offset_range.earliest[partition]} to {offset_range.end[partition]}. Choose {EARLIEST}, "
+                f"{LATEST} or PARTITION:OFFSET,..."
             )
-    return ResumePlan(extent.topic, decide(source, reason, held.stored), trouble, held.stored, after, extent)
+    return ResumePlan(
+        offset_range.topic, decide(source, reason, check.stored), trouble, check.stored, after, offset_range
+    )
 
 
 def carry_out(plan: ResumePlan, store: ResultStore) -> int:
@@ -112,37 +114,37 @@ def carry_out(plan: ResumePlan, store: ResultStore) -> int:
     Raises:
         StoreError: the store cannot be written.
     """
-    return store.put(plan.after, plan.decision)
+    return store.reset_offsets(plan.after, plan.decision)
 
 
-def _wanted(source: str, held: Held, extent: Extent) -> dict[int, int]:
+def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[int, int]:
     if source == EARLIEST:
-        return dict(extent.earliest)
+        return dict(offset_range.earliest)
     if source == LATEST:
-        return dict(extent.end)
+        return dict(offset_range.end)
     if source == STORED:
-        return {p: held.stored.get(p, earliest) for p, earliest in extent.earliest.items()}
+        return {p: check.stored.get(p, earliest) for p, earliest in offset_range.earliest.items()}
     if source == TABLE:
-        if held.of_rows is None:
+        if check.row_offsets is None:
             raise OptionRefused(
                 "--from table: nothing says any more which offsets the rows of the table reach to. Choose "
                 f"{STORED}, {EARLIEST}, {LATEST} or PARTITION:OFFSET,..."
             )
-        return {p: held.of_rows.get(p, earliest) for p, earliest in extent.earliest.items()}
+        return {p: check.row_offsets.get(p, earliest) for p, earliest in offset_range.earliest.items()}
     if not NAMED.fullmatch(source):
         raise OptionRefused(f"--from {source!r}: write table, stored, earliest, latest or PARTITION:OFFSET,...")
     named = {int(p): int(offset) for p, offset in (pair.split(":") for pair in source.split(","))}
-    unknown = sorted(named.keys() - extent.end.keys())
+    unknown = sorted(named.keys() - offset_range.end.keys())
     if unknown:
-        raise OptionRefused(f"--from {source}: topic {extent.topic} has no partition {unknown[0]}")
+        raise OptionRefused(f"--from {source}: topic {offset_range.topic} has no partition {unknown[0]}")
     if len(named) != source.count(":"):
         raise OptionRefused(f"--from {source}: a partition is there twice")
-    return {p: named.get(p, held.stored.get(p, earliest)) for p, earliest in extent.earliest.items()}
+    return {p: named.get(p, check.stored.get(p, earliest)) for p, earliest in offset_range.earliest.items()}
 
 
-def _trouble_of_topic(extent: Extent, held: Held) -> str:
+def _trouble_of_topic(offset_range: OffsetRange, check: StoreCheck) -> str:
     try:
-        resume(extent, held.stored)
+        resume(offset_range, check.stored)
     except SinkError as error:
         return str(error)
     return ""

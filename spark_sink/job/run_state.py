@@ -1,79 +1,194 @@
-"""What a run has done so far: for its last log line, for scripts, and for Prometheus."""
+"""Where one run of the job stands.
+
+The run tells a `RunState` each of its steps, and nobody else keeps count. Log lines (`run_log`), Prometheus (`metrics`)
+and the last line of JSON only read it.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-from kafka_ratchet.spark_sink.job.plan import Extent
-from kafka_ratchet.spark_sink.job.status import lag_of
-from kafka_ratchet.spark_sink.spark.progress import Committed
+from kafka_ratchet.spark_sink.errors import SparkFailed
+from kafka_ratchet.spark_sink.job.plan import OffsetRange
 
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
 """Upper bounds of the histogram of commits, in seconds: small ones take some tenths, a million rows some seconds."""
 
+Step = Literal["starting", "opened", "looked", "sampled", "committed", "failed", "finished"]
 
-class Figures:
-    """Counts of one run, and where it stands. Read by the thread that serves metrics while the job writes.
 
-    Dictionaries are replaced and never changed, because a snapshot hands them out.
+@dataclass(frozen=True)
+class Commit:
+    """One commit that went through."""
+
+    number: int
+    """From 1, within this run."""
+    rows: int
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+    seconds: float
+    """From reading the records to the store's answer."""
+    rejects: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did."""
+
+    commits: int
+    rows: int
+    offsets: dict[int, int]
+    """Next offset to read of each partition, as the store now has it."""
+    rejects: int = 0
+
+
+class RunState:
+    """Counts, offsets and errors of one run.
+
+    Each method but the last three is a step; after it, the observers are called. Another thread reads through
+    `snapshot`: dictionaries are replaced and never changed, because a snapshot hands them out.
+
+    Args:
+        observers: called with this object after each step, in the thread of the run. They only read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *observers: Callable[[RunState], None]) -> None:
         self._lock = threading.Lock()
+        self._observers = list(observers)
+        self._began = self._fails_since = time.monotonic()
+        self._commits_fail = False
+        self._offset_range: OffsetRange | None = None
+        self.step: Step = "starting"
+        self.error: Exception | None = None
+        """Why the newest attempt failed; None: it did not."""
+        self.last_commit: Commit | None = None
         self.commits = 0
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
         """Fields of the first values that the columns do not name, so that they are not kept."""
         self.commit_s = 0.0
-        """All commits together, from reading the records to what the store said, in seconds."""
+        """All commits together, in seconds."""
         self.longest_commit_s = 0.0
         self.in_buckets = [0] * (len(BUCKETS_S) + 1)
         """Commits by `BUCKETS_S`, each in the first bucket that it fits; the last is for longer ones."""
         self.generation = 0
         self.offsets: dict[int, int] = {}
+        """Next offset to read of each partition, as the store has it."""
         self.end: dict[int, int] = {}
+        """The topic's last stable offsets, as of the last look."""
         self.lag: dict[int, int] = {}
         self.lag_s: dict[int, float] = {}
+        self.age_s: float | None = None
+        """Age of the oldest record that is not stored; None: not asked at the last look."""
         self.committed_at: float | None = None
         """Seconds since 1970; None: not in this run."""
         self.finished_at: float | None = None
 
-    def stand(self, extent: Extent, offsets: Mapping[int, int], waiting_s: Mapping[int, float] | None = None) -> None:
-        """How far the store is, next to the topic.
+    # -- the steps
+
+    def opened(self, generation: int, offsets: Mapping[int, int]) -> None:
+        """The job has taken over."""
+        with self._lock:
+            if self.generation == 0:  # later ones only follow a failure
+                self.error, self._commits_fail = None, False
+            self.step, self.generation, self.offsets = "opened", generation, dict(offsets)
+        self._show()
+
+    def looked(
+        self, offset_range: OffsetRange, offsets: Mapping[int, int], ages_s: Mapping[int, float] | None = None
+    ) -> None:
+        """The topic was asked what it holds.
 
         Args:
-            extent: the topic.
-            offsets: the store.
-            waiting_s: see `status.waiting_s`; None: not asked this time.
+            offset_range: the topic's.
+            offsets: the store's.
+            ages_s: see `lag.waiting_s`; None: not asked this time.
         """
         with self._lock:
-            self.offsets, self.end = dict(offsets), dict(extent.end)
-            self.lag = lag_of(extent.earliest, extent.end, offsets)
-            if waiting_s is not None:
-                self.lag_s = {partition: waiting_s.get(partition, 0.0) for partition in extent.end}
+            self.step, self._offset_range, self.end = "looked", offset_range, dict(offset_range.end)
+            if ages_s is not None:
+                self.lag_s = {partition: ages_s.get(partition, 0.0) for partition in offset_range.end}
+            self.age_s = None if ages_s is None else max(ages_s.values(), default=0.0)
+            self._store_is_at(offsets)
+            if not self._commits_fail:
+                self.error, self._fails_since = None, time.monotonic()
+        self._show()
+
+    def sampled(self, undeclared: tuple[str, ...]) -> None:
+        """The first values were compared with the columns."""
+        with self._lock:
+            self.step, self.undeclared = "sampled", undeclared
+        self._show()
+
+    def committed(self, commit: Commit) -> None:
+        """A commit went through."""
+        with self._lock:
+            self.step, self.last_commit, self.error = "committed", commit, None
+            self._commits_fail, self._fails_since = False, time.monotonic()
+            self._store_is_at(commit.end)
+            self.commits += 1
+            self.rows += commit.rows
+            self.rejects += commit.rejects
+            self.commit_s += commit.seconds
+            self.longest_commit_s = max(self.longest_commit_s, commit.seconds)
+            self.in_buckets[sum(commit.seconds > bound for bound in BUCKETS_S)] += 1
+            self.committed_at = time.time()
+        self._show()
+
+    def failed(self, error: Exception) -> None:
+        """An attempt has failed, and the job tries again."""
+        with self._lock:
+            self.step, self.error = "failed", error
+            self._commits_fail = self._commits_fail or isinstance(error, SparkFailed)
+        self._show()
+
+    def finished(self, generation: int, offsets: Mapping[int, int]) -> None:
+        """The run has ended as it should."""
+        with self._lock:
+            self.step, self.generation, self.finished_at = "finished", generation, time.time()
+            self.offsets = dict(offsets)
+        self._show()
+
+    def _store_is_at(self, offsets: Mapping[int, int]) -> None:
+        self.offsets = dict(offsets)
+        if self._offset_range is not None:
+            self.lag = self._offset_range.lag(offsets)
             # Known without asking: nothing is left to wait there.
             self.lag_s = self.lag_s | {partition: 0.0 for partition, lag in self.lag.items() if lag == 0}
 
-    def add(self, committed: Committed) -> None:
-        """One commit that went through."""
-        with self._lock:
-            self.commits += 1
-            self.rows += committed.rows
-            self.rejects += committed.rejects
-            self.commit_s += committed.seconds
-            self.longest_commit_s = max(self.longest_commit_s, committed.seconds)
-            self.in_buckets[sum(committed.seconds > bound for bound in BUCKETS_S)] += 1
-            self.committed_at = time.time()
+    def _show(self) -> None:
+        for observer in self._observers:
+            observer(self)
 
-    def finish(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """The run has ended as it should."""
-        with self._lock:
-            self.generation, self.offsets, self.finished_at = generation, dict(offsets), time.time()
+    @contextmanager
+    def observed(self, observer: Callable[[RunState], None]) -> Iterator[None]:
+        """One more observer meanwhile."""
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
+    # -- what it says
+
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._began
+
+    def failing_s(self) -> float:
+        """Seconds since the last commit, or the look at the topic after which commits have failed only."""
+        return time.monotonic() - self._fails_since
+
+    def outcome(self) -> Outcome:
+        """What the run did."""
+        return Outcome(self.commits, self.rows, self.offsets, self.rejects)
 
     def snapshot(self) -> dict[str, Any]:
         """All of it, as of one moment."""

@@ -16,11 +16,11 @@ from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
 from kafka_ratchet.spark_sink.rows.infer import INFER
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe, Transform, function_transform, sql_transform
-from kafka_ratchet.spark_sink.rows.write_mode import Kind, Shape
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
+from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.registry import STORES
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
@@ -151,14 +151,14 @@ class JobSpec:
 
     # -- what it says, as the job's parts take it
 
-    def recipe(self) -> Recipe:
+    def pipeline(self) -> RowPipeline:
         """What becomes of the records.
 
         Raises:
             OptionRefused: the parts contradict each other, or name a function or a file that is not there.
         """
-        shape = Shape(self.kind, self.key, self.sums)
-        return Recipe(self.columns, shape, self.rejects, self._transform(), self._avro(), self.keep_value)
+        write_mode = WriteMode(self.kind, self.key, self.sums)
+        return RowPipeline(self.columns, write_mode, self.rejects, self._transform(), self._avro(), self.keep_value)
 
     def _transform(self) -> Transform | None:
         if self.sql is not None:
@@ -168,7 +168,7 @@ class JobSpec:
     def _avro(self) -> AvroValues | None:
         return None if self.avro_schema is None else avro_values(self.avro_schema, self.avro_id)
 
-    def job(self, recipe: Recipe, access: Access) -> Job:
+    def job(self, pipeline: RowPipeline, access: Access) -> Job:
         """What Spark reads.
 
         Raises:
@@ -176,24 +176,24 @@ class JobSpec:
         """
         client = {**access.kafka, **self.kafka_options}
         reader = java_options(client, {**access.spark_kafka, **self.spark_kafka_options})
-        return Job(self.bootstrap, self.topic, self.name, recipe, self.max_records, client, reader)
+        return Job(self.bootstrap, self.topic, self.name, pipeline, self.max_records, client, reader)
 
-    def place(self, access: Access) -> Place:
+    def location(self, access: Access) -> TableLocation:
         """Where the results are."""
-        return access.place(self.store, self.path, self.table)
+        return access.location(self.store, self.path, self.table)
 
-    def result_store(self, recipe: Recipe, access: Access, topic_identity: int) -> ResultStore:
+    def result_store(self, pipeline: RowPipeline, access: Access, topic_id: int) -> ResultStore:
         """The store, not opened yet.
 
         Args:
-            recipe: `recipe()`; a plain one does for whoever looks at offsets only.
+            pipeline: `pipeline()`; a plain one does for whoever looks at offsets only.
             access: how it is reached.
-            topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
+            topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
 
         Raises:
             OptionRefused: see `make_store`.
         """
-        return make_store(self.place(access), self.name, self.topic, topic_identity, recipe)
+        return make_store(self.location(access), self.name, self.topic, topic_id, pipeline)
 
 
 def _is_text(value: object) -> bool:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, SparkFailed
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, slices
-from kafka_ratchet.spark_sink.job.reading import Job, records
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
+from kafka_ratchet.spark_sink.job.reading import Job, records, slices
+from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.rows.infer import SAMPLE_OFFSETS, of_table, require_columns, sampled
 from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = logging.getLogger("spark_sink")
 
 PAUSE_S = 0.5
 """Between two looks, at least, where there is no value yet to read columns off, in seconds."""
@@ -29,11 +27,11 @@ def require_startable(job: Job, store: ResultStore) -> None:
     Raises:
         OptionRefused: columns and kind of result do not fit together.
         SchemaDiffers: the table is there with other columns.
-        RuleDiffers: its rows came there by another kind, key or sums.
+        WriteModeDiffers: its rows came there by another kind, key or sums.
         StoreError: the store cannot be read.
     """
-    store.require_rule()
-    schema = job.recipe.known_schema()
+    store.require_write_mode()
+    schema = job.pipeline.known_schema()
     if schema is not None:
         store.require_fits(schema)
 
@@ -47,15 +45,15 @@ def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: Spa
     Raises:
         OptionRefused: none of the topic's values has a field that can be a column.
     """
-    if not job.recipe.infers:
+    if not job.pipeline.infers:
         return job
     table = store.columns()
     if table is not None:
-        return replace(job, recipe=replace(job.recipe, columns=of_table(table, "the table")))
+        return replace(job, pipeline=replace(job.pipeline, columns=of_table(table, "the table")))
     stored = store.offsets()
-    extent = planner.extent()
+    offset_range = planner.offset_range()
     values = 0
-    for begin, until in slices(resume(extent, stored), extent.end, SAMPLE_OFFSETS):
+    for begin, until in slices(resume(offset_range, stored), offset_range.end, SAMPLE_OFFSETS):
         with spark_errors_named(job.topic, begin, until):
             sample = sampled(records(spark, job, begin, until))
         values += sample.values
@@ -64,11 +62,17 @@ def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: Spa
     if values == 0:
         return None
     columns = require_columns(replace(sample, values=values), job.topic)
-    return replace(job, recipe=replace(job.recipe, columns=columns))
+    return replace(job, pipeline=replace(job.pipeline, columns=columns))
 
 
 def wait_for_columns(
-    job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, interval_s: float, stop: Event
+    job: Job,
+    planner: TopicPlanner,
+    store: ResultStore,
+    spark: SparkSession,
+    interval_s: float,
+    stop: Event,
+    run: RunState,
 ) -> Job | None:
     """The same for a job without an end: looks again while there is no value yet, or Kafka or Spark cannot say.
 
@@ -79,6 +83,7 @@ def wait_for_columns(
         spark: a running Spark.
         interval_s: between two looks, in seconds; `PAUSE_S` at least.
         stop: set by whoever wants an end.
+        run: is told of failures.
 
     Returns:
         None once `stop` is set.
@@ -88,11 +93,10 @@ def wait_for_columns(
     """
     while True:
         try:
-            settled = with_columns(job, planner, store, spark)
+            resolved = with_columns(job, planner, store, spark)
+            if resolved is not None:
+                return resolved
         except (KafkaUnavailable, SparkFailed) as error:
-            log.warning("%s; the job asks again and goes on when it answers", error)
-            settled = None
-        if settled is not None:
-            return settled
+            run.failed(error)
         if stop.wait(max(interval_s, PAUSE_S)):
             return None

@@ -7,32 +7,28 @@ the folder while the query runs; nobody ever resumes from it, so that it cannot 
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, SparkFailed
-from kafka_ratchet.spark_sink.job.commit import Outcome, after, commit_records
-from kafka_ratchet.spark_sink.job.lag import LagLog
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_identity, resume, say_what_is_gone
+from kafka_ratchet.spark_sink.job.commit import commit_records
+from kafka_ratchet.spark_sink.job.job import Session
+from kafka_ratchet.spark_sink.job.lag import LagWatch
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job, reading
-from kafka_ratchet.spark_sink.job.run_state import Figures
+from kafka_ratchet.spark_sink.job.run_log import log_run
+from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
 from kafka_ratchet.spark_sink.job.start import require_startable, wait_for_columns
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
-from kafka_ratchet.spark_sink.spark.progress import Committed, log_commit
-from kafka_ratchet.spark_sink.stores.store import ResultStore, require_reach
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-log = logging.getLogger("spark_sink")
 
 LOOK_EVERY_S = 0.2
 """Between two looks at whether the query still runs, in seconds; a stop is noticed at once."""
@@ -51,10 +47,10 @@ def run_structured(
     job: Job,
     planner: TopicPlanner,
     store: ResultStore,
-    session: Callable[[], AbstractContextManager[SparkSession]],
+    session: Session,
     interval_s: float,
     stop: Event,
-    figures: Figures | None = None,
+    run: RunState | None = None,
     *,
     state_is_lost: bool = False,
     scratch: Path | None = None,
@@ -62,7 +58,7 @@ def run_structured(
 ) -> Outcome:
     """Take over, then commit each micro-batch of a streaming query, until `stop` is set.
 
-    The recipe's transform is applied to the stream itself, so that it may use the operators of streams; without one,
+    The pipeline's transform is applied to the stream itself, so that it may use the operators of streams; without one,
     each micro-batch is treated as a slice of `run_stream`.
 
     Args:
@@ -72,7 +68,7 @@ def run_structured(
         session: starts Spark, and stops it at the end.
         interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
         stop: set by whoever wants an end; the commit that is under way is finished first.
-        figures: what is counted; None: nobody asks.
+        run: is told each step; None: log lines are all that is wanted.
         state_is_lost: allow stateful operators; their state is discarded at every start.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
             state, the executors write it there, so that they have to share the folder with the driver.
@@ -84,11 +80,12 @@ def run_structured(
     """
     from pyspark.sql.utils import is_remote
 
-    if job.recipe.rejects and job.recipe.transform is not None:
+    if job.pipeline.rejects and job.pipeline.transform is not None:
         raise OptionRefused(
             "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
             "out, or use --mode stream"
         )
+    run = run or RunState(log_run)
     require_startable(job, store)
     root = Path(tempfile.gettempdir()) if scratch is None else scratch.absolute()
     if not root.is_dir():
@@ -103,17 +100,20 @@ def run_structured(
             raise OptionRefused(
                 "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
             )
-        require_reach(store, spark.conf.get("spark.master", None))
-        settled = wait_for_columns(job, planner, store, spark, interval_s, stop)
-        if settled is None:
-            return Outcome(0, 0, store.offsets())
-        job = settled
-        stored = store.open(job.recipe.schema(spark))
+        require_local_master(store, spark.conf.get("spark.master", None))
+        resolved = wait_for_columns(job, planner, store, spark, interval_s, stop, run)
+        if resolved is None:
+            run.finished(store.generation(), store.offsets())
+            return run.outcome()
+        stored = store.open(resolved.pipeline.schema(spark))
         try:
-            query = _Query(job, planner, store, Path(folder), stop, stored, figures or Figures(), state_is_lost)
-            return query.run(spark, interval_s, output_mode)
+            run.opened(store.generation(), stored)
+            query = _Query(resolved, planner, store, Path(folder), stop, run, state_is_lost)
+            query.run(spark, interval_s, output_mode)
         finally:
             store.close()
+    run.finished(run.generation, run.offsets)
+    return run.outcome()
 
 
 class _Query:
@@ -126,28 +126,30 @@ class _Query:
         store: ResultStore,
         folder: Path,
         stop: Event,
-        stored: dict[int, int],
-        figures: Figures,
+        run: RunState,
         state_is_lost: bool,
     ) -> None:
         self._job, self._planner, self._store, self._folder, self._stop = job, planner, store, folder, stop
-        self._state_is_lost, self._figures = state_is_lost, figures
-        figures.generation = store.generation()
-        self._lag = LagLog(planner, figures)
-        extent = planner.extent()
-        self._identity = extent.identity
-        say_what_is_gone(extent, stored)
-        self._outcome = Outcome(0, 0, resume(extent, stored))
+        self._run, self._state_is_lost = run, state_is_lost
+        self._lag = LagWatch(planner, run)
+        offset_range = planner.offset_range()
+        self._topic_id = offset_range.topic_id
+        warn_of_missing_beginning(offset_range, run.offsets)
+        run.looked(offset_range, resume(offset_range, run.offsets))
         self._committing = Lock()
         self._failure: BaseException | None = None
 
-    def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> Outcome:
+    def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> None:
         """Start it, and wait for its end."""
         reader = reading(spark.readStream, self._job).option("subscribe", self._job.topic)
-        reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._outcome.offsets}))
+        reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._run.offsets}))
         records = reader.option("maxOffsetsPerTrigger", self._job.max_records).load()
-        recipe = self._job.recipe
-        rows = records if recipe.transform is None else recipe.streamed(records, narrow=self._store.narrow)
+        pipeline = self._job.pipeline
+        rows = (
+            records
+            if pipeline.transform is None
+            else pipeline.streamed(records, restricted_values=self._store.restricted_values)
+        )
         before = spark.conf.get(WITHOUT_RECORDS)
         spark.conf.set(WITHOUT_RECORDS, "false")  # a query has the settings of its start
         query = (
@@ -166,7 +168,6 @@ class _Query:
         finally:
             query.stop()
         self._require_no_failure(query)
-        return self._outcome
 
     def _commit(self, batch: DataFrame, number: int) -> None:
         """One micro-batch. Spark calls this in a thread of its own, and makes a text of what is raised."""
@@ -185,23 +186,20 @@ class _Query:
                 "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "
                 "result that the store keeps (upsert, totals), or say --state-is-lost"
             )
-        end, before, extent = self._end(number), self._outcome, self._planner.extent()
-        require_identity(extent, self._identity, before.offsets)
+        end, stored, offset_range = self._end(number), self._run.offsets, self._planner.offset_range()
+        require_topic_id(offset_range, self._topic_id, stored)
         # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
-        start = {partition: before.offsets.get(partition, 0) for partition in end}
-        recipe, commit = self._job.recipe, before.commits + 1
-        if recipe.transform is None:
-            if commit == 1:
-                self._figures.undeclared = report_undeclared(recipe, self._job.topic, batch)
-            committed = commit_records(commit, self._job, self._store, batch, start, end)
+        start = {partition: stored.get(partition, 0) for partition in end}
+        pipeline, run = self._job.pipeline, self._run
+        if pipeline.transform is None:
+            if run.commits == 0:
+                run.sampled(report_undeclared(pipeline, self._job.topic, batch))
+            commit_records(batch, start, end, self._job, self._store, run)
         else:
             began = time.monotonic()
-            count = self._store.commit(recipe.reduced(batch), start, end)
-            committed = Committed(commit, count, start, end, time.monotonic() - began)
-        self._outcome = after(before, committed)
-        self._figures.add(committed)
-        log_commit(committed)
-        self._lag.look(extent, end)
+            count = self._store.commit(pipeline.reduced(batch), start, end)
+            run.committed(Commit(run.commits + 1, count, start, end, time.monotonic() - began))
+        self._lag.look(offset_range, end)
 
     def _end(self, number: int) -> dict[int, int]:
         """Where the micro-batch ends: Spark writes it down before it runs one.
@@ -222,12 +220,12 @@ class _Query:
         if failed is None:
             return
         if not isinstance(failed, SinkError):
-            extent = self._planner.extent()
-            require_identity(extent, self._identity, self._outcome.offsets)
-            resume(extent, self._outcome.offsets)
+            offset_range = self._planner.offset_range()
+            require_topic_id(offset_range, self._topic_id, self._run.offsets)
+            resume(offset_range, self._run.offsets)
         if isinstance(failed, spark_errors()):
             raise SparkFailed(
-                f"topic {self._job.topic}: the streaming query ended after offsets {self._outcome.offsets} "
+                f"topic {self._job.topic}: the streaming query ended after offsets {self._run.offsets} "
                 f"({reason_of(failed)}). Set right what is wrong; the next start goes on from there"
             ) from failed
         raise failed

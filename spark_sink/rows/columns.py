@@ -124,7 +124,7 @@ def _nullable(data_type: DataType, where: str) -> DataType:
 
 
 def rows(
-    records: DataFrame, columns: str | StructType | None, *, narrow: bool = False, keep_value: bool = False
+    records: DataFrame, columns: str | StructType | None, *, restricted_values: bool = False, keep_value: bool = False
 ) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
 
@@ -134,7 +134,8 @@ def rows(
     Args:
         records: what Spark's Kafka source read.
         columns: see `result_schema`.
-        narrow: see `ResultStore.narrow`; values with what such a store cannot hold count as not parsed.
+        restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
+            parsed.
         keep_value: `_value` is kept also where the columns hold what they name of it.
     """
     from pyspark.sql import functions as F
@@ -160,11 +161,11 @@ def rows(
     parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
     # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
     whole = F.is_valid_utf8(text) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
-    whole = whole & ~text.rlike(NUL_IN_JSON) if narrow else whole
+    whole = whole & ~text.rlike(NUL_IN_JSON) if restricted_values else whole
     if names := sorted(set(_decimal_names(schema))):
         # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
         whole = whole & ~text.rlike(rf'"({"|".join(map(re.escape, names))})"\s*:\s*"[^"]*,')
-    fits = _fits(F.col("parsed")[0], schema, narrow)
+    fits = _fits(F.col("parsed")[0], schema, restricted_values)
     whole = whole if fits is None else whole & fits
     judged = records.withColumn("parsed", parsed)
     judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].try_cast(schema)))
@@ -211,13 +212,13 @@ def _decimal_names(schema: StructType) -> Iterator[str]:
             yield field.name
 
 
-def _fits(value: Column, data_type: DataType, narrow: bool) -> Column | None:
+def _fits(value: Column, data_type: DataType, restricted_values: bool) -> Column | None:
     """Whether a value as it was read is one of its column, unchanged; None: any is.
 
     Args:
         value: of the type `_read_as(data_type)`.
         data_type: of the column.
-        narrow: dates and times have to lie in the years that every store can say.
+        restricted_values: dates and times have to lie in the years that every store can say.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import (
@@ -233,20 +234,20 @@ def _fits(value: Column, data_type: DataType, narrow: bool) -> Column | None:
 
     found: list[Column | None] = []
     if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
-        found = [F.year(value).between(FIRST_YEAR, LAST_YEAR) if narrow else None]
+        found = [F.year(value).between(FIRST_YEAR, LAST_YEAR) if restricted_values else None]
     elif isinstance(data_type, ByteType):
         found = [value.between(-128, 127)]
     elif isinstance(data_type, DecimalType):
         found = [F.coalesce(value == value.try_cast(data_type), value.isNull())]
     elif isinstance(data_type, StructType):
-        found = [_fits(value.getField(field.name), field.dataType, narrow) for field in data_type.fields]
+        found = [_fits(value.getField(field.name), field.dataType, restricted_values) for field in data_type.fields]
     elif isinstance(data_type, MapType):
-        found = [_fits(F.map_values(value), ArrayType(data_type.valueType), narrow)]
-    elif isinstance(data_type, ArrayType) and _fits(F.lit(None), data_type.elementType, narrow) is not None:
+        found = [_fits(F.map_values(value), ArrayType(data_type.valueType), restricted_values)]
+    elif isinstance(data_type, ArrayType) and _fits(F.lit(None), data_type.elementType, restricted_values) is not None:
         element = data_type.elementType
 
         def all_fit(each: Column) -> Column:
-            fits = _fits(each, element, narrow)
+            fits = _fits(each, element, restricted_values)
             return F.lit(True) if fits is None else fits
 
         found = [F.forall(value, all_fit)]

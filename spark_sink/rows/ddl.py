@@ -62,10 +62,10 @@ def read_ddl(text: str) -> StructType:
     Raises:
         OptionRefused: it is not DDL, or has a type that is not one of `KNOWN`; the sentence says where.
     """
-    return _Reading(text).columns()
+    return _Parser(text).columns()
 
 
-class _Reading:
+class _Parser:
     """One pass over the text, from left to right."""
 
     def __init__(self, text: str) -> None:

@@ -16,7 +16,7 @@ from kafka_ratchet.spark_sink.rows import columns as column_types
 from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
 from kafka_ratchet.spark_sink.rows.infer import INFER
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape, reduced, table_schema
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ VIEW = "records"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RowPipeline:
     """How records become rows.
 
     Raises:
@@ -43,7 +43,7 @@ class Recipe:
 
     columns: str | StructType | None = None
     """Fields of JSON values, as Spark DDL or as such, or `INFER`; None: values are Avro or kept as bytes."""
-    shape: Shape = APPEND
+    write_mode: WriteMode = APPEND
     rejects: bool = False
     """True: values that do not parse go to a table of their own, and the rows have no column `_value`."""
     transform: Transform | None = None
@@ -58,12 +58,12 @@ class Recipe:
             raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
         if self.rejects and not self.parses:
             raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
-        if self.infers and (self.transform is not None or self.shape.kind == "totals"):
+        if self.infers and (self.transform is not None or self.write_mode.kind == "totals"):
             raise OptionRefused(
                 "columns that are inferred are those of the result table from then on, so that they do not go with "
                 "sql, transform or totals. Write the columns down"
             )
-        if self.keep_value and self.shape.kind == "totals":
+        if self.keep_value and self.write_mode.kind == "totals":
             raise OptionRefused(
                 "totals have no rows of single records, so that no value can be kept. Leave keep_value out"
             )
@@ -72,10 +72,10 @@ class Recipe:
                 "keep_value leaves sql and transform no way to tell values that do not parse: _value would never be "
                 "null. Switch rejects on, or leave keep_value out"
             )
-        if self.parses and not self.rejects and self.transform is None and self.shape.kind != "append":
+        if self.parses and not self.rejects and self.transform is None and self.write_mode.kind != "append":
             raise OptionRefused(
-                f"a result of kind {self.shape.kind} has no place for values that do not parse. Switch rejects on, or "
-                "say in sql what becomes of them (WHERE _value IS NULL leaves them out)"
+                f"a result of kind {self.write_mode.kind} has no place for values that do not parse. Switch rejects "
+                "on, or say in sql what becomes of them (WHERE _value IS NULL leaves them out)"
             )
 
     @property
@@ -91,7 +91,7 @@ class Recipe:
     @property
     def is_plain(self) -> bool:
         """Whether the rows are the records one by one, in the tasks that read them."""
-        return self.shape.kind == "append" and not self.rejects and self.transform is None
+        return self.write_mode.kind == "append" and not self.rejects and self.transform is None
 
     @property
     def deletes(self) -> bool:
@@ -100,11 +100,11 @@ class Recipe:
         All that such a record says is its Kafka key and partition. Where the key of the result is other columns, nobody
         knows which row it means.
         """
-        return self.shape.kind == "upsert" and self._knows_tombstones
+        return self.write_mode.kind == "upsert" and self._knows_tombstones
 
     @property
     def _knows_tombstones(self) -> bool:
-        return self.transform is None and bool(self.shape.key) and set(self.shape.key) <= OF_TOMBSTONES
+        return self.transform is None and bool(self.write_mode.key) and set(self.write_mode.key) <= OF_TOMBSTONES
 
     def known_schema(self) -> StructType | None:
         """Columns of the result table, without Spark. None: only Spark, or the values, can say.
@@ -115,7 +115,7 @@ class Recipe:
         if self.infers:
             return None
         read = self._read_schema()
-        return table_schema(self.shape, read) if self.transform is None else None
+        return table_schema(self.write_mode, read) if self.transform is None else None
 
     def schema(self, spark: SparkSession) -> StructType:
         """Columns of the result table.
@@ -126,26 +126,26 @@ class Recipe:
         read = self._read_schema()
         if self.transform is not None:
             read = column_types.nullable(self.transform(spark.createDataFrame([], read)).schema)
-        return table_schema(self.shape, read)
+        return table_schema(self.write_mode, read)
 
     @contextmanager
-    def frames(self, records: DataFrame, *, narrow: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+    def frames(self, records: DataFrame, *, restricted_values: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
         """The rows of the result and, where they go to a table of their own, the rejects.
 
         Args:
             records: what Spark's Kafka source read.
-            narrow: see `ResultStore.narrow`.
+            restricted_values: see `ResultStore.restricted_values`.
         """
-        with self.read(records, narrow=narrow) as (rows, rejects):
+        with self.read(records, restricted_values=restricted_values) as (rows, rejects):
             yield self.reduced(rows if self.transform is None else self.transform(rows)), rejects
 
     @contextmanager
-    def read(self, records: DataFrame, *, narrow: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+    def read(self, records: DataFrame, *, restricted_values: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
         """The same before the user's own step, and with a row for each record; where `deletes`, `DELETED` behind it."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
-        read = self._read(records, narrow=narrow)
+        read = self._read(records, restricted_values=restricted_values)
         state = F.col(column_types.STATE)
         if self.deletes:
             read = read.withColumn(column_types.DELETED, state == column_types.NO_VALUE)
@@ -154,7 +154,7 @@ class Recipe:
             return
         # A tombstone that names no row of a keyed table would else be the row of the key null.
         is_row = state == column_types.PARSED
-        if not self.shape.key or self._knows_tombstones:
+        if not self.write_mode.key or self._knows_tombstones:
             is_row = is_row | (state == column_types.NO_VALUE)
         read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
         try:
@@ -164,19 +164,19 @@ class Recipe:
         finally:
             read.unpersist()
 
-    def streamed(self, records: DataFrame, *, narrow: bool) -> DataFrame:
+    def streamed(self, records: DataFrame, *, restricted_values: bool) -> DataFrame:
         """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
-        read = self._read(records, narrow=narrow).drop(column_types.STATE)
+        read = self._read(records, restricted_values=restricted_values).drop(column_types.STATE)
         return read if self.transform is None else self.transform(read)
 
     def reduced(self, rows: DataFrame) -> DataFrame:
         """At most one row per key, where the result has one."""
-        return reduced(rows, self.shape)
+        return reduced(rows, self.write_mode)
 
-    def _read(self, records: DataFrame, *, narrow: bool) -> DataFrame:
+    def _read(self, records: DataFrame, *, restricted_values: bool) -> DataFrame:
         if self.avro is not None:
-            return avro_module.rows(records, self.avro, narrow=narrow, keep_value=self.keep_value)
-        return column_types.rows(records, self.columns, narrow=narrow, keep_value=self.keep_value)
+            return avro_module.rows(records, self.avro, restricted_values=restricted_values, keep_value=self.keep_value)
+        return column_types.rows(records, self.columns, restricted_values=restricted_values, keep_value=self.keep_value)
 
     def _read_schema(self) -> StructType:
         from pyspark.sql.types import StructType
@@ -201,13 +201,13 @@ def sql_transform(text: str) -> Transform:
     return query
 
 
-def said(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An error's class and the first of what it says."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _place(error: BaseException) -> str:
+def _raised_in(error: BaseException) -> str:
     """The line of the user's that an error came from: the last one outside Spark."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if not {"pyspark", "py4j"} & set(Path(frame.filename).parts)]
@@ -229,7 +229,7 @@ def function_transform(name: str) -> Transform:
     except ImportError as error:
         raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
     except Exception as error:  # whatever the module does while it is imported
-        raise OptionRefused(f"transform {name!r}: importing {module} failed ({said(error)}). Fix it") from error
+        raise OptionRefused(f"transform {name!r}: importing {module} failed ({described(error)}). Fix it") from error
     if not callable(found):
         raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")
 
@@ -240,7 +240,9 @@ def function_transform(name: str) -> Transform:
             made = found(rows)
         except Exception as error:
             log.debug("transform %r raised", name, exc_info=error)
-            raise OptionRefused(f"transform {name!r} raised {said(error)}, in {_place(error)}. Fix it") from error
+            raise OptionRefused(
+                f"transform {name!r} raised {described(error)}, in {_raised_in(error)}. Fix it"
+            ) from error
         if not isinstance(made, DataFrame):
             raise OptionRefused(f"transform {name!r} returned {type(made).__name__}, not a DataFrame")
         return made

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-    from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+    from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 
 log = logging.getLogger("spark_sink")
 
@@ -33,21 +33,21 @@ Plan = Mapping[str, Any] | None
 """Fields by name, each with what is known within it; under "" what an array or a map has in it. None: a plain value."""
 
 
-def report_undeclared(recipe: Recipe, topic: str, records: DataFrame) -> tuple[str, ...]:
+def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> tuple[str, ...]:
     """Say which fields these records have and the table will not.
 
     Args:
-        recipe: of the job.
+        pipeline: of the job.
         topic: for the log line.
         records: what Spark's Kafka source read.
 
     Returns:
         Their names, those of most objects first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
-        array. None where the recipe keeps every value whole.
+        array. None where the pipeline keeps every value whole.
     """
-    if recipe.columns is None or recipe.keep_value:
+    if pipeline.columns is None or pipeline.keep_value:
         return ()
-    plan = _plan(json_schema(recipe.columns))
+    plan = _plan(json_schema(pipeline.columns))
     seen: dict[str, int] = {}
     for row in map_batches(
         records.select("value"), _looking(plan, MAX_NAMES, NAME_LENGTH), "name string, seen long"

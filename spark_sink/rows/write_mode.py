@@ -25,7 +25,7 @@ SPARE_DIGITS = 10
 
 
 @dataclass(frozen=True)
-class Shape:
+class WriteMode:
     """What the result table is, beside its columns.
 
     Raises:
@@ -50,10 +50,10 @@ class Shape:
             raise OptionRefused(f"key and sums name a column twice ({', '.join(named)})")
 
 
-APPEND = Shape()
+APPEND = WriteMode()
 
 
-def table_schema(shape: Shape, rows: StructType) -> StructType:
+def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
     """Columns of the result table for rows of that schema.
 
     Raises:
@@ -61,45 +61,45 @@ def table_schema(shape: Shape, rows: StructType) -> StructType:
     """
     from pyspark.sql.types import LongType, StructField, StructType
 
-    if shape.kind == "append":
+    if write_mode.kind == "append":
         return rows
     fields = {field.name: field.dataType for field in rows.fields}
-    needed = [*shape.key, *shape.sums, *(("_partition", "_offset") if shape.kind == "upsert" else ())]
+    needed = [*write_mode.key, *write_mode.sums, *(("_partition", "_offset") if write_mode.kind == "upsert" else ())]
     for name in needed:
         if name not in fields:
             why = " (it says which row of a key is the last)" if name in {"_partition", "_offset"} else ""
             raise OptionRefused(
-                f"a result of kind {shape.kind} needs column {name!r}{why}; the rows have: {', '.join(fields)}"
+                f"a result of kind {write_mode.kind} needs column {name!r}{why}; the rows have: {', '.join(fields)}"
             )
-    for name in shape.key:
+    for name in write_mode.key:
         _require_comparable(name, fields[name])
-    if shape.kind == "upsert":
+    if write_mode.kind == "upsert":
         return rows
-    if COUNT_COLUMN in shape.key or COUNT_COLUMN in shape.sums:
+    if COUNT_COLUMN in write_mode.key or COUNT_COLUMN in write_mode.sums:
         raise OptionRefused(f"column {COUNT_COLUMN!r} is the count of a table of totals. Give yours another name")
     return StructType(
         [
-            *[StructField(name, fields[name]) for name in shape.key],
+            *[StructField(name, fields[name]) for name in write_mode.key],
             StructField(COUNT_COLUMN, LongType()),
-            *[StructField(name, _total(name, fields[name])) for name in shape.sums],
+            *[StructField(name, _total(name, fields[name])) for name in write_mode.sums],
         ]
     )
 
 
-def reduced(dataframe: DataFrame, shape: Shape) -> DataFrame:
+def reduced(dataframe: DataFrame, write_mode: WriteMode) -> DataFrame:
     """At most one row per key, in the columns of `table_schema`; for an appended result, the rows as they are."""
     from pyspark.sql import functions as F
 
-    if shape.kind == "append":
+    if write_mode.kind == "append":
         return dataframe
-    key = [F.col(quoted(name)) for name in shape.key]
-    if shape.kind == "upsert":
+    key = [F.col(quoted(name)) for name in write_mode.key]
+    if write_mode.kind == "upsert":
         row = F.struct(*[F.col(quoted(name)) for name in dataframe.columns])
         last = F.max_by(row, F.struct(F.col("_partition"), F.col("_offset"))).alias("row")
         return dataframe.groupBy(*key).agg(last).select("row.*")
     fields = {field.name: field.dataType for field in dataframe.schema.fields}
     sums = []
-    for name in shape.sums:
+    for name in write_mode.sums:
         # Widened before it is added: a sum of longs would overflow, which ends the job.
         whole = F.sum(F.col(quoted(name)).cast(_addend(name, fields[name])))
         sums.append(F.coalesce(whole, F.lit(0)).cast(_total(name, fields[name])).alias(name))

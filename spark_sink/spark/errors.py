@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 from kafka_ratchet.spark_sink.errors import SparkFailed
-from kafka_ratchet.spark_sink.spark.progress import ranges
 
 MAX_REASON = 500
 """Characters; a JVM's message may carry a whole plan."""
@@ -42,3 +41,8 @@ def reason_of(error: BaseException) -> str:
     said = list(lines) or [type(error).__name__]
     is_traceback = any("Traceback" in line for line in said[:2])
     return said[-1 if is_traceback else 0].strip()[:MAX_REASON]
+
+
+def ranges(start: Mapping[int, int], end: Mapping[int, int]) -> str:
+    """From where to where, of the partitions that move."""
+    return ", ".join(f"{p}: {start[p]}-{offset}" for p, offset in end.items() if offset != start[p])

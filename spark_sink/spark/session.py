@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.spark.progress import starting
+from kafka_ratchet.spark_sink.spark.terminal import starting
 from kafka_ratchet.spark_sink.spark.versions import SPARK_KAFKA
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
 
 
 @dataclass(frozen=True)
-class Held:
+class StoreCheck:
     """What a store says to whoever has to decide. Looking takes nothing over, and refuses nothing."""
 
     stored: dict[int, int]
     """Next offset of each partition as it is stored."""
-    of_rows: dict[int, int] | None
+    row_offsets: dict[int, int] | None
     """Next offset of each partition by the rows that the table really has; None: they do not say."""
     trouble: str
     """Why the job does not go on by itself, in a sentence; empty: nothing is wrong with the table."""
@@ -53,15 +53,17 @@ class Decision:
                 f"{where}: the job has committed since this was decided (up to {dict(stored)}). Stop it, and look again"
             )
 
-    def as_json(self, before: Mapping[int, int], after: Mapping[int, int], rules: tuple[str, str] = ("", "")) -> str:
+    def as_json(
+        self, before: Mapping[int, int], after: Mapping[int, int], write_modes: tuple[str, str] = ("", "")
+    ) -> str:
         """One line, to be kept beside the offsets.
 
         Args:
             before: offsets that were stored.
             after: those that are now.
-            rules: the same of `rule_of`; it is kept where it has changed.
+            write_modes: the stored one and the new one, see `write_mode_text`; kept where they differ.
         """
-        was, becomes = rules
+        was, becomes = write_modes
         changed = {"rule": {"before": json.loads(was), "after": json.loads(becomes)}} if was and was != becomes else {}
         return json.dumps(
             {

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from kafka_ratchet.spark_sink.errors import SinkError, StoreError, first_line
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, Held
-from kafka_ratchet.spark_sink.stores.rule import require_rule
+from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.store import (
     RUN_FIRST,
     TableStore,
@@ -24,7 +23,8 @@ from kafka_ratchet.spark_sink.stores.store import (
     require_names,
     require_start,
 )
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,24 +49,24 @@ class Staged:
 
 
 class OptimisticStore(TableStore, Generic[Table]):
-    """A `TableStore` and `pair.Numbered`, of which a subclass says how its tables are found, read and written.
+    """A `TableStore` and `pair.ExternallyNumbered`; a subclass says how its tables are found, read and written.
 
     Args:
         where: the table, for people.
         name: the job's name.
         topic: the topic the offsets belong to.
-        topic_identity: its id, or 0.
-        shape: what the rows do to the table.
+        topic_id: its id, or 0.
+        write_mode: what the rows do to the table.
     """
 
     rejects_apart = True
 
     remedy = "Look at the folder and its rights, then run again"
 
-    def __init__(self, where: object, name: str, topic: str, topic_identity: int, shape: Shape) -> None:
+    def __init__(self, where: object, name: str, topic: str, topic_id: int, write_mode: WriteMode) -> None:
         require_names(name, topic)
         self._where, self._name, self._topic = where, name, topic
-        self._topic_identity, self._shape = topic_identity, shape
+        self._topic_id, self._write_mode = topic_id, write_mode
         self._generation: int | None = None
         self._table: Table | None = None
 
@@ -102,32 +102,32 @@ class OptimisticStore(TableStore, Generic[Table]):
         """The id of the topic that they belong to."""
         raise NotImplementedError
 
-    def _rule(self, table: Table) -> str:
-        """See `rule_of`."""
+    def _stored_write_mode(self, table: Table) -> str:
+        """See `write_mode_text`."""
         raise NotImplementedError
 
-    def _require_sound(self, table: Table) -> None:
+    def _require_consistent(self, table: Table) -> None:
         """Raise `RowsLost` where its rows are not those that the offsets stand for."""
         raise NotImplementedError
 
-    def _of_rows(self, table: Table) -> dict[int, int] | None:
+    def _row_offsets(self, table: Table) -> dict[int, int] | None:
         """Offsets that the rows there are now reach to; None: nothing says it."""
         raise NotImplementedError
 
     # -- what changes it
 
     def _is_conflict(self, error: Exception) -> bool:
-        """Whether an error of `_write` or `_enter` says that another writer was first."""
+        """Whether an error of `_write` or `_write_take_over` says that another writer was first."""
         raise NotImplementedError
 
     def _is_failure(self, error: Exception) -> bool:
         """Whether it is one of the table's or the disk's. The version may be in place all the same."""
         return True
 
-    def _enter(
+    def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
-        """A version with another generation; and with other offsets and a rule, where somebody has decided so."""
+        """Write a version with another generation; with other offsets and `_write_mode`, where an operator decides."""
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
@@ -135,16 +135,16 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
-        """A version with these rows, offsets and the rule of `_shape`."""
+        """Write a version with these rows, these offsets and `_write_mode`."""
         raise NotImplementedError
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
         """Raise `StoreError` where somebody's clean-up has taken what is staged."""
 
-    def _taken(self, table: Table, schema: StructType) -> None:
+    def _after_take_over(self, table: Table, schema: StructType) -> None:
         """After a take-over."""
 
-    def _committed(self) -> None:
+    def _after_commit(self) -> None:
         """As soon as a commit is in place."""
 
     def _finish(self, table: Table, staged: Staged) -> None:
@@ -162,26 +162,26 @@ class OptimisticStore(TableStore, Generic[Table]):
         table = self._find()
         if table is None:
             return {}
-        self._require_sound(table)
+        self._require_consistent(table)
         self._require_same_topic(table)
         return self._stored(table)
 
-    def held(self) -> Held:
-        """See `ResultStore.held`."""
+    def check(self) -> StoreCheck:
+        """See `ResultStore.check`."""
         table = self._existing()
-        stored, is_other = self._stored(table), self._stored_id(table).is_other(self._topic_identity)
+        stored, is_other = self._stored(table), self._stored_id(table).is_other(self._topic_id)
         try:
-            self._require_sound(table)
+            self._require_consistent(table)
         except SinkError as error:
-            return Held(stored, None if is_other else self._of_rows(table), str(error), is_other)
-        return Held(stored, None if is_other else stored, "", is_other)
+            return StoreCheck(stored, None if is_other else self._row_offsets(table), str(error), is_other)
+        return StoreCheck(stored, None if is_other else stored, "", is_other)
 
-    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """See `Numbered.put`."""
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `ExternallyNumbered.reset_offsets`."""
         return self._take_over(self._existing(), generation, offsets, decision)
 
     def make(self, schema: StructType) -> None:
-        """See `Numbered.make`."""
+        """See `ExternallyNumbered.make`."""
         self._find_or_make(schema)
 
     def require_fits(self, schema: StructType) -> None:
@@ -190,19 +190,19 @@ class OptimisticStore(TableStore, Generic[Table]):
         if table is not None:
             self._require_fits(table, schema)
 
-    def require_rule(self) -> None:
-        """See `ResultStore.require_rule`."""
+    def require_write_mode(self) -> None:
+        """See `ResultStore.require_write_mode`."""
         table = self._find()
         if table is not None:
-            require_rule(self._where, self._name, self._rule(table), self._shape)
+            require_write_mode(self._where, self._name, self._stored_write_mode(table), self._write_mode)
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
-        """See `Numbered.open`."""
-        self.require_rule()  # before the columns, which another kind may have others of
+        """See `ExternallyNumbered.open`."""
+        self.require_write_mode()  # before the columns, which another kind may have others of
         table = self._find_or_make(schema)
         self._generation = self._take_over(table, generation)
         self._table = table
-        self._taken(table, schema)
+        self._after_take_over(table, schema)
         return self._stored(table)
 
     def commit(
@@ -242,7 +242,7 @@ class OptimisticStore(TableStore, Generic[Table]):
                 self._refuse(failure)
         else:
             raise self._others_were_faster()
-        self._committed()
+        self._after_commit()
         crash_points.passing("after-commit")
         self._finish(table, staged)
         return staged.rows
@@ -261,14 +261,14 @@ class OptimisticStore(TableStore, Generic[Table]):
         for _ in range(COMMIT_ATTEMPTS):
             self._refresh(table)
             if decision is None:
-                self._require_sound(table)
+                self._require_consistent(table)
                 self._require_same_topic(table)
-                require_rule(self._where, self._name, self._rule(table), self._shape)
+                require_write_mode(self._where, self._name, self._stored_write_mode(table), self._write_mode)
             else:
                 decision.require_seen(self._where, self._stored(table))
             taken = next_generation(self._newest(table), wanted, f"job {self._name} on {self._where}")
             try:
-                self._enter(table, taken, offsets, decision)
+                self._write_take_over(table, taken, offsets, decision)
             except Exception as error:
                 if self._is_conflict(error):
                     continue  # another writer was first; it may have taken the same generation
@@ -290,12 +290,12 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
         newest, stored = self._newest(table), self._stored(table)
         require_holder(self._name, self._topic, self._where, self._generation, newest, stored, start)
-        self._require_sound(table)
+        self._require_consistent(table)
 
     def _require_same_topic(self, table: Table) -> None:
         known = self._stored_id(table)
-        if known.is_other(self._topic_identity):
-            raise other_topic(self._topic, self._where, self._stored(table), known, self._topic_identity)
+        if known.is_other(self._topic_id):
+            raise other_topic(self._topic, self._where, self._stored(table), known, self._topic_id)
 
     def _refuse(self, error: Exception) -> NoReturn:
         raise StoreError(f"{self._where}: {first_line(error)}. {self.remedy}") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kafka_ratchet.spark_sink.errors import Fenced, StoreError
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, Held
+from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TAKE_OVER_ATTEMPTS = 100
 """How often a take-over is tried again after another job's was first; each of those is a start of a whole job."""
 
 
-class Numbered(ResultStore, Protocol):
+class ExternallyNumbered(ResultStore, Protocol):
     """A store that can take over with a generation that somebody else has counted."""
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
@@ -44,8 +44,8 @@ class Numbered(ResultStore, Protocol):
         """Make the table where there is none, without taking over; see `ResultStore.open`."""
         ...
 
-    def put(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """See `ResultStore.put` and `open`."""
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
+        """See `ResultStore.reset_offsets` and `open`."""
         ...
 
 
@@ -58,9 +58,9 @@ class PairedStore:
         rejects_schema: its columns.
     """
 
-    def __init__(self, rows: Numbered, rejects: Numbered, rejects_schema: StructType) -> None:
+    def __init__(self, rows: ExternallyNumbered, rejects: ExternallyNumbered, rejects_schema: StructType) -> None:
         self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
-        self.narrow, self.one_machine = rows.narrow, rows.one_machine
+        self.restricted_values, self.needs_local_master = rows.restricted_values, rows.needs_local_master
         self._reached: dict[int, int] = {}
         """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
 
@@ -73,33 +73,33 @@ class PairedStore:
         self._rejects.offsets()  # a rejects table that was put back is noticed as well
         return self._rows.offsets()
 
-    def held(self) -> Held:
-        """See `ResultStore.held`."""
-        rows, rejects = self._rows.held(), self._rejects_held()
-        if rejects.trouble and rows.of_rows is not None:
+    def check(self) -> StoreCheck:
+        """See `ResultStore.check`."""
+        rows, rejects = self._rows.check(), self._check_rejects()
+        if rejects.trouble and rows.row_offsets is not None:
             # Rejects come back with the rows of their range only: those have to begin where the rejects end, or before.
-            reached = rejects.of_rows
-            if reached is None or any(reached.get(p, 0) < offset for p, offset in rows.of_rows.items()):
-                return replace(rows, of_rows=None, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
+            reached = rejects.row_offsets
+            if reached is None or any(reached.get(p, 0) < offset for p, offset in rows.row_offsets.items()):
+                return replace(rows, row_offsets=None, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
         return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
 
-    def put(self, offsets: dict[int, int], decision: Decision) -> int:
-        """See `ResultStore.put`. The rejects table keeps its own offsets, unless they belong to something else."""
-        rows, rejects = self._rows.held(), self._rejects_held()
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.reset_offsets`. The rejects table keeps its own offsets if they belong to the topic."""
+        rows, rejects = self._rows.check(), self._check_rejects()
         reached = rejects.stored
         if rows.is_other_topic or rejects.is_other_topic:
             reached = offsets
         elif rejects.trouble and decision.source != STORED:
-            reached = rejects.of_rows or {}
+            reached = rejects.row_offsets or {}
         generation = max(self._rows.generation(), self._rejects.generation()) + 1
         # Rows first: whoever ends in between leaves rejects that are still refused.
-        taken = self._rows.put(offsets, decision, generation)
+        taken = self._rows.reset_offsets(offsets, decision, generation)
         self._rejects.make(self._rejects_schema)
-        self._rejects.put(reached, replace(decision, seen=None), generation)
+        self._rejects.reset_offsets(reached, replace(decision, seen=None), generation)
         return taken
 
-    def _rejects_held(self) -> Held:
-        return Held({}, {}, "") if self._rejects.columns() is None else self._rejects.held()
+    def _check_rejects(self) -> StoreCheck:
+        return StoreCheck({}, {}, "") if self._rejects.columns() is None else self._rejects.check()
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
@@ -110,9 +110,9 @@ class PairedStore:
         self._rows.require_fits(schema)
         self._rejects.require_fits(self._rejects_schema)
 
-    def require_rule(self) -> None:
-        """See `ResultStore.require_rule`; rejects are always appended."""
-        self._rows.require_rule()
+    def require_write_mode(self) -> None:
+        """See `ResultStore.require_write_mode`; rejects are always appended."""
+        self._rows.require_write_mode()
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""

@@ -6,36 +6,36 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError, first_line
-from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_place
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def count(place: Place) -> int:
+def count(location: TableLocation) -> int:
     """Rows in the result table.
 
     Raises:
         SinkError: there is no such table, or it cannot be read.
     """
-    return reader(place).count()
+    return reader(location).count()
 
 
-def read_rows(place: Place, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+def read_rows(location: TableLocation, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     """Those columns of a result table, in no order.
 
     Raises:
         SinkError: there is no such table, or it cannot be read.
     """
-    return reader(place).rows(columns)
+    return reader(location).rows(columns)
 
 
-def read_totals(place: Place, group_by: str, sums: Sequence[str]) -> dict[str, dict[str, int]]:
+def read_totals(location: TableLocation, group_by: str, sums: Sequence[str]) -> dict[str, dict[str, int]]:
     """Sum integer columns per value of a text column.
 
     Args:
-        place: where the results are.
+        location: where the results are.
         group_by: name of the column that groups; rows without a value in it come under "".
         sums: names of the columns to add up; a missing value counts as 0.
 
@@ -46,28 +46,28 @@ def read_totals(place: Place, group_by: str, sums: Sequence[str]) -> dict[str, d
         OptionRefused: the table has no such column.
         StoreError: there is no table, or it cannot be read.
     """
-    columns = reader(place).columns()
+    columns = reader(location).columns()
     if columns is None:
-        raise StoreError(f"{place}: there is no result table. Run the sink first, or check the path")
+        raise StoreError(f"{location}: there is no result table. Run the sink first, or check the path")
     for column in [group_by, *sums]:
         if column not in columns.names:
-            raise OptionRefused(f"{place}: the table has no column {column!r} (it has: {', '.join(columns.names)})")
+            raise OptionRefused(f"{location}: the table has no column {column!r} (it has: {', '.join(columns.names)})")
     totals: dict[str, dict[str, int]] = {}
-    for group, *values in read_rows(place, [group_by, *sums]):
+    for group, *values in read_rows(location, [group_by, *sums]):
         total = totals.setdefault("" if group is None else str(group), dict.fromkeys(sums, 0))
         for column, value in zip(sums, values, strict=True):
             total[column] += int(value or 0)
     return dict(sorted(totals.items()))
 
 
-def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[pa.RecordBatch]:
+def scan(location: TableLocation, schema: pa.Schema, *, rejects: bool = False) -> Iterator[pa.RecordBatch]:
     """Those columns of the table, batch by batch, in no order, in these types and without a Python object for each row.
 
     Rows that a job commits meanwhile are among them or not, each commit as a whole; of PostgreSQL's plain rows, each
     Kafka partition of a commit.
 
     Args:
-        place: where the results are.
+        location: where the results are.
         schema: the columns that are wanted.
         rejects: look into the table of rejects instead.
 
@@ -77,14 +77,14 @@ def scan(place: Place, schema: pa.Schema, *, rejects: bool = False) -> Iterator[
     import pyarrow as pa
 
     try:
-        for batch in reader(rejects_place(place) if rejects else place).scan(schema):
+        for batch in reader(rejects_location(location) if rejects else location).scan(schema):
             yield pa.RecordBatch.from_arrays(
                 [batch.column(name).cast(schema.field(name).type) for name in schema.names], schema=schema
             )
     except SinkError:
         raise
     except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file is gone, a column is missing
-        raise StoreError(f"{place}: its rows cannot be read ({first_line(error)}). Look at the table") from None
+        raise StoreError(f"{location}: its rows cannot be read ({first_line(error)}). Look at the table") from None
 
 
 def partition_and_offset() -> pa.Schema:

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
-from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId, text
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+    from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
     from kafka_ratchet.spark_sink.stores.orphans import Orphan
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -38,10 +38,10 @@ class ResultStore(Protocol):
     "next to read", per partition number; partition numbers may have gaps.
     """
 
-    narrow: bool = False
+    restricted_values: bool = False
     """True: text may have no NUL, and times lie in the years 1 to 9999; `columns.rows` keeps other values whole."""
 
-    one_machine: str = ""
+    needs_local_master: str = ""
     """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
 
     def generation(self) -> int:
@@ -62,7 +62,7 @@ class ResultStore(Protocol):
         """
         ...
 
-    def held(self) -> Held:
+    def check(self) -> StoreCheck:
         """Look at what there is, and at what is wrong with it; for `ratchet sink resume`.
 
         Raises:
@@ -89,11 +89,11 @@ class ResultStore(Protocol):
         """
         ...
 
-    def require_rule(self) -> None:
+    def require_write_mode(self) -> None:
         """Compare kind, key and sums with those that the job has committed by, without taking over.
 
         Raises:
-            RuleDiffers: they are others.
+            WriteModeDiffers: they are others.
             StoreError: the store cannot be read.
         """
         ...
@@ -103,7 +103,7 @@ class ResultStore(Protocol):
 
         Raises:
             SchemaDiffers: the table has other columns.
-            RuleDiffers: see `require_rule`.
+            WriteModeDiffers: see `require_write_mode`.
             TopicRecreated: the stored offsets belong to another topic of the same name.
             RowsLost: see `offsets`.
             StoreError: the store cannot be read or written.
@@ -137,8 +137,8 @@ class ResultStore(Protocol):
         """
         ...
 
-    def put(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Store these offsets, and the rule of this store, in place of what there is, because somebody has decided so.
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
+        """Replace the stored offsets and the stored write mode, because an operator has decided so.
 
         Fences every holder.
 
@@ -166,20 +166,21 @@ class TableStore(ResultStore, Protocol):
     """
 
     needs_path: bool = True
-    """False: the store has no folder or file, and `Place.path` means nothing to it."""
+    """False: the store has no folder or file, and `TableLocation.path` means nothing to it."""
 
     rejects_apart: bool = False
     """True: a commit is one table's. Rejects then go to a second store of this class at `rejects_at`, one commit ahead
-    of the rows (see `pair`), and `open`, `make` and `put` are those of `pair.Numbered`. False: `commit` takes both."""
+    of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
+    `commit` takes both."""
 
     @classmethod
     def at(
         cls,
-        place: Place,
+        location: TableLocation,
         name: str,
         topic: str,
-        topic_identity: int = 0,
-        shape: Shape = APPEND,
+        topic_id: int = 0,
+        write_mode: WriteMode = APPEND,
         *,
         rejects: StructType | None = None,
         in_tasks: bool = False,
@@ -187,11 +188,11 @@ class TableStore(ResultStore, Protocol):
         """The store of a job, not opened. Nothing is asked or made yet.
 
         Args:
-            place: where the results are.
+            location: where the results are.
             name: the job's name; a job that opens the store fences the older one of its name.
             topic: the topic the offsets belong to.
-            topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
-            shape: what the rows do to the table.
+            topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+            write_mode: what the rows do to the table.
             rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
             in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
 
@@ -201,9 +202,9 @@ class TableStore(ResultStore, Protocol):
         ...
 
     @classmethod
-    def rejects_at(cls, place: Place) -> Place:
+    def rejects_at(cls, location: TableLocation) -> TableLocation:
         """Where the rejects of a result are."""
-        return replace(place, table=f"{place.table}_rejects")
+        return replace(location, table=f"{location.table}_rejects")
 
     def count(self) -> int:
         """Rows of the table.
@@ -249,16 +250,16 @@ def require_names(name: str, topic: str) -> None:
         raise OptionRefused(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
 
 
-def require_reach(store: ResultStore, master: str | None) -> None:
+def require_local_master(store: ResultStore, master: str | None) -> None:
     """Refuse executors that the store cannot have: what lies on the driver's disk is another file on the next machine.
 
     Raises:
         OptionRefused: the store is for one machine, and Spark's master is not local.
     """
-    if store.one_machine and not (master or "").startswith("local"):
+    if store.needs_local_master and not (master or "").startswith("local"):
         raise OptionRefused(
-            f"{store.one_machine}, and Spark runs on {master or 'other machines'}. Choose store postgres, or delta in "
-            "a folder that all machines share; or run Spark on one machine (--master local[*])"
+            f"{store.needs_local_master}, and Spark runs on {master or 'other machines'}. Choose store postgres, or "
+            "delta in a folder that all machines share; or run Spark on one machine (--master local[*])"
         )
 
 
@@ -289,7 +290,7 @@ def require_holder(
     job: str,
     topic: str,
     where: object,
-    held: int | None,
+    check: int | None,
     newest: int,
     stored: Mapping[int, int],
     start: Mapping[int, int] | None,
@@ -302,7 +303,7 @@ def require_holder(
         job: the job's name.
         topic: the topic's name.
         where: the store, for people.
-        held: the holder's generation.
+        check: the holder's generation.
         newest: the store's.
         stored: the store's offsets.
         start: what the holder takes for them; None: they are not compared.
@@ -311,9 +312,9 @@ def require_holder(
         Fenced: another job has taken over.
     """
     moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
-    if newest != held or moved:
+    if newest != check or moved:
         raise Fenced(
-            f"job {job} on {where}: generation {newest} has taken over from {held} (topic {topic} is read up to "
+            f"job {job} on {where}: generation {newest} has taken over from {check} (topic {topic} is read up to "
             f"{dict(stored)}). This commit was not added; let the other job go on, or give this one a name of its own"
         )
 
@@ -325,10 +326,10 @@ NEW_TOPIC = (
 )
 
 
-def other_topic(topic: str, where: object, stored: Mapping[int, int], known: StoredId, identity: int) -> TopicRecreated:
+def other_topic(topic: str, where: object, stored: Mapping[int, int], known: StoredId, topic_id: int) -> TopicRecreated:
     """The error for a store whose offsets belong to another topic of the name."""
     return TopicRecreated(
-        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): its id is {text(identity)}, and "
+        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): its id is {text(topic_id)}, and "
         f"that one's was {known}. It was deleted and created again, or this is another cluster. {NEW_TOPIC}"
     )
 

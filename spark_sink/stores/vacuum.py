@@ -12,19 +12,19 @@ import time
 from collections.abc import Iterator
 
 from kafka_ratchet.spark_sink.errors import SinkError, StoreError, first_line
-from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
 
 OLDER_THAN_S = 3600.0
 """Younger files are kept, in seconds. The generation decides; the age leaves time to look at what a crash has left."""
 
 
-def vacuum(place: Place, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = False) -> list[Orphan]:
+def vacuum(location: TableLocation, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = False) -> list[Orphan]:
     """Remove what jobs of any name have left beside a result and its rejects.
 
     Args:
-        place: the result.
+        location: the result.
         older_than_s: keep what was written in the last so many seconds. PostgreSQL does not know when a staging table
             was written, so that the generation alone decides there.
         dry_run: only look.
@@ -37,20 +37,20 @@ def vacuum(place: Place, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = 
     """
     before_s = time.time() - older_than_s
     try:
-        found = [orphan for orphan in _orphans(place) if orphan.modified_s is None or orphan.modified_s < before_s]
+        found = [orphan for orphan in _orphans(location) if orphan.modified_s is None or orphan.modified_s < before_s]
         for orphan in [] if dry_run else found:
             orphan.remove()
     except (SinkError, ModuleNotFoundError):  # the second becomes the sentence with the extra to install
         raise
     except Exception as error:  # errors of the stores' libraries, and of the disk
         raise StoreError(
-            f"{place}: {first_line(error)}. Look at the table and the rights in it, then run again"
+            f"{location}: {first_line(error)}. Look at the table and the rights in it, then run again"
         ) from None
     return found
 
 
-def _orphans(place: Place) -> Iterator[Orphan]:
-    store = reader(place, "vacuum")
+def _orphans(location: TableLocation) -> Iterator[Orphan]:
+    store = reader(location, "vacuum")
     yield from store.orphans()
     if store.rejects_apart:
-        yield from reader(rejects_place(place), "vacuum").orphans(needed=False)
+        yield from reader(rejects_location(location), "vacuum").orphans(needed=False)

@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.producers import PASSING
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.package import write_package
 from kafka_ratchet.spark_sink.spark.session import spark_session
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
@@ -72,7 +72,7 @@ Write = Callable[..., None]
 def write(broker: str) -> Write:
     """write(topic, values, partition=0, commit=True, keys=None) puts records there in one Kafka transaction."""
 
-    def put(
+    def reset_offsets(
         topic: str,
         values: list[bytes | None],
         partition: int = 0,
@@ -93,7 +93,7 @@ def write(broker: str) -> Write:
             producer.abort_transaction(30)
         _wait_for_marker(broker, topic, partition, last + len(values) + 1, behind_another=stable < last)
 
-    return put
+    return reset_offsets
 
 
 def _wait_for_marker(broker: str, topic: str, partition: int, end: int, *, behind_another: bool) -> None:
@@ -172,13 +172,13 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def cook(broker: str, spark: SparkSession, site: Site) -> Callable[..., Outcome]:
-    """cook(topic, recipe, max_records=...) runs the batch job into the site."""
+    """cook(topic, pipeline, max_records=...) runs the batch job into the site."""
 
-    def run(topic: str, recipe: Recipe, max_records: int = 1_000_000) -> Outcome:
+    def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> Outcome:
         planner = TopicPlanner(broker, topic, {})
-        rejects = record_schema() if recipe.rejects else None
-        store = site.make("job", topic, planner.identity(), recipe.shape, rejects)
-        return run_batch(Job(broker, topic, "job", recipe, max_records), planner, store, lambda: nullcontext(spark))
+        rejects = record_schema() if pipeline.rejects else None
+        store = site.make("job", topic, planner.topic_id(), pipeline.write_mode, rejects)
+        return run_batch(Job(broker, topic, "job", pipeline, max_records), planner, store, lambda: nullcontext(spark))
 
     return run
 
@@ -195,8 +195,8 @@ def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
 
     def start(topic: str, columns: str | None = None, max_records: int = 1_000_000, name: str = "job") -> Outcome:
         planner = TopicPlanner(broker, topic, {})
-        store = DeltaStore(table, name, topic, planner.identity())
-        job = Job(broker, topic, name, Recipe(columns), max_records)
+        store = DeltaStore(table, name, topic, planner.topic_id())
+        job = Job(broker, topic, name, RowPipeline(columns), max_records)
         return run_batch(job, planner, store, lambda: nullcontext(spark))
 
     return start

@@ -27,7 +27,7 @@ def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
     elif isinstance(site, IcebergSite):
         _iceberg(site, ending).delete(condition)
     elif isinstance(site, FolderSite):
-        version = folder_version(site.place, rejects)
+        version = folder_version(site.location, rejects)
         rows = version.rows()
         kept = duckdb.arrow(rows).filter(f"NOT ({condition})").to_arrow_table().cast(rows.schema)
         _write(site, ending, version, kept, kept.num_rows)
@@ -46,7 +46,7 @@ def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None,
         table = _iceberg(site, ending)
         table.append(_moved(table.scan().to_arrow(), partition, offset, new))
     elif isinstance(site, FolderSite):
-        version = folder_version(site.place, rejects)
+        version = folder_version(site.location, rejects)
         more = pa.concat_tables([version.rows(), _moved(version.rows(), partition, offset, new)])
         _write(site, ending, version, more, more.num_rows)
     else:
@@ -66,7 +66,7 @@ def change(site: Site, assignment: str, condition: str) -> None:
 
 def _write(site: FolderSite, ending: str, version: Version, rows: pa.Table, count: int) -> None:
     version.keep(rows)
-    file = Path(site.place.path, site.place.table + ending, str(version.number), "table.json")
+    file = Path(site.location.path, site.location.table + ending, str(version.number), "table.json")
     file.write_text(json.dumps({**version.state, "count": count}), "utf-8")
 
 
@@ -112,7 +112,7 @@ def put_back(site: Site, then: int, *, rejects: bool = False) -> None:
     if isinstance(site, DeltaSite):
         DeltaTable(site.path + ending).restore(then)
     elif isinstance(site, FolderSite):
-        version = folder_version(site.place, rejects)
+        version = folder_version(site.location, rejects)
         _write(site, ending, version, version.rows().slice(0, 0), version.state["count"])
     elif isinstance(site, IcebergSite):
         _iceberg(site, ending).manage_snapshots().rollback_to_snapshot(then).commit()

@@ -19,13 +19,13 @@ from pyspark.sql.types import StructType
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
-from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_place
-from kafka_ratchet.spark_sink.stores.pair import Numbered, PairedStore
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
+from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
 from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -48,7 +48,7 @@ class Site:
         self.folder = folder
 
     @property
-    def place(self) -> Place:
+    def location(self) -> TableLocation:
         """The same for whoever has settings only."""
         raise NotImplementedError
 
@@ -56,8 +56,8 @@ class Site:
         self,
         name: str = "job",
         topic: str = "events",
-        identity: int = 0,
-        shape: Shape = APPEND,
+        topic_id: int = 0,
+        write_mode: WriteMode = APPEND,
         rejects: StructType | None = None,
     ) -> ResultStore:
         raise NotImplementedError
@@ -75,15 +75,15 @@ class DeltaSite(Site):
         return str(self.folder / "results of Zoë; $(id) #1")
 
     @property
-    def place(self) -> Place:
-        return Place("delta", self.path)
+    def location(self) -> TableLocation:
+        return TableLocation("delta", self.path)
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = DeltaStore(self.path, name, topic, identity, shape)
+        rows = DeltaStore(self.path, name, topic, topic_id, write_mode)
         if rejects is None:
             return rows
-        return PairedStore(rows, DeltaStore(f"{self.path}_rejects", name, topic, identity), rejects)
+        return PairedStore(rows, DeltaStore(f"{self.path}_rejects", name, topic, topic_id), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         found: Rows = (
@@ -100,15 +100,15 @@ class IcebergSite(Site):
         return self.folder / "results of Zoë $(id)"
 
     @property
-    def place(self) -> Place:
-        return Place("iceberg", str(self.path), "results")
+    def location(self) -> TableLocation:
+        return TableLocation("iceberg", str(self.path), "results")
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = IcebergStore(str(self.path), "results", name, topic, identity, shape)
+        rows = IcebergStore(str(self.path), "results", name, topic, topic_id, write_mode)
         if rejects is None:
             return rows
-        return PairedStore(rows, IcebergStore(str(self.path), "results_rejects", name, topic, identity), rejects)
+        return PairedStore(rows, IcebergStore(str(self.path), "results_rejects", name, topic, topic_id), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.path / 'catalog.db'}", warehouse=f"file://{self.path}")
@@ -130,12 +130,12 @@ class DuckDBSite(Site):
         return str(self.folder / "results of Zoë; [a-z]* #1.duckdb")
 
     @property
-    def place(self) -> Place:
-        return Place("duckdb", self.path, self.table)
+    def location(self) -> TableLocation:
+        return TableLocation("duckdb", self.path, self.table)
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return DuckDBStore(self.path, self.table, name, topic, identity, shape, rejects=rejects)
+        return DuckDBStore(self.path, self.table, name, topic, topic_id, write_mode, rejects=rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         table = self.table + ("_rejects" if rejects else "")
@@ -155,8 +155,8 @@ class PostgresSite(Site):
             database.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
 
     @property
-    def place(self) -> Place:
-        return Place("postgres", "", f"{self.schema}.{self.table}", self.server.url, self.server.password)
+    def location(self) -> TableLocation:
+        return TableLocation("postgres", "", f"{self.schema}.{self.table}", self.server.url, self.server.password)
 
     def connect(self) -> psycopg.Connection[dict[str, Any]]:
         address = self.server.url
@@ -164,15 +164,15 @@ class PostgresSite(Site):
             address, password=self.server.password, autocommit=True, row_factory=psycopg.rows.dict_row
         )
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
         return PostgresStore(
             self.server.url,
             f"{self.schema}.{self.table}",
             name,
             topic,
-            identity,
-            shape,
+            topic_id,
+            write_mode,
             rejects=rejects,
             password=self.server.password,
             in_tasks=self.in_tasks,
@@ -200,24 +200,24 @@ class FolderSite(Site):
     committing = ("_write", OSError("the disk is full"))
 
     @property
-    def place(self) -> Place:
-        return Place("folder", str(self.folder / "results of Zoë"), "results")
+    def location(self) -> TableLocation:
+        return TableLocation("folder", str(self.folder / "results of Zoë"), "results")
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = store_class("folder").at(self.place, name, topic, identity, shape)
+        rows = store_class("folder").at(self.location, name, topic, topic_id, write_mode)
         if rejects is None:
             return rows
-        beside = store_class("folder").at(rejects_place(self.place), name, topic, identity)
-        return PairedStore(cast(Numbered, rows), cast(Numbered, beside), rejects)
+        beside = store_class("folder").at(rejects_location(self.location), name, topic, topic_id)
+        return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
-        found: Rows = folder_version(self.place, rejects).rows().to_pylist()
+        found: Rows = folder_version(self.location, rejects).rows().to_pylist()
         return found
 
 
-def folder_version(place: Place, rejects: bool = False) -> Version:
-    store = cast(FolderStore, reader(rejects_place(place) if rejects else place))
+def folder_version(location: TableLocation, rejects: bool = False) -> Version:
+    store = cast(FolderStore, reader(rejects_location(location) if rejects else location))
     return store._for_reading()
 
 

@@ -10,15 +10,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.cli import EXIT_REFUSED, main
-from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SchemaDiffers, SinkError
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, SinkError, WriteModeDiffers
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import Site
 
 NewTopic = Callable[..., str]
@@ -75,14 +75,14 @@ def test_columns_of_a_table_that_is_there(
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b'{"who":"a","n":1}'])
-    first = Recipe("who string, n long", rejects=site.rejects)
+    first = RowPipeline("who string, n long", rejects=site.rejects)
     cook(topic, first)
     planner, rejects = TopicPlanner(broker, topic, {}), record_schema() if site.rejects else None
-    store = site.make("job", topic, planner.identity(), first.shape, rejects)
+    store = site.make("job", topic, planner.topic_id(), first.write_mode, rejects)
     generation = store.generation()
 
-    def run(recipe: Recipe) -> None:  # nothing is to be read
-        run_batch(Job(broker, topic, "job", recipe), planner, store, NoSpark())
+    def run(pipeline: RowPipeline) -> None:  # nothing is to be read
+        run_batch(Job(broker, topic, "job", pipeline), planner, store, NoSpark())
 
     run(first)
     for columns, said in [
@@ -92,20 +92,20 @@ def test_columns_of_a_table_that_is_there(
         ("who string, n string", "column n"),
     ]:
         with pytest.raises(SchemaDiffers, match=said):
-            run(Recipe(columns, rejects=site.rejects))
-    other = Job(broker, topic, "job", Recipe("who string", rejects=site.rejects))
+            run(RowPipeline(columns, rejects=site.rejects))
+    other = Job(broker, topic, "job", RowPipeline("who string", rejects=site.rejects))
     for start in (run_stream, run_structured):
         with pytest.raises(SchemaDiffers, match="column n"):
             start(other, planner, store, NoSpark(), 0.1, None)  # type: ignore[arg-type]
     assert store.generation() == generation
 
     if "upsert" in site.kinds:  # the same columns by another rule
-        by_key = Recipe("who string, n long", Shape("upsert", ("who",)), rejects=site.rejects)
-        store = site.make("job", topic, planner.identity(), by_key.shape, rejects)
-        with pytest.raises(RuleDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
+        by_key = RowPipeline("who string, n long", WriteMode("upsert", ("who",)), rejects=site.rejects)
+        store = site.make("job", topic, planner.topic_id(), by_key.write_mode, rejects)
+        with pytest.raises(WriteModeDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
             run(by_key)
         for start in (run_stream, run_structured):
-            with pytest.raises(RuleDiffers):
+            with pytest.raises(WriteModeDiffers):
                 start(Job(broker, topic, "job", by_key), planner, store, NoSpark(), 0.1, None)  # type: ignore[arg-type]
         plan = plan_resume(store, planner, "stored", "why")
         assert "is set to kind upsert (key who)" in plan.trouble
@@ -113,11 +113,13 @@ def test_columns_of_a_table_that_is_there(
         run(by_key)
 
 
-def test_a_recipe_knows_its_columns_without_spark() -> None:
-    found = Recipe("who string, n decimal(9,2)", Shape("totals", ("who",), ("n",)), rejects=True).known_schema()
+def test_a_row_pipeline_knows_its_columns_without_spark() -> None:
+    found = RowPipeline(
+        "who string, n decimal(9,2)", WriteMode("totals", ("who",), ("n",)), rejects=True
+    ).known_schema()
     assert found is not None
     assert found.simpleString() == "struct<who:string,_records:bigint,n:decimal(38,2)>"
-    assert Recipe("infer").known_schema() is None
+    assert RowPipeline("infer").known_schema() is None
     with pytest.raises(OptionRefused, match="needs column 'x'"):
-        Recipe("who string", Shape("totals", ("x",)), rejects=True).known_schema()
+        RowPipeline("who string", WriteMode("totals", ("x",)), rejects=True).known_schema()
     assert issubclass(SchemaDiffers, SinkError)

@@ -142,7 +142,7 @@ def test_secrets_are_in_the_environment_and_not_in_the_document() -> None:
         catalog={"uri": SecretStr(secret)},
     ).model_copy(update={"kafka": {"sasl.password": secret, "socket.keepalive.enable": True}})
     spec, access = spec_of(told, TOPIC, BOOTSTRAP), access_of(told)
-    assert secret not in spec.as_json() + repr(spec) + repr(access) + repr(spec.place(access))
+    assert secret not in spec.as_json() + repr(spec) + repr(access) + repr(spec.location(access))
     assert Access.from_environment(access.as_environment()) == access
     assert access.kafka["socket.keepalive.enable"] == "true"
-    assert str(spec.place(access)) == "results"
+    assert str(spec.location(access)) == "results"

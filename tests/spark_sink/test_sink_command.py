@@ -13,7 +13,7 @@ import kafka_ratchet.spark_sink
 from kafka_ratchet.spark_sink.cli import EXIT_FENCED, EXIT_OK, EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import Fenced
 from kafka_ratchet.spark_sink.job.access import CLIENT_VARIABLE
-from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 
 
 @pytest.fixture

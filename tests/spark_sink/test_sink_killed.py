@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count, read_totals
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 
@@ -54,21 +54,21 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     assert result["offsets"] == {"0": 552, "1": 552}
     assert done.stderr.count("starting Spark (local[1])") == 1
     assert rows("_partition", "who", "n", "_value") == [(p, f"p{p}", n, None) for p in (0, 1) for n in range(500)]
-    assert read_totals(Place("delta", table), "who", ["n"]) == {"p0": {"n": 124_750}, "p1": {"n": 124_750}}
+    assert read_totals(TableLocation("delta", table), "who", ["n"]) == {"p0": {"n": 124_750}, "p1": {"n": 124_750}}
     assert files > 0
     named = {uri.rpartition("/")[2] for uri in DeltaTable(table).file_uris()}
     orphans = {path.name for path in Path(table).glob("*.parquet")} - named
     assert len(orphans) == 2  # of the kill before the second commit, one file for each Kafka partition
-    assert {orphan.name for orphan in vacuum(Place("delta", table), older_than_s=-60)} == orphans
+    assert {orphan.name for orphan in vacuum(TableLocation("delta", table), older_than_s=-60)} == orphans
     assert {path.name for path in Path(table).glob("*.parquet")} == named
-    assert count(Place("delta", table)) == 1000
+    assert count(TableLocation("delta", table)) == 1000
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and path != Path(table)]  # no litter of Spark's
 
     empty = command(*arguments, "--json", JAVA_HOME="/nowhere")  # nothing to do, so Java is not needed
     assert empty.returncode == 0, empty.stderr
     assert json.loads(empty.stdout)["commits"] == 0
     assert "starting Spark" not in empty.stderr
-    assert count(Place("delta", table)) == 1000
+    assert count(TableLocation("delta", table)) == 1000
 
 
 def test_a_refusal_is_a_sentence_and_exit_code_2(command: Command, table: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_ratchet.spark_sink.job.commit import Outcome
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 
 
@@ -45,11 +45,11 @@ def test_a_lost_checkpoint_doubles_the_rows_of_the_usual_way_and_none_of_ours(
     for _ in range(2):
         run_usual()
         run(topic)
-    assert (DeltaTable(usual).count(), count(Place("delta", table))) == (50, 50)  # on a good day they agree
+    assert (DeltaTable(usual).count(), count(TableLocation("delta", table))) == (50, 50)  # on a good day they agree
 
     shutil.rmtree(checkpoint)
     run_usual()
     # All that ours has is the table. There is nothing beside it to lose.
     assert {entry.name for entry in tmp_path.iterdir()} >= {Path(table).name, "usual"}
     run(topic)
-    assert (DeltaTable(usual).count(), count(Place("delta", table))) == (100, 50)
+    assert (DeltaTable(usual).count(), count(TableLocation("delta", table))) == (100, 50)

@@ -18,12 +18,12 @@ from kafka_ratchet.app.settings import Settings, SinkSettings
 from kafka_ratchet.app.status.results import spec_of
 from kafka_ratchet.app.verify import RecordView, Report, verify_results
 from kafka_ratchet.errors import SettingsError, SetupError
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.app.written_stream import NewTopic, Stage, record
 from tests.spark_sink.damage import change, delete, repeat
 from tests.spark_sink.sites import Site
@@ -39,14 +39,14 @@ class Followed:
     """A stream written by hand, and its table."""
 
     def __init__(self, stage: Stage, site: Site, spark: SparkSession, **sink: object) -> None:
-        place = site.place
+        location = site.location
         kept = SinkSettings(
             name="job",
-            store=place.kind,
-            path=place.path or "unused",
-            table=place.table,
-            url=place.url or None,
-            password=place.password,
+            store=location.kind,
+            path=location.path or "unused",
+            table=location.table,
+            url=location.url or None,
+            password=location.password,
             **sink,
         )
         self.stage, self.site, self.spark = stage, site, spark
@@ -59,15 +59,15 @@ class Followed:
             self.stage.write(topic, partition, records)
 
     @property
-    def recipe(self) -> Recipe:
-        return spec_of(self.settings, self.stage.topics[1], self.stage.broker).recipe()
+    def pipeline(self) -> RowPipeline:
+        return spec_of(self.settings, self.stage.topics[1], self.stage.broker).pipeline()
 
     def run(self, max_records: int = 1_000) -> Outcome:
-        recipe, topic = self.recipe, self.stage.topics[1]
+        pipeline, topic = self.pipeline, self.stage.topics[1]
         planner = TopicPlanner(self.stage.broker, topic, {})
-        rejects = record_schema() if recipe.rejects else None
-        store = self.site.make("job", topic, planner.identity(), recipe.shape, rejects)
-        job = Job(self.stage.broker, topic, "job", recipe, max_records)
+        rejects = record_schema() if pipeline.rejects else None
+        store = self.site.make("job", topic, planner.topic_id(), pipeline.write_mode, rejects)
+        job = Job(self.stage.broker, topic, "job", pipeline, max_records)
         return run_batch(job, planner, store, lambda: nullcontext(self.spark))
 
     def verify(self) -> Report:
@@ -285,7 +285,7 @@ def test_the_command_names_the_row_and_exits_one(
     assert bad.exit_code == 1
     assert "output partition 0 offset 2, identity 'p\\x1b[31m' sequence 2, has no row" in bad.output
     assert "\x1b[31m" not in bad.output
-    password = site.place.password
+    password = site.location.password
     assert password is None or password not in good.output + bad.output
 
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_compared_is_refused(follow: Follow, site: Site) -> None:
     broken = follow()
     broken.pass_on(0, [record(1)])
     broken.run()
-    for file in Path(site.place.path).glob("*.parquet"):
+    for file in Path(site.location.path).glob("*.parquet"):
         file.unlink()
     with pytest.raises(SetupError, match="its rows cannot be read"):
         broken.verify()

@@ -55,7 +55,7 @@ class AvroValues:
         if self.id is not None and not 0 <= self.id <= MAX_ID:
             raise OptionRefused(f"avro id {self.id}: a registry's ids are 0 to {MAX_ID}")
         try:
-            plan, columns = _Reading().type(json.loads(self.schema), "", 0)
+            plan, columns = _SchemaReader().type(json.loads(self.schema), "", 0)
         except (ValueError, RecursionError):
             raise OptionRefused("avro schema: that is no JSON. Give the text of an .avsc file, or its path") from None
         if not isinstance(columns, StructType):
@@ -83,22 +83,24 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
         raise OptionRefused(f"avro schema {schema!r}: the file cannot be read ({error})") from None
 
 
-def rows(records: DataFrame, values: AvroValues, *, narrow: bool, keep_value: bool = False) -> DataFrame:
+def rows(records: DataFrame, values: AvroValues, *, restricted_values: bool, keep_value: bool = False) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
-    made = task(values, narrow=narrow, keep_value=keep_value)
+    made = task(values, restricted_values=restricted_values, keep_value=keep_value)
     return map_batches(records.select(*record), made, _read_schema(values))
 
 
-def task(values: AvroValues, *, narrow: bool, keep_value: bool = False) -> Task:
+def task(values: AvroValues, *, restricted_values: bool, keep_value: bool = False) -> Task:
     """See `avro_task.decoding`; can be sent to executors that do not have this package."""
     from pyspark import cloudpickle
     from pyspark.sql.pandas.types import to_arrow_schema
 
     cloudpickle.register_pickle_by_value(avro_task)  # type: ignore[no-untyped-call]
-    return avro_task.decoding(values.plan, values.prefix, narrow, keep_value, to_arrow_schema(_read_schema(values)))
+    return avro_task.decoding(
+        values.plan, values.prefix, restricted_values, keep_value, to_arrow_schema(_read_schema(values))
+    )
 
 
 def _read_schema(values: AvroValues) -> StructType:
@@ -107,7 +109,7 @@ def _read_schema(values: AvroValues) -> StructType:
     return StructType([*result_schema(values.columns).fields, StructField(STATE, IntegerType())])
 
 
-class _Reading:
+class _SchemaReader:
     """One pass over a schema; remembers the named types that it has met."""
 
     def __init__(self) -> None:

@@ -35,14 +35,14 @@ EXACT = Context(prec=38)
 
 
 def decoding(
-    plan: Any, prefix: bytes, narrow: bool, keep_value: bool, schema: Any
+    plan: Any, prefix: bytes, restricted_values: bool, keep_value: bool, schema: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """A task that turns records into rows.
 
     Args:
         plan: see `avro.AvroValues`; a record.
         prefix: bytes that every value begins with, before Avro's own.
-        narrow: see `ResultStore.narrow`.
+        restricted_values: see `ResultStore.restricted_values`.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
@@ -55,7 +55,7 @@ def decoding(
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        read = reader(plan, narrow)
+        read = reader(plan, restricted_values)
         fields = [name for name, _ in plan[1]]
         for batch in batches:
             for chunk in chunks(batch):
@@ -102,22 +102,22 @@ def whole(value: bytes, prefix: bytes, read: Read) -> Any:
     return found if end == len(value) else None
 
 
-def reader(plan: Any, narrow: bool) -> Read:
+def reader(plan: Any, restricted_values: bool) -> Read:
     """How to read what the plan describes.
 
     Args:
         plan: a tuple that begins with the name of a type; see `avro`.
-        narrow: text with NUL counts as malformed.
+        restricted_values: text with NUL counts as malformed.
     """
     kind = plan[0]
     if kind == "record":
-        return _record([(name, reader(each, narrow)) for name, each in plan[1]])
+        return _record([(name, reader(each, restricted_values)) for name, each in plan[1]])
     if kind == "optional":
-        return _optional(plan[1], reader(plan[2], narrow))
+        return _optional(plan[1], reader(plan[2], restricted_values))
     if kind == "array":
-        return _array(reader(plan[1], narrow))
+        return _array(reader(plan[1], restricted_values))
     if kind == "map":
-        return _map(_string(narrow), reader(plan[1], narrow))
+        return _map(_string(restricted_values), reader(plan[1], restricted_values))
     if kind == "enum":
         return _enum(plan[1])
     if kind == "fixed":
@@ -125,7 +125,7 @@ def reader(plan: Any, narrow: bool) -> Read:
     if kind == "decimal":
         return _decimal(_bytes if plan[1] is None else _fixed(plan[1]), plan[2], plan[3])
     if kind == "string":
-        return _string(narrow)
+        return _string(restricted_values)
     if kind == "within":
         return _within(plan[1], plan[2], plan[3])
     plain: dict[str, Read] = {"long": _long, "bytes": _bytes, "boolean": _boolean}
@@ -194,10 +194,10 @@ def _fixed(size: int) -> Read:
     return read
 
 
-def _string(narrow: bool) -> Read:
+def _string(restricted_values: bool) -> Read:
     def read(data: bytes, at: int) -> tuple[str, int]:
         text, at = _bytes(data, at)
-        if narrow and b"\0" in text:
+        if restricted_values and b"\0" in text:
             raise ValueError("text with NUL")
         return text.decode("utf-8"), at
 

@@ -1,1 +1,1 @@
-"""Delta Lake: offsets in the commit's `txn` actions."""
+"""Delta IcebergCatalog: offsets in the commit's `txn` actions."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.stores import topic_id
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+from kafka_ratchet.spark_sink.stores import topic_ids
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -15,24 +15,27 @@ CHUNK = 7
 """Bytes of a text in one `txn` action, whose version is a signed 64-bit integer."""
 
 IDENTITY_PARTS = ("identity", "identity-low", "identity-rest")
-"""How the names of a topic's id end, in the order of `topic_id.parts`."""
+"""How the names of a topic's id end, in the order of `topic_ids.parts`."""
 
 
-def _rule_key(job: str) -> str:
-    """Under which the log keeps how long the rule is; the names of its pieces begin so. No topic's begin so."""
+def _write_mode_key(job: str) -> str:
+    """Name of the `txn` action with the length of the write mode's text; the names of its pieces begin with it.
+
+    No topic's name begins so.
+    """
     return f"ratchet-sink/{job}/rule"
 
 
-def rule_actions(job: str, rule: str) -> dict[str, int]:
-    """The `txn` actions that keep a text of `rule_of`: they stay where entries of the log are cleaned up."""
-    data, key = rule.encode("ascii"), _rule_key(job)
+def write_mode_actions(job: str, write_mode: str) -> dict[str, int]:
+    """The `txn` actions that keep a text of `write_mode_text`: they stay where entries of the log are cleaned up."""
+    data, key = write_mode.encode("ascii"), _write_mode_key(job)
     pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     return {key: len(data)} | {f"{key}.{n}": int.from_bytes(piece) for n, piece in enumerate(pieces)}
 
 
-def stored_rule(table: DeltaTable, job: str) -> str:
+def stored_write_mode(table: DeltaTable, job: str) -> str:
     """The text again; empty: an earlier version has written the table, or nobody."""
-    key = _rule_key(job)
+    key = _write_mode_key(job)
     size, data = table.transaction_version(key) or 0, b""
     while len(data) < size:
         piece = table.transaction_version(f"{key}.{len(data) // CHUNK}") or 0
@@ -78,15 +81,15 @@ def stored_id(table: DeltaTable, job: str, topic: str) -> StoredId:
     high, low, rest = (table.transaction_version(f"{topic_key(job, topic)}/{part}") for part in IDENTITY_PARTS)
     if high is None or low is None or rest is None:
         return StoredId("", high or 0)
-    return StoredId(topic_id.text(topic_id.of_parts(high, low, rest)), high)
+    return StoredId(topic_ids.text(topic_ids.of_parts(high, low, rest)), high)
 
 
-def offset_actions(job: str, topic: str, identity: int, end: Mapping[int, int]) -> dict[str, int]:
+def offset_actions(job: str, topic: str, topic_id: int, end: Mapping[int, int]) -> dict[str, int]:
     """The `txn` actions that say how far the topic is read."""
     key = topic_key(job, topic)
     actions = {f"{key}/{partition}": offset for partition, offset in end.items()}
     actions[f"{key}/partitions"] = max(end, default=-1) + 1
-    if identity:
+    if topic_id:
         names = [f"{key}/{part}" for part in IDENTITY_PARTS]
-        actions |= dict(zip(names, topic_id.parts(identity), strict=True))
+        actions |= dict(zip(names, topic_ids.parts(topic_id), strict=True))
     return actions

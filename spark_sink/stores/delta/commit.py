@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta.actions import rows_key, version_key
 from kafka_ratchet.spark_sink.stores.delta.log import Folder
 from kafka_ratchet.spark_sink.stores.delta.merge import merge
@@ -37,7 +37,7 @@ class JobEntry:
 
 
 def write_entry(
-    table: DeltaTable, folder: Folder, entry: JobEntry, written: Sequence[tuple[str, int, int]], shape: Shape
+    table: DeltaTable, folder: Folder, entry: JobEntry, written: Sequence[tuple[str, int, int]], write_mode: WriteMode
 ) -> None:
     """Commit the version after the one that the table was read as.
 
@@ -46,7 +46,7 @@ def write_entry(
         folder: of the table.
         entry: what the job says in it.
         written: name, rows and bytes of each file of rows: in the table's folder, or with a key, in the staging folder.
-        shape: what the rows do to the table.
+        write_mode: what the rows do to the table.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -57,21 +57,26 @@ def write_entry(
 
     # Other keys than userMetadata make the commit unreadable for delta-spark. No retries inside delta-rs: it
     # would put this commit behind one that it has not compared itself with.
-    about = {"job": entry.job, "topic": entry.topic, "generation": entry.generation, "offsets": dict(entry.offsets)}
-    about |= {"table": str(table.metadata().id), **entry.note}
+    user_metadata = {
+        "job": entry.job,
+        "topic": entry.topic,
+        "generation": entry.generation,
+        "offsets": dict(entry.offsets),
+    }
+    user_metadata |= {"table": str(table.metadata().id), **entry.note}
     # Its own version, which is the next one or none; and how many rows the table then has, where that is known.
     transactions = {**entry.transactions, version_key(entry.job): table.version() + 1}
-    merged = shape.key and written
+    merged = write_mode.key and written
     rows = UNKNOWN_ROWS if merged else table.count() + sum(rows for _, rows, _ in written)
     transactions[rows_key(entry.job)] = rows
     properties = CommitProperties(
-        custom_metadata={"userMetadata": json.dumps(about)},
+        custom_metadata={"userMetadata": json.dumps(user_metadata)},
         max_commit_retries=0,
         app_transactions=[Transaction(key, version) for key, version in transactions.items()],
     )
-    if shape.key and written:
+    if write_mode.key and written:
         files = [folder.inside(STAGING, f"{entry.job}.{entry.generation}", name) for name, _, _ in written]
-        if merge(table, files, folder.filesystem, shape, properties):
+        if merge(table, files, folder.filesystem, write_mode, properties):
             return
         written = []  # staged rows are no files of the table
     now_ms = int(time.time() * 1000)

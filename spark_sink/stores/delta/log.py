@@ -33,7 +33,7 @@ class Entry:
     operation: str
     """As its writer calls it; empty: it does not say."""
     parameters: dict[str, Any]
-    about: dict[str, Any]
+    user_metadata: dict[str, Any]
     """What a job of ours has noted; empty: it is not from one."""
 
     @property
@@ -91,16 +91,20 @@ def read_entry(folder: Folder, version: int) -> Entry | None:
                 info = json.loads(line)["commitInfo"]
             except ValueError:
                 raise OSError(errno.EIO, f"version {version} of the log is damaged") from None
-            return Entry(str(info.get("operation", "")), info.get("operationParameters") or {}, _about(info))
+            return Entry(str(info.get("operation", "")), info.get("operationParameters") or {}, _user_metadata(info))
     return Entry("", {}, {})
 
 
-def _about(info: dict[str, Any]) -> dict[str, Any]:
+def _user_metadata(info: dict[str, Any]) -> dict[str, Any]:
     try:
-        about = json.loads(info.get("userMetadata") or "{}")
+        user_metadata = json.loads(info.get("userMetadata") or "{}")
     except (ValueError, TypeError):
         return {}
-    return about if isinstance(about, dict) and {"job", "topic", "generation", "offsets"} <= about.keys() else {}
+    return (
+        user_metadata
+        if isinstance(user_metadata, dict) and {"job", "topic", "generation", "offsets"} <= user_metadata.keys()
+        else {}
+    )
 
 
 class Log:
@@ -119,7 +123,7 @@ class Log:
         """The newest entry of the job, for tables in which it has noted no version yet; None: none is left."""
         for version in range(self._table.version(), -1, -1):
             entry = read_entry(self._folder, version)
-            if entry is None or entry.about.get("job") == self._job:
+            if entry is None or entry.user_metadata.get("job") == self._job:
                 return None if entry is None else version
         return None
 
@@ -148,7 +152,7 @@ class Log:
             entry = read_entry(self._folder, at)
             if entry is None:
                 return None
-            if entry.about.get("job") == self._job:
+            if entry.user_metadata.get("job") == self._job:
                 return at
             if entry.replaces_all:
                 return -1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -16,13 +16,13 @@ PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names that mean the same in every SQL dialect; delta-rs takes conditions as SQL text and has no placeholders."""
 
 
-def require_plain(shape: Shape) -> None:
+def require_plain(write_mode: WriteMode) -> None:
     """Refuse names that could be read as SQL.
 
     Raises:
         OptionRefused: key or sums have one.
     """
-    for name in [*shape.key, *shape.sums]:
+    for name in [*write_mode.key, *write_mode.sums]:
         if not PLAIN_NAME.fullmatch(name):
             raise OptionRefused(
                 f"column {name!r}: keys and sums of a Delta table have names of letters, digits and '_'. Rename it, "
@@ -30,7 +30,9 @@ def require_plain(shape: Shape) -> None:
             )
 
 
-def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, properties: CommitProperties) -> bool:
+def merge(
+    table: DeltaTable, files: list[str], filesystem: Any, write_mode: WriteMode, properties: CommitProperties
+) -> bool:
     """Bring the rows of `files` into the table in one commit.
 
     Args:
@@ -38,7 +40,7 @@ def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, pr
         files: Parquet files; over all of them there is at most one row per key. Where they have a column `DELETED`,
             a row with true in it takes the table's row of its key away.
         filesystem: pyarrow's, where the files are; None: on this machine.
-        shape: with a key.
+        write_mode: with a key.
         properties: of the commit.
 
     Returns:
@@ -52,19 +54,19 @@ def merge(table: DeltaTable, files: list[str], filesystem: Any, shape: Shape, pr
     import pyarrow.dataset as ds
 
     rows = ds.dataset(files, format="parquet", filesystem=filesystem)
-    same = " AND ".join(f'held."{name}" IS NOT DISTINCT FROM brought."{name}"' for name in shape.key)
+    same = " AND ".join(f'target."{name}" IS NOT DISTINCT FROM source."{name}"' for name in write_mode.key)
     merger = table.merge(
-        rows.scanner().to_reader(), same, source_alias="brought", target_alias="held", commit_properties=properties
+        rows.scanner().to_reader(), same, source_alias="source", target_alias="target", commit_properties=properties
     )
-    if shape.kind == "totals":
-        added = [COUNT_COLUMN, *shape.sums]
-        merger = merger.when_matched_update({f'"{name}"': f'held."{name}" + brought."{name}"' for name in added})
+    if write_mode.kind == "totals":
+        added = [COUNT_COLUMN, *write_mode.sums]
+        merger = merger.when_matched_update({f'"{name}"': f'target."{name}" + source."{name}"' for name in added})
         merger.when_not_matched_insert_all().execute()
         return True
     if DELETED not in rows.schema.names:
         merger.when_matched_update_all().when_not_matched_insert_all().execute()
         return True
-    gone = f'brought."{DELETED}"'
+    gone = f'source."{DELETED}"'
     merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[DELETED])
     before = table.version()
     merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED]).execute()

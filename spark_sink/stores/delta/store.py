@@ -1,4 +1,4 @@
-"""Results in a Delta Lake table in a local folder, a mounted one or a bucket, committed by delta-rs.
+"""Results in a Delta IcebergCatalog table in a local folder, a mounted one or a bucket, committed by delta-rs.
 
 Executors write Parquet files into the table's folder; they are invisible until the driver names them in the log. The
 same log entry carries `txn` actions (Delta protocol, "Transaction Identifiers"), which the format keeps through log
@@ -13,24 +13,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.files.parquet import require_files, stem, write_files
+from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.delta import vacuum
 from kafka_ratchet.spark_sink.stores.delta.actions import (
     generation_key,
     newest_generation,
     offset_actions,
-    rule_actions,
     stored_id,
     stored_offsets,
-    stored_rule,
+    stored_write_mode,
     version_key,
+    write_mode_actions,
 )
 from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, write_entry
+from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
-from kafka_ratchet.spark_sink.stores.delta.sound import Soundness, require_plain_log
 from kafka_ratchet.spark_sink.stores.delta.table import (
     open_or_create,
     open_table,
@@ -39,12 +39,12 @@ from kafka_ratchet.spark_sink.stores.delta.table import (
     types_of,
 )
 from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.rule import rule_of
 from kafka_ratchet.spark_sink.stores.store import require_columns, tuples
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         path: folder of the table, or s3://bucket/folder.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
-        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
-        shape: what the rows do to the table.
+        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+        write_mode: what the rows do to the table.
         storage_options: how a bucket is reached, see `bucket.OPTIONS`.
 
     Raises:
@@ -73,32 +73,32 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         path: str,
         name: str,
         topic: str,
-        topic_identity: int = 0,
-        shape: Shape = APPEND,
+        topic_id: int = 0,
+        write_mode: WriteMode = APPEND,
         *,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        require_plain(shape)
+        require_plain(write_mode)
         self._folder = table_folder(path, storage_options)
-        super().__init__(self._folder, name, topic, topic_identity, shape)
-        self._sound = Soundness(self._folder, name, topic)
+        super().__init__(self._folder, name, topic, topic_id, write_mode)
+        self._consistency = ConsistencyCheck(self._folder, name, topic)
         self._attempt = -1
         self._table_id, self._version = "", -1
         """Of the table that was opened, and of this holder's last entry in its log."""
         self._columns: dict[str, str] = {}
-        self._rule_actions: dict[str, int] = {}
+        self._write_mode_actions: dict[str, int] = {}
         """Of this holder's next commit; none where the log has them."""
 
     @classmethod
-    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
            *, rejects: StructType | None = None, in_tasks: bool = False) -> DeltaStore:  # fmt: skip
         """See `TableStore.at`."""
-        return cls(place.path, name, topic, topic_identity, shape, storage_options=place.storage_options)
+        return cls(location.path, name, topic, topic_id, write_mode, storage_options=location.storage_options)
 
     @classmethod
-    def rejects_at(cls, place: Place) -> Place:
+    def rejects_at(cls, location: TableLocation) -> TableLocation:
         """See `TableStore.rejects_at`."""
-        return replace(place, path=f"{place.path.rstrip('/')}_rejects")
+        return replace(location, path=f"{location.path.rstrip('/')}_rejects")
 
     def count(self) -> int:
         """See `TableStore.count`."""
@@ -154,14 +154,14 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _stored_id(self, table: DeltaTable) -> StoredId:
         return stored_id(table, self._name, self._topic)
 
-    def _rule(self, table: DeltaTable) -> str:
-        return stored_rule(table, self._name)
+    def _stored_write_mode(self, table: DeltaTable) -> str:
+        return stored_write_mode(table, self._name)
 
-    def _require_sound(self, table: DeltaTable) -> None:
-        self._sound.require(table)
+    def _require_consistent(self, table: DeltaTable) -> None:
+        self._consistency.require(table)
 
-    def _of_rows(self, table: DeltaTable) -> dict[int, int] | None:
-        return self._sound.of_rows(table)
+    def _row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
+        return self._consistency.row_offsets(table)
 
     def _require_holder(self, table: DeltaTable, start: Mapping[int, int]) -> None:
         require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
@@ -180,27 +180,29 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
         return isinstance(error, DeltaError | OSError)
 
-    def _enter(
+    def _write_take_over(
         self, table: DeltaTable, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
         stored = self._stored(table)
         actions, note = {generation_key(self._name): generation}, {}
         if decision is not None and offsets is not None:
             require_plain_log(table, self._folder)
-            rule = rule_of(self._shape)
+            write_mode = write_mode_text(self._write_mode)
             # In the entry's userMetadata, which DESCRIBE HISTORY shows.
-            note["resume"] = json.loads(decision.as_json(stored, offsets, (self._rule(table), rule)))
-            actions |= self._offset_actions(offsets) | rule_actions(self._name, rule)
+            note["resume"] = json.loads(decision.as_json(stored, offsets, (self._stored_write_mode(table), write_mode)))
+            actions |= self._offset_actions(offsets) | write_mode_actions(self._name, write_mode)
             stored = dict(offsets)
         entry = JobEntry(self._name, self._topic, generation, stored, note, actions)
-        write_entry(table, self._folder, entry, [], self._shape)
+        write_entry(table, self._folder, entry, [], self._write_mode)
 
-    def _taken(self, table: DeltaTable, schema: StructType) -> None:
+    def _after_take_over(self, table: DeltaTable, schema: StructType) -> None:
         self._version = table.transaction_version(version_key(self._name)) or 0
         self._table_id = str(table.metadata().id)
         self._columns = types_of(table.schema())
-        rule = rule_of(self._shape)
-        self._rule_actions = {} if self._rule(table) == rule else rule_actions(self._name, rule)
+        write_mode = write_mode_text(self._write_mode)
+        self._write_mode_actions = (
+            {} if self._stored_write_mode(table) == write_mode else write_mode_actions(self._name, write_mode)
+        )
         self._remove_staged(before=self._newest(table))
 
     def _remove_staged(self, before: int) -> None:
@@ -216,12 +218,12 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     ) -> int:
         """See `ResultStore.commit`."""
         if self._table is not None:
-            self._sound.require_same_table(self._table_id, self._version)
+            self._consistency.require_same_table(self._table_id, self._version)
         return super().commit(dataframe, start, end, rejects)
 
     def _staging(self, generation: int) -> list[str]:
         """Folders within the table's for the rows of a merge; files that are added lie in the table's own."""
-        return [STAGING, f"{self._name}.{generation}"] if self._shape.key else []
+        return [STAGING, f"{self._name}.{generation}"] if self._write_mode.key else []
 
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
@@ -231,28 +233,28 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         schema = pa.schema(table.schema().to_arrow())
         if DELETED in dataframe.columns:
             schema = schema.append(pa.field(DELETED, pa.bool_()))
-        folder, name = self._folder.inside(*inner), stem(self._name, generation)
+        folder, name = self._folder.inside(*inner), file_prefix(self._name, generation)
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
         return Staged(sum(rows for _, rows, _ in written), written)
 
     def _offset_actions(self, offsets: Mapping[int, int]) -> dict[str, int]:
-        return offset_actions(self._name, self._topic, self._topic_identity, offsets)
+        return offset_actions(self._name, self._topic, self._topic_id, offsets)
 
     def _require_staged(self, table: DeltaTable, staged: Staged) -> None:
-        if not self._shape.key:
+        if not self._write_mode.key:
             require_files(self._folder, staged.files)  # a clean-up takes files that no entry names yet
 
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._attempt = table.version() + 1
-        actions = {generation_key(self._name): generation, **self._offset_actions(end), **self._rule_actions}
+        actions = {generation_key(self._name): generation, **self._offset_actions(end), **self._write_mode_actions}
         entry = JobEntry(self._name, self._topic, generation, end, {}, actions)
-        write_entry(table, self._folder, entry, staged.files, self._shape)
+        write_entry(table, self._folder, entry, staged.files, self._write_mode)
 
-    def _committed(self) -> None:
-        self._version, self._rule_actions = self._attempt, {}
+    def _after_commit(self) -> None:
+        self._version, self._write_mode_actions = self._attempt, {}
 
     def _finish(self, table: DeltaTable, staged: Staged) -> None:
-        if not self._shape.key:
+        if not self._write_mode.key:
             require_files(self._folder, staged.files, f"Version {self._version} of the table names it")
             return
         with suppress(OSError):  # the commit is done

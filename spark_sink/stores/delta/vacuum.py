@@ -30,7 +30,7 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
             raise StoreError(f"{folder}: there is no result table. Look at the path")
         return
     files = folder.files()
-    brought = {name: folder.files(STAGING, name) for name in folder.folders(STAGING)}
+    staged = {name: folder.files(STAGING, name) for name in folder.folders(STAGING)}
     table = open_table(folder)
     if table is None:
         raise StoreError(f"{folder}: the result table has just been removed")
@@ -40,7 +40,7 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
     for file in files:
         if file.name in removed and PLAIN_NAME.fullmatch(file.name):
             yield file_orphan(folder, file)
-    for name, found in brought.items():
+    for name, found in staged.items():
         job, _, generation = name.rpartition(".")
         if generation.isdecimal() and int(generation) < newest(job):
             yield from (file_orphan(folder, file, STAGING, name) for file in found)

@@ -1,14 +1,14 @@
-"""What a DuckDB file keeps about a job beside its rows: generation, offsets and rule, and which tables were filled."""
+"""What a DuckDB file keeps about a job beside its rows: generation, offsets, write mode, and which tables had rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.stores import topic_id as topic_ids
+from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.duckdb.file import has_table, is_filled
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -39,12 +39,12 @@ class JobState:
         table: the result table.
         name: the job's name.
         topic: the topic the offsets belong to.
-        topic_identity: its id, or 0.
+        topic_id: its id, or 0.
         relations: the tables that the offsets belong to: the result's, and where there is one, the rejects'.
     """
 
-    def __init__(self, table: str, name: str, topic: str, topic_identity: int, relations: list[str]) -> None:
-        self._table, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
+    def __init__(self, table: str, name: str, topic: str, topic_id: int, relations: list[str]) -> None:
+        self._table, self._name, self._topic, self._topic_id = table, name, topic, topic_id
         self._relations, self._key = relations, [table, name, topic]
 
     def newest(self, database: DuckDBPyConnection) -> int:
@@ -79,8 +79,8 @@ class JobState:
             self._key,
         ).fetchall()
 
-    def rule(self, database: DuckDBPyConnection) -> str:
-        """By which rule rows came into the table, see `rule_of`; empty: none did, or an earlier version wrote them."""
+    def write_mode(self, database: DuckDBPyConnection) -> str:
+        """Write mode of the rows, as `write_mode_text` has it; empty: none, or an earlier version wrote them."""
         if not self.newest(database) or not has_table(database, "ratchet_sink_rules"):
             return ""
         found = database.execute(
@@ -96,30 +96,34 @@ class JobState:
             found = database.execute(f"SELECT topic_id FROM ratchet_sink_marks {OF_JOB}", self._key).fetchall()  # noqa: S608
         return StoredId(max((text for (text,) in found), default=""), first_bits)
 
-    def move(self, database: DuckDBPyConnection, end: Mapping[int, int], rule: str) -> None:
-        """Store these offsets, which tables they belong to, and by which rule rows came there."""
-        database.execute("INSERT OR REPLACE INTO ratchet_sink_rules VALUES (?, ?, ?)", [self._table, self._name, rule])
+    def move(self, database: DuckDBPyConnection, end: Mapping[int, int], write_mode: str) -> None:
+        """Store these offsets, which tables they belong to, and the write mode of the rows."""
+        database.execute(
+            "INSERT OR REPLACE INTO ratchet_sink_rules VALUES (?, ?, ?)", [self._table, self._name, write_mode]
+        )
         for partition, offset in end.items():
             database.execute(
                 "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",
-                [*self._key, partition, offset, topic_ids.first_bits(self._topic_identity)],
+                [*self._key, partition, offset, topic_ids.first_bits(self._topic_id)],
             )
         for relation in self._relations:
             database.execute(
                 "INSERT OR REPLACE INTO ratchet_sink_marks VALUES (?, ?, ?, ?, ?, ?)",
-                [*self._key, relation, topic_ids.text(self._topic_identity), is_filled(database, relation)],
+                [*self._key, relation, topic_ids.text(self._topic_id), is_filled(database, relation)],
             )
 
-    def replace(self, database: DuckDBPyConnection, offsets: Mapping[int, int], rule: str, decision: Decision) -> None:
+    def replace(
+        self, database: DuckDBPyConnection, offsets: Mapping[int, int], write_mode: str, decision: Decision
+    ) -> None:
         """Store these offsets in place of what there is, and who has decided so."""
-        told = decision.as_json(self.stored(database), offsets, (self.rule(database), rule))
+        told = decision.as_json(self.stored(database), offsets, (self.write_mode(database), write_mode))
         database.execute(f"DELETE FROM ratchet_sink_offsets {OF_JOB}", self._key)  # noqa: S608
-        self.move(database, offsets, rule)
+        self.move(database, offsets, write_mode)
         database.execute(
             "INSERT INTO ratchet_sink_decisions VALUES (?, ?, ?, current_timestamp, ?)", [*self._key, told]
         )
 
-    def broken(self, database: DuckDBPyConnection) -> str:
+    def inconsistency(self, database: DuckDBPyConnection) -> str:
         """The table that is empty or gone and was not; empty: none."""
         if not self.stored(database):
             return ""

@@ -5,37 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
 from kafka_ratchet.spark_sink.stores.duckdb.file import quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-def add(database: DuckDBPyConnection, table_name: str, shape: Shape, *, deletes: bool) -> None:
-    """Bring the rows of the view `brought` into the table. All names are quoted, and there are no values in the SQL.
+def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool) -> None:
+    """Bring the rows of the view `source` into the table. All names are quoted, and there are no values in the SQL.
 
     Args:
         database: in the commit's transaction.
         table_name: the table.
-        shape: what the rows do to it.
+        write_mode: what the rows do to it.
         deletes: the view has a column `DELETED`.
     """
     table = quoted(table_name)
-    insert = f"INSERT INTO {table} BY NAME SELECT * FROM brought"  # noqa: S608
-    if shape.kind == "append":
+    insert = f"INSERT INTO {table} BY NAME SELECT * FROM source"  # noqa: S608
+    if write_mode.kind == "append":
         database.execute(insert)
         return
-    same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM brought.{name}" for name in map(quoted, shape.key))
-    if shape.kind == "upsert":
-        database.execute(f"DELETE FROM {table} AS held USING brought WHERE {same}")  # noqa: S608
-        kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM brought WHERE NOT {DELETED}"  # noqa: S608
+    same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM source.{name}" for name in map(quoted, write_mode.key))
+    if write_mode.kind == "upsert":
+        database.execute(f"DELETE FROM {table} AS target USING source WHERE {same}")  # noqa: S608
+        kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM source WHERE NOT {DELETED}"  # noqa: S608
         database.execute(kept if deletes else insert)
         return
-    added = map(quoted, [COUNT_COLUMN, *shape.sums])
-    changes = ", ".join(f"{name} = held.{name} + brought.{name}" for name in added)
-    new = f"NOT EXISTS (SELECT 1 FROM {table} AS held WHERE {same})"  # noqa: S608
-    database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM brought WHERE {new}")  # noqa: S608
-    database.execute(f"UPDATE {table} AS held SET {changes} FROM brought WHERE {same}")  # noqa: S608
+    added = map(quoted, [COUNT_COLUMN, *write_mode.sums])
+    changes = ", ".join(f"{name} = target.{name} + source.{name}" for name in added)
+    new = f"NOT EXISTS (SELECT 1 FROM {table} AS target WHERE {same})"  # noqa: S608
+    database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM source WHERE {new}")  # noqa: S608
+    database.execute(f"UPDATE {table} AS target SET {changes} FROM source WHERE {same}")  # noqa: S608
     database.execute(f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
     database.execute("DROP TABLE ratchet_new")

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.files.parquet import stem, write_files
+from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.duckdb import vacuum
 from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.duckdb.merge import add
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.rule import require_rule, rule_of
 from kafka_ratchet.spark_sink.stores.store import (
     TableStore,
     other_topic,
@@ -35,6 +34,7 @@ from kafka_ratchet.spark_sink.stores.store import (
     require_start,
     rows_lost,
 )
+from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,15 +51,15 @@ class DuckDBStore(TableStore):
         table: the result table; rejects go to the table with `_rejects` behind its name.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
-        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
-        shape: what the rows do to the table.
+        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+        write_mode: what the rows do to the table.
         rejects: columns of the rejects table; None: commits bring no rejects.
 
     Raises:
         OptionRefused: a name or the path cannot be used, or duckdb is not installed.
     """
 
-    one_machine = "store duckdb keeps its results in one file on the driver's machine"
+    needs_local_master = "store duckdb keeps its results in one file on the driver's machine"
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class DuckDBStore(TableStore):
         table: str,
         name: str,
         topic: str,
-        topic_identity: int = 0,
-        shape: Shape = APPEND,
+        topic_id: int = 0,
+        write_mode: WriteMode = APPEND,
         *,
         rejects: StructType | None = None,
     ) -> None:
@@ -85,18 +85,18 @@ class DuckDBStore(TableStore):
         self._file = DatabaseFile(self._path)
         self._staging = vacuum.staging_prefix(self._path, table, name)
         self._table, self._rejected = table, f"{table}_rejects"
-        self._name, self._topic, self._topic_identity = name, topic, topic_identity
-        self._shape, self._rejects = shape, rejects
+        self._name, self._topic, self._topic_id = name, topic, topic_id
+        self._write_mode, self._rejects = write_mode, rejects
         relations = [table, *([] if rejects is None else [self._rejected])]
-        self._state = JobState(table, name, topic, topic_identity, relations)
+        self._state = JobState(table, name, topic, topic_id, relations)
         self._generation: int | None = None
         self._arrow: Any = None
 
     @classmethod
-    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
            *, rejects: StructType | None = None, in_tasks: bool = False) -> DuckDBStore:  # fmt: skip
         """See `TableStore.at`."""
-        return cls(place.path, place.table, name, topic, topic_identity, shape, rejects=rejects)
+        return cls(location.path, location.table, name, topic, topic_id, write_mode, rejects=rejects)
 
     def count(self) -> int:
         """See `TableStore.count`."""
@@ -137,26 +137,26 @@ class DuckDBStore(TableStore):
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
         with self._file.reading() as database:
-            self._require_sound(database)
+            self._require_consistent(database)
             self._require_same_topic(database)
             return self._state.stored(database)
 
-    def held(self) -> Held:
-        """See `ResultStore.held`."""
+    def check(self) -> StoreCheck:
+        """See `ResultStore.check`."""
         with self._file.reading() as database:
             if not self._state.newest(database):
                 raise StoreError(f"{self._path}: job and table have never met. Run the sink first")
-            stored, what = self._state.stored(database), self._state.broken(database)
-            is_other = self._state.known_topic(database).is_other(self._topic_identity)
-            of_rows = None if is_other or what == self._rejected else {} if what else stored
-            return Held(stored, of_rows, str(self._lost(what)) if what else "", is_other)
+            stored, what = self._state.stored(database), self._state.inconsistency(database)
+            is_other = self._state.known_topic(database).is_other(self._topic_id)
+            row_offsets = None if is_other or what == self._rejected else {} if what else stored
+            return StoreCheck(stored, row_offsets, str(self._lost(what)) if what else "", is_other)
 
-    def put(self, offsets: dict[int, int], decision: Decision) -> int:
-        """See `ResultStore.put`; decisions are kept in the table `ratchet_sink_decisions`."""
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.reset_offsets`; decisions are kept in the table `ratchet_sink_decisions`."""
         with self._file.writing() as database:
             database.execute(TABLES)
             decision.require_seen(self._path, self._state.stored(database))
-            self._state.replace(database, offsets, rule_of(self._shape), decision)
+            self._state.replace(database, offsets, write_mode_text(self._write_mode), decision)
             generation = self._state.take_over(database)
         return generation
 
@@ -178,10 +178,10 @@ class DuckDBStore(TableStore):
                 if wanted is not None and has_table(database, table):
                     self._file.require_columns(database, table, to_arrow_schema(wanted))
 
-    def require_rule(self) -> None:
-        """See `ResultStore.require_rule`."""
+    def require_write_mode(self) -> None:
+        """See `ResultStore.require_write_mode`."""
         with self._file.reading() as database:
-            self._require_rule(database)
+            self._require_write_mode(database)
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`."""
@@ -191,8 +191,8 @@ class DuckDBStore(TableStore):
         arrow = to_arrow_schema(schema)
         with self._file.writing() as database:
             database.execute(TABLES)
-            self._require_sound(database)  # before a table that was dropped is made anew
-            self._require_rule(database)
+            self._require_consistent(database)  # before a table that was dropped is made anew
+            self._require_write_mode(database)
             self._file.create_table(database, self._table, arrow)
             if self._rejects is not None:
                 self._file.create_table(database, self._rejected, to_arrow_schema(self._rejects))
@@ -221,41 +221,43 @@ class DuckDBStore(TableStore):
         try:
             deletes = DELETED in dataframe.columns
             arrow = self._arrow.append(pa.field(DELETED, pa.bool_())) if deletes else self._arrow
-            written = write_files(dataframe, str(folder), arrow, stem(self._name, generation))
-            brought = _Brought(folder, written, deletes)
-            rejected = _Brought(folder, [])
+            written = write_files(dataframe, str(folder), arrow, file_prefix(self._name, generation))
+            staged = _Staged(folder, written, deletes)
+            rejected = _Staged(folder, [])
             if rejects is not None:
                 schema = to_arrow_schema(rejects.schema)
-                rejected = _Brought(folder, write_files(rejects, str(folder), schema, stem(self._name, generation)))
+                rejected = _Staged(
+                    folder, write_files(rejects, str(folder), schema, file_prefix(self._name, generation))
+                )
             crash_points.passing("before-commit")
-            self._commit(brought, rejected, generation, start, end)
+            self._commit(staged, rejected, generation, start, end)
         except Exception:
             if not self._is_committed(generation, end):
                 raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         crash_points.passing("after-commit")
-        return brought.rows
+        return staged.rows
 
     def close(self) -> None:
         """See `ResultStore.close`. The file is open during a call only."""
         self._generation = None
 
     def _commit(
-        self, brought: _Brought, rejected: _Brought, generation: int, start: Mapping[int, int], end: Mapping[int, int]
+        self, staged: _Staged, rejected: _Staged, generation: int, start: Mapping[int, int], end: Mapping[int, int]
     ) -> None:
         with self._file.writing() as database:
             self._require_holder(database, generation, start)
-            self._require_sound(database)
-            if brought.files:
-                database.register("brought", brought.dataset())
-                add(database, self._table, self._shape, deletes=brought.deletes)
-                database.unregister("brought")
+            self._require_consistent(database)
+            if staged.files:
+                database.register("source", staged.dataset())
+                add(database, self._table, self._write_mode, deletes=staged.deletes)
+                database.unregister("source")
             if rejected.files:
                 database.register("rejected", rejected.dataset())
                 database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
                 database.unregister("rejected")
-            self._state.move(database, end, rule_of(self._shape))
+            self._state.move(database, end, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
@@ -277,15 +279,15 @@ class DuckDBStore(TableStore):
 
     def _require_same_topic(self, database: DuckDBPyConnection) -> None:
         known = self._state.known_topic(database)
-        if known.is_other(self._topic_identity):
-            raise other_topic(self._topic, self._path, self._state.stored(database), known, self._topic_identity)
+        if known.is_other(self._topic_id):
+            raise other_topic(self._topic, self._path, self._state.stored(database), known, self._topic_id)
 
-    def _require_rule(self, database: DuckDBPyConnection) -> None:
-        require_rule(self._path, self._name, self._state.rule(database), self._shape)
+    def _require_write_mode(self, database: DuckDBPyConnection) -> None:
+        require_write_mode(self._path, self._name, self._state.write_mode(database), self._write_mode)
 
-    def _require_sound(self, database: DuckDBPyConnection) -> None:
+    def _require_consistent(self, database: DuckDBPyConnection) -> None:
         """Raise `RowsLost` where a table has been emptied or dropped since the offsets were committed."""
-        what = self._state.broken(database)
+        what = self._state.inconsistency(database)
         if what:
             raise self._lost(what)
 
@@ -303,7 +305,7 @@ class DuckDBStore(TableStore):
 
 
 @dataclass(frozen=True)
-class _Brought:
+class _Staged:
     """Rows on their way, as the tasks wrote them."""
 
     folder: Path

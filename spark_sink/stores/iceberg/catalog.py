@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
 
-class Lake:
+class IcebergCatalog:
     """A catalog and its warehouse.
 
     Args:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.files.bucket import BucketFolder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.files.parquet import stem, write_file
+from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_file
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     MARKS_KEY,
     OFFSETS_KEY,
@@ -41,13 +41,13 @@ class Commit:
     Args:
         job: the job's name.
         generation: the holder's; 0: it has none yet.
-        shape: what the rows do to the table.
+        write_mode: what the rows do to the table.
         folder: of the table's files.
     """
 
     job: str
     generation: int
-    shape: Shape
+    write_mode: WriteMode
     folder: LocalFolder | BucketFolder
 
     def write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str], added: int) -> None:
@@ -74,17 +74,17 @@ class Commit:
                     pass  # a snapshot without files, for whoever holds the older one to fail on
             elif not isinstance(rows, list):
                 plain = [name for name in rows.column_names if name != DELETED]
-                held = table.scan().to_arrow().cast(rows.select(plain).schema)
-                whole = merged(held, rows, self.shape)
-                if len(held):
+                target = table.scan().to_arrow().cast(rows.select(plain).schema)
+                whole = merged(target, rows, self.write_mode)
+                if len(target):
                     # The last snapshot of the commit is the one that says what it stands on.
                     transaction.delete(AlwaysTrue(), {} if len(whole) else summary)
                 if len(whole):
                     # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
-                    stemmed = stem(self.job, self.generation)
+                    stemmed = file_prefix(self.job, self.generation)
                     name = write_file(whole, self.folder.inside(), stemmed, self.folder.filesystem)
                     transaction.add_files([f"{table.location()}/data/{name}"], summary, check_duplicate_files=False)
-                elif not len(held):
+                elif not len(target):
                     with transaction.update_snapshot(snapshot_properties=summary).fast_append():
                         pass  # deletions of rows that are not there
                 total = whole.num_rows

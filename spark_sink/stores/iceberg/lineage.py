@@ -33,7 +33,7 @@ def rows_key(job: str) -> str:
     return f"ratchet-sink-rows.{job}"
 
 
-def _back(table: Table) -> Iterator[Snapshot | None]:
+def _ancestors(table: Table) -> Iterator[Snapshot | None]:
     """From the current snapshot to the first; None at the end: the one before has expired."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
@@ -52,7 +52,7 @@ def _summary(snapshot: Snapshot, key: str) -> str:
 
 def marks(table: Table) -> dict[str, str] | None:
     """Marks of the commits whose rows are in the table; None: what says it has expired."""
-    for snapshot in _back(table):
+    for snapshot in _ancestors(table):
         if snapshot is None:
             return None
         found = _summary(snapshot, MARKS_KEY)
@@ -70,7 +70,7 @@ def total_rows(table: Table) -> int | None:
 
 def _emptied(table: Table, mark: str) -> bool:
     """Whether somebody has removed all rows since the commit of that mark, if it left any."""
-    for snapshot in _back(table):
+    for snapshot in _ancestors(table):
         if snapshot is None:
             return False
         if mark in _summary(snapshot, MARKS_KEY):
@@ -80,7 +80,7 @@ def _emptied(table: Table, mark: str) -> bool:
     return False
 
 
-def broken(table: Table, job: str) -> str:
+def inconsistency(table: Table, job: str) -> str:
     """Why the rows are not those of the job's newest commit any more, without the sentence's end; empty: they are."""
     mark, found = table.properties.get(mark_key(job)), marks(table)
     noted = int(table.properties.get(rows_key(job), "-1"))
@@ -118,7 +118,7 @@ def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None
     mark = found.get(job)
     if mark is None or _emptied(table, mark):
         return {}
-    for snapshot in _back(table):
+    for snapshot in _ancestors(table):
         if snapshot is None:
             return None
         own = _summary(snapshot, OFFSETS_KEY)

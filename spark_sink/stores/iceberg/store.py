@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.files.bucket import BucketFolder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, require_files, stem, write_files
+from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, require_files, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
-from kafka_ratchet.spark_sink.stores import topic_id as topic_ids
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
+from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg import vacuum
-from kafka_ratchet.spark_sink.stores.iceberg.catalog import Lake
+from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
-from kafka_ratchet.spark_sink.stores.iceberg.lineage import broken, offsets_of_rows
+from kafka_ratchet.spark_sink.stores.iceberg.lineage import inconsistency, offsets_of_rows
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
     SCHEMA_KEY,
@@ -31,12 +31,12 @@ from kafka_ratchet.spark_sink.stores.iceberg.table import (
     open_or_create,
     require_same_columns,
 )
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.rule import rule_of
 from kafka_ratchet.spark_sink.stores.store import rows_lost, tuples
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ TABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 DECISIONS_KEPT = 20
 """Of who has decided where a job goes on, the newest so many stay in the table's properties."""
 
-ONE_MACHINE = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
+LOCAL_CATALOG = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
 
 
 class IcebergStore(OptimisticStore["Table"]):
@@ -61,16 +61,16 @@ class IcebergStore(OptimisticStore["Table"]):
         table: the result table, in the namespace `ratchet`.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
-        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
-        shape: what the rows do to the table.
+        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+        write_mode: what the rows do to the table.
         storage_options: how a bucket is reached, see `bucket.OPTIONS`.
-        catalog: properties of a catalog, in pyiceberg's names; see `Lake`.
+        catalog: properties of a catalog, in pyiceberg's names; see `IcebergCatalog`.
 
     Raises:
         OptionRefused: a name, the path or an option cannot be used, or pyiceberg is not installed.
     """
 
-    narrow = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
+    restricted_values = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class IcebergStore(OptimisticStore["Table"]):
         table: str,
         name: str,
         topic: str,
-        topic_identity: int = 0,
-        shape: Shape = APPEND,
+        topic_id: int = 0,
+        write_mode: WriteMode = APPEND,
         *,
         storage_options: Mapping[str, str] | None = None,
         catalog: Mapping[str, str] | None = None,
@@ -88,30 +88,30 @@ class IcebergStore(OptimisticStore["Table"]):
             import pyiceberg.catalog.sql  # noqa: F401
         except ImportError:
             raise OptionRefused("store iceberg needs pyiceberg: pip install 'kafka-ratchet[iceberg]'") from None
-        self._lake = Lake(path, storage_options or {}, catalog or {})
-        super().__init__(self._lake, name, topic, topic_identity, shape)
-        self.one_machine = "" if catalog else ONE_MACHINE
+        self._catalog = IcebergCatalog(path, storage_options or {}, catalog or {})
+        super().__init__(self._catalog, name, topic, topic_id, write_mode)
+        self.needs_local_master = "" if catalog else LOCAL_CATALOG
         if topic == "generation":
             raise OptionRefused("store iceberg has a property of that name: choose another output topic or store")
         if not TABLE_NAME.fullmatch(table):
             raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
         self._table_name = table
-        self._topic_key, self._rule_key = f"ratchet-sink.{name}.{topic}", f"ratchet-sink-rule.{name}"
+        self._topic_key, self._write_mode_key = f"ratchet-sink.{name}.{topic}", f"ratchet-sink-rule.{name}"
         self._schema: StructType | None = None
 
     @classmethod
-    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
            *, rejects: StructType | None = None, in_tasks: bool = False) -> IcebergStore:  # fmt: skip
         """See `TableStore.at`."""
         return cls(
-            place.path,
-            place.table,
+            location.path,
+            location.table,
             name,
             topic,
-            topic_identity,
-            shape,
-            storage_options=place.storage_options,
-            catalog=place.catalog,
+            topic_id,
+            write_mode,
+            storage_options=location.storage_options,
+            catalog=location.catalog,
         )
 
     def count(self) -> int:
@@ -143,10 +143,10 @@ class IcebergStore(OptimisticStore["Table"]):
     # -- the table
 
     def _find(self) -> Table | None:
-        return find_table(self._lake, self._table_name)
+        return find_table(self._catalog, self._table_name)
 
     def _find_or_make(self, schema: StructType) -> Table:
-        return open_or_create(self._lake, self._table_name, schema)
+        return open_or_create(self._catalog, self._table_name, schema)
 
     def _refresh(self, table: Table) -> None:
         try:
@@ -155,10 +155,10 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
 
     def _require_fits(self, table: Table, schema: StructType) -> None:
-        require_same_columns(self._lake, table, schema)
+        require_same_columns(self._catalog, table, schema)
 
     def _data_folder(self, table: Table) -> LocalFolder | BucketFolder:
-        return self._lake.data_folder(table.location())
+        return self._catalog.data_folder(table.location())
 
     # -- what it says of the job
 
@@ -175,19 +175,19 @@ class IcebergStore(OptimisticStore["Table"]):
         entry = self._entry(table)
         return StoredId(entry.get("topic_id", ""), entry.get("identity", 0))
 
-    def _rule(self, table: Table) -> str:
-        return str(table.properties.get(self._rule_key, ""))
+    def _stored_write_mode(self, table: Table) -> str:
+        return str(table.properties.get(self._write_mode_key, ""))
 
     def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
         super()._require_holder(table, start)
         if self._schema is not None:
-            require_same_columns(self._lake, table, self._schema)
+            require_same_columns(self._catalog, table, self._schema)
 
-    def _require_sound(self, table: Table) -> None:
+    def _require_consistent(self, table: Table) -> None:
         if self._newest(table):
-            what = broken(table, self._name)
+            what = inconsistency(table, self._name)
             if what:
-                raise rows_lost(self._lake, what, self._of_rows(table) is not None)
+                raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
             return
         try:
             files = [task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()]
@@ -195,9 +195,9 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
         if any(found and found["job"] == self._name for found in map(FILE_NAME.fullmatch, files)):
             what = f"the table has rows that job {self._name} wrote, and no offsets: they were removed, or it is a copy"
-            raise rows_lost(self._lake, what, self._of_rows(table) is not None)
+            raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
-    def _of_rows(self, table: Table) -> dict[int, int] | None:
+    def _row_offsets(self, table: Table) -> dict[int, int] | None:
         return offsets_of_rows(table, self._name, self._topic)
 
     # -- what changes it
@@ -209,33 +209,39 @@ class IcebergStore(OptimisticStore["Table"]):
         return isinstance(error, CommitFailedException)
 
     def _properties(self, generation: int, offsets: Mapping[int, int] | None) -> dict[str, str]:
-        """Of a snapshot: the holder, and how far it is by which rule."""
+        """What a commit sets: the holder's generation; where `offsets` are given, those and the write mode."""
         properties = {generation_key(self._name): str(generation)}
         if offsets is None:
             return properties
         entry = {
             "offsets": {str(partition): offset for partition, offset in offsets.items()},
-            "identity": topic_ids.first_bits(self._topic_identity),
-            "topic_id": topic_ids.text(self._topic_identity),
+            "identity": topic_ids.first_bits(self._topic_id),
+            "topic_id": topic_ids.text(self._topic_id),
         }
-        return {**properties, self._topic_key: json.dumps(entry), self._rule_key: rule_of(self._shape)}
+        return {
+            **properties,
+            self._topic_key: json.dumps(entry),
+            self._write_mode_key: write_mode_text(self._write_mode),
+        }
 
-    def _enter(
+    def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
         properties = {**RETRIES, **self._properties(generation, offsets)}
         if decision is not None and offsets is not None:
             key = f"ratchet-sink-decisions.{self._name}"
-            told = decision.as_json(self._stored(table), offsets, (self._rule(table), rule_of(self._shape)))
+            told = decision.as_json(
+                self._stored(table), offsets, (self._stored_write_mode(table), write_mode_text(self._write_mode))
+            )
             decisions = [*json.loads(table.properties.get(key, "[]")), json.loads(told)]
             properties[key] = json.dumps(decisions[-DECISIONS_KEPT:])
         self._commit_of(table, generation).write(table, [], properties, 0)
         self._refresh(table)
 
     def _commit_of(self, table: Table, generation: int) -> Commit:
-        return Commit(self._name, generation, self._shape, self._data_folder(table))
+        return Commit(self._name, generation, self._write_mode, self._data_folder(table))
 
-    def _taken(self, table: Table, schema: StructType) -> None:
+    def _after_take_over(self, table: Table, schema: StructType) -> None:
         self._schema = schema
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
@@ -245,12 +251,14 @@ class IcebergStore(OptimisticStore["Table"]):
         folder = self._data_folder(table)
         folder.make()
         wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        if self._shape.key:
+        if self._write_mode.key:
             if DELETED in dataframe.columns:
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
             rows = dataframe.toArrow().select(wanted.names).cast(wanted)
             return Staged(rows.num_rows, arrow=rows)
-        written = write_files(dataframe, folder.inside(), wanted, stem(self._name, generation), folder.filesystem)
+        written = write_files(
+            dataframe, folder.inside(), wanted, file_prefix(self._name, generation), folder.filesystem
+        )
         return Staged(sum(rows for _, rows, _ in written), written)
 
     def _require_staged(self, table: Table, staged: Staged) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, NoReturn
 
 from kafka_ratchet.spark_sink.errors import StoreError, first_line
-from kafka_ratchet.spark_sink.stores.iceberg.catalog import Lake
+from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import KEEP_KEY, KEEP_SNAPSHOTS
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
@@ -31,21 +31,21 @@ SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
 
-def find_table(lake: Lake, name: str) -> Table | None:
+def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
     """The table, where there is one; raises StoreError where it cannot be read."""
     from pyiceberg.exceptions import NoSuchTableError
 
-    if not lake.is_there():
+    if not catalog.is_there():
         return None
     try:
-        return lake.connect().load_table(f"{NAMESPACE}.{name}")
+        return catalog.connect().load_table(f"{NAMESPACE}.{name}")
     except NoSuchTableError:
         return None
     except Exception as error:
-        refuse(lake, error)
+        refuse(catalog, error)
 
 
-def open_or_create(lake: Lake, name: str, schema: StructType) -> Table:
+def open_or_create(catalog: IcebergCatalog, name: str, schema: StructType) -> Table:
     """The table, made where there is none.
 
     Raises:
@@ -55,32 +55,32 @@ def open_or_create(lake: Lake, name: str, schema: StructType) -> Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
-        lake.make()
-        catalog = lake.connect()
-        catalog.create_namespace_if_not_exists(NAMESPACE)
-        table = catalog.create_table_if_not_exists(
+        catalog.make()
+        opened = catalog.connect()
+        opened.create_namespace_if_not_exists(NAMESPACE)
+        table = opened.create_table_if_not_exists(
             f"{NAMESPACE}.{name}",
             to_arrow_schema(schema),
             properties={**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()},
         )
     except Exception as error:
-        refuse(lake, error)
-    require_same_columns(lake, table, schema)
+        refuse(catalog, error)
+    require_same_columns(catalog, table, schema)
     return table
 
 
-def require_same_columns(lake: Lake, table: Table, schema: StructType) -> None:
+def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
     """Raise SchemaDiffers where the table has other columns."""
     described = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
     stored = {field["name"]: _described(field["type"]) for field in described}
     present = {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
     expected = {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
-    require_columns(lake, present, expected)
+    require_columns(catalog, present, expected)
 
 
-def refuse(lake: Lake, error: Exception) -> NoReturn:
+def refuse(catalog: IcebergCatalog, error: Exception) -> NoReturn:
     """Raise an error of pyiceberg, its catalog or the disk as one of ours."""
-    raise StoreError(f"{lake}: {first_line(error)}. Look at the folder and its rights, then run again") from None
+    raise StoreError(f"{catalog}: {first_line(error)}. Look at the folder and its rights, then run again") from None
 
 
 def _described(data_type: object) -> str:

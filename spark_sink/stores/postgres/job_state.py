@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kafka_ratchet.spark_sink.errors import StoreError, first_line
-from kafka_ratchet.spark_sink.stores import topic_id
+from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.tasks import Connection
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, conninfo, table_parts
 from kafka_ratchet.spark_sink.stores.store import other_topic, require_columns, require_holder
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
     import psycopg
@@ -39,7 +39,7 @@ SCHEMA_LOCK = 0x7261746368657421
 """Advisory lock under which tables are made: two CREATE TABLE IF NOT EXISTS at once can still collide."""
 
 
-class Book:
+class JobState:
     """The bookkeeping of one job and topic, in the tables `ratchet_sink_jobs` and `ratchet_sink_offsets`.
 
     Args:
@@ -48,18 +48,18 @@ class Book:
         table: the result table.
         name: the job's name.
         topic: the topic.
-        topic_identity: its identity, or 0.
+        topic_id: its identity, or 0.
 
     Raises:
         OptionRefused: see `PostgresStore`.
     """
 
-    def __init__(self, url: str, password: str | None, table: str, name: str, topic: str, topic_identity: int) -> None:
+    def __init__(self, url: str, password: str | None, table: str, name: str, topic: str, topic_id: int) -> None:
         self._conninfo, where = conninfo(url, password)
         self.where = f"{table} in {where}"
         self._schema = table_parts(table)[:-1]
-        self._table_name, self._name, self._topic, self._topic_identity = table, name, topic, topic_identity
-        self.marks = Marks(self, topic_identity)
+        self._table_name, self._name, self._topic, self._topic_id = table, name, topic, topic_id
+        self.marks = Marks(self, topic_id)
         self._url, self._password = url, password
         digest = hashlib.sha256(f"{table}\0{name}".encode()).hexdigest()[:12]
         # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
@@ -67,9 +67,9 @@ class Book:
         self._application = f"sink:{name[:24]}:{digest}:"
         self._staging = f"ratchet_stage_{digest}_"
 
-    def of_job(self, name: str) -> Book:
+    def of_job(self, name: str) -> JobState:
         """The bookkeeping of another job over the same result table."""
-        return Book(self._url, self._password, self._table_name, name, self._topic, 0)
+        return JobState(self._url, self._password, self._table_name, name, self._topic, 0)
 
     # -- sessions
 
@@ -141,7 +141,7 @@ class Book:
             "result": sql.Literal(self._table_name),
             "job": sql.Literal(self._name),
             "topic": sql.Literal(self._topic),
-            "identity": sql.Literal(topic_id.first_bits(self._topic_identity)),
+            "identity": sql.Literal(topic_ids.first_bits(self._topic_id)),
         }
         return sql.SQL(statement).format(**known, **parts)
 
@@ -193,8 +193,8 @@ class Book:
         """A new generation. Waits for commits that are on their way."""
         [(generation,)] = self.run(
             database,
-            "INSERT INTO {jobs} AS held VALUES ({result}, {job}, 1) ON CONFLICT (result, job) "
-            "DO UPDATE SET generation = held.generation + 1 RETURNING generation",
+            "INSERT INTO {jobs} AS job VALUES ({result}, {job}, 1) ON CONFLICT (result, job) "
+            "DO UPDATE SET generation = job.generation + 1 RETURNING generation",
         )
         return int(generation)
 
@@ -213,8 +213,8 @@ class Book:
     def require_same_topic(self, database: Database) -> None:
         """Raise `TopicRecreated` where the offsets belong to another topic of the name."""
         known = self.known_topic(database)
-        if known.is_other(self._topic_identity):
-            raise other_topic(self._topic, self.where, self.stored(database), known, self._topic_identity)
+        if known.is_other(self._topic_id):
+            raise other_topic(self._topic, self.where, self.stored(database), known, self._topic_id)
 
     def known_topic(self, database: Database) -> StoredId:
         """The id of the topic that the offsets belong to."""

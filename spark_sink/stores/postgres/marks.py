@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kafka_ratchet.spark_sink.stores import topic_id as topic_ids
+from kafka_ratchet.spark_sink.stores import topic_ids
 
 if TYPE_CHECKING:
     import psycopg
@@ -58,12 +58,12 @@ class Marks:
     """The tables `ratchet_sink_marks`, `ratchet_sink_rules` and `ratchet_sink_decisions`.
 
     Args:
-        book: of the job.
-        topic_identity: of the topic, or 0.
+        state: of the job.
+        topic_id: of the topic, or 0.
     """
 
-    def __init__(self, book: Statements, topic_identity: int) -> None:
-        self._book, self._topic_identity = book, topic_identity
+    def __init__(self, state: Statements, topic_id: int) -> None:
+        self._state, self._topic_id = state, topic_id
 
     def create(self, database: Database) -> None:
         """Make the tables where they are not there."""
@@ -89,14 +89,14 @@ class Marks:
                 "INSERT INTO {marks} VALUES ({result}, {job}, {topic}, {relation}, {topic_id}, {oid}, {filenode}, "
                 "{offsets_oid}, {filled})",
                 relation=sql.Literal(relation),
-                topic_id=sql.Literal(topic_ids.text(self._topic_identity)),
+                topic_id=sql.Literal(topic_ids.text(self._topic_id)),
                 oid=sql.Literal(oid),
                 filenode=sql.Literal(filenode),
                 offsets_oid=sql.Literal(self._look(database, "ratchet_sink_offsets")[0]),
                 filled=sql.Literal(filled),
             )
 
-    def broken(self, database: Database, relations: Sequence[str]) -> tuple[str, str]:
+    def inconsistency(self, database: Database, relations: Sequence[str]) -> tuple[str, str]:
         """Which of the tables was changed since the last note, and how, without the sentence's end; empty: none.
 
         Only for a job that has offsets.
@@ -124,22 +124,22 @@ class Marks:
                 return relation, f"table {relation} was emptied (TRUNCATE)"
         return "", ""
 
-    def rule(self, database: Database) -> str:
-        """By which rule the job has committed; empty: not noted."""
-        if not self._book.columns(database, "ratchet_sink_rules"):
+    def write_mode(self, database: Database) -> str:
+        """The write mode that the job has committed with; empty: not noted."""
+        if not self._state.columns(database, "ratchet_sink_rules"):
             return ""
         found = self._run(database, "SELECT rule FROM {rules} WHERE result = {result} AND job = {job}")
         return str(found[0][0]) if found else ""
 
-    def note_rule(self, database: Database, rule: str) -> None:
-        """Remember the rule, in the caller's transaction."""
+    def note_write_mode(self, database: Database, write_mode: str) -> None:
+        """Store it, in the caller's transaction."""
         from psycopg import sql
 
         self._run(
             database,
             "INSERT INTO {rules} VALUES ({result}, {job}, {rule}) "
             "ON CONFLICT (result, job) DO UPDATE SET rule = {rule}",
-            rule=sql.Literal(rule),
+            rule=sql.Literal(write_mode),
         )
 
     def decide(self, database: Database, decision: str) -> None:
@@ -156,18 +156,18 @@ class Marks:
         """The table's oid, the number of its file and whether it has a row; oid 0: there is no such table."""
         from psycopg import sql
 
-        name = sql.Literal(self._book.table(relation).as_string(None))
+        name = sql.Literal(self._state.table(relation).as_string(None))
         [(oid, filenode)] = self._run(
             database, "SELECT to_regclass({name})::oid::bigint, pg_relation_filenode(to_regclass({name}))", name=name
         )
         if oid is None:
             return 0, 0, False
-        [(filled,)] = self._run(database, "SELECT EXISTS (SELECT 1 FROM {table})", table=self._book.table(relation))
+        [(filled,)] = self._run(database, "SELECT EXISTS (SELECT 1 FROM {table})", table=self._state.table(relation))
         return int(oid), int(filenode or 0), bool(filled)
 
     def _is_there(self, database: Database) -> bool:
-        return bool(self._book.columns(database, "ratchet_sink_marks"))
+        return bool(self._state.columns(database, "ratchet_sink_marks"))
 
     def _run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
-        known = {name: self._book.table(f"ratchet_sink_{name}") for name in ("marks", "rules", "decisions")}
-        return self._book.run(database, statement, **known, **parts)
+        known = {name: self._state.table(f"ratchet_sink_{name}") for name in ("marks", "rules", "decisions")}
+        return self._state.run(database, statement, **known, **parts)

@@ -5,41 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, Shape
-from kafka_ratchet.spark_sink.stores.postgres.job_state import Book
+from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
+from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.types import Column
 
 if TYPE_CHECKING:
     from psycopg import sql
 
 
-def deletions(book: Book, table: str, staging: str, tokens: list[str], shape: Shape) -> list[sql.Composed]:
+def deletions(
+    state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode
+) -> list[sql.Composed]:
     """Statements that take the rows of deleted keys away.
 
     One for keys without null, which PostgreSQL looks up in the index, and one for the few with it.
 
     Args:
-        book: of the job.
+        state: of the job.
         table: the result table.
         staging: has the deletions.
         tokens: of the staged rows that count.
-        shape: with a key.
+        write_mode: with a key.
     """
     from psycopg import sql
 
     def each(form: str, between: str) -> sql.Composed:
-        return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in shape.key)
+        return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in write_mode.key)
 
-    same = each("held.{0} = brought.{0}", " AND ")
+    same = each("target.{0} = source.{0}", " AND ")
     same_with_null = sql.SQL("({}) AND {}").format(
-        each("brought.{0} IS NULL", " OR "), each("held.{0} IS NOT DISTINCT FROM brought.{0}", " AND ")
+        each("source.{0} IS NULL", " OR "), each("target.{0} IS NOT DISTINCT FROM source.{0}", " AND ")
     )
     return [
-        book.text(
-            "DELETE FROM {table} AS held USING {staging} AS brought "
-            "WHERE brought.ratchet_token = ANY({tokens}) AND brought.{deleted} AND {match}",
-            table=book.table(table),
-            staging=book.table(staging),
+        state.text(
+            "DELETE FROM {table} AS target USING {staging} AS source "
+            "WHERE source.ratchet_token = ANY({tokens}) AND source.{deleted} AND {match}",
+            table=state.table(table),
+            staging=state.table(staging),
             tokens=sql.Literal(tokens),
             deleted=sql.Identifier(DELETED),
             match=match,
@@ -48,19 +50,19 @@ def deletions(book: Book, table: str, staging: str, tokens: list[str], shape: Sh
     ]
 
 
-def on_conflict(columns: list[Column], shape: Shape) -> sql.Composed:
+def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
     """What an INSERT does with a row whose key is there: replaces it, or adds to its totals."""
     from psycopg import sql
 
-    added = {COUNT_COLUMN, *shape.sums} if shape.kind == "totals" else set()
+    added = {COUNT_COLUMN, *write_mode.sums} if write_mode.kind == "totals" else set()
     changes = [
-        sql.SQL("{0} = held.{0} + excluded.{0}" if column.name in added else "{0} = excluded.{0}").format(
+        sql.SQL("{0} = target.{0} + excluded.{0}" if column.name in added else "{0} = excluded.{0}").format(
             sql.Identifier(column.name)
         )
         for column in columns
-        if column.name not in shape.key
+        if column.name not in write_mode.key
     ]
-    key = sql.SQL(", ").join(map(sql.Identifier, shape.key))
+    key = sql.SQL(", ").join(map(sql.Identifier, write_mode.key))
     if not changes:  # every column is of the key, so that a row that is there is the same
         return sql.SQL("ON CONFLICT ({}) DO NOTHING").format(key)
     return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(changes))

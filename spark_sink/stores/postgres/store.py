@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, Held
+from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.postgres.job_state import Book
+from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names, spark_schema, table_parts
-from kafka_ratchet.spark_sink.stores.rule import require_rule, rule_of
 from kafka_ratchet.spark_sink.stores.store import TableStore, require_names, require_start, rows_lost
+from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +44,8 @@ class PostgresStore(TableStore):
         table: the result table, or schema.table; rejects go to the table with `_rejects` behind its name.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
-        topic_identity: `TopicPlanner.identity()`; 0 switches the comparison off.
-        shape: what the rows do to the table.
+        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+        write_mode: what the rows do to the table.
         rejects: columns of the rejects table; None: commits bring no rejects.
         password: wins over one in the url.
         in_tasks: commit per Kafka partition, inside the tasks. Each task must have the rows of one Kafka partition, as
@@ -56,7 +56,7 @@ class PostgresStore(TableStore):
     """
 
     needs_path = False
-    narrow = True
+    restricted_values = True
 
     def __init__(
         self,
@@ -64,57 +64,57 @@ class PostgresStore(TableStore):
         table: str,
         name: str,
         topic: str,
-        topic_identity: int = 0,
-        shape: Shape = APPEND,
+        topic_id: int = 0,
+        write_mode: WriteMode = APPEND,
         *,
         rejects: StructType | None = None,
         password: str | None = None,
         in_tasks: bool = False,
     ) -> None:
         require_names(name, topic)
-        if in_tasks and (shape.kind != "append" or rejects is not None):
+        if in_tasks and (write_mode.kind != "append" or rejects is not None):
             raise OptionRefused("only rows that are added, without rejects, can be committed by the tasks")
         self._result = table_parts(table)[-1]
         self._rejected = table_parts(f"{table}_rejects")[-1]
-        self._book = Book(url, password, table, name, topic, topic_identity)
-        self._topic_identity = topic_identity
-        self._name, self._shape, self._rejects, self._in_tasks = name, shape, rejects, in_tasks
+        self._state = JobState(url, password, table, name, topic, topic_id)
+        self._topic_id = topic_id
+        self._name, self._write_mode, self._rejects, self._in_tasks = name, write_mode, rejects, in_tasks
         self._generation: int | None = None
         self._columns: list[Column] = []
 
     @classmethod
-    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
            *, rejects: StructType | None = None, in_tasks: bool = False) -> PostgresStore:  # fmt: skip
         """See `TableStore.at`."""
         return cls(
-            place.url,
-            place.table,
+            location.url,
+            location.table,
             name,
             topic,
-            topic_identity,
-            shape,
+            topic_id,
+            write_mode,
             rejects=rejects,
-            password=place.password,
+            password=location.password,
             in_tasks=in_tasks,
         )
 
     def count(self) -> int:
         """See `TableStore.count`."""
-        with self._book.database() as database:
-            table = self._book.table(self._result)
-            [(found,)] = self._book.run(database, "SELECT count(*) FROM {table}", table=table)
+        with self._state.database() as database:
+            table = self._state.table(self._result)
+            [(found,)] = self._state.run(database, "SELECT count(*) FROM {table}", table=table)
         return int(found)
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """See `TableStore.rows`."""
-        with self._book.database() as database:
+        with self._state.database() as database:
             return database.execute(self._select(columns)).fetchall()
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See `TableStore.scan`."""
         import pyarrow as pa
 
-        with self._book.database() as database, database.transaction(), database.cursor("ratchet_scan") as cursor:
+        with self._state.database() as database, database.transaction(), database.cursor("ratchet_scan") as cursor:
             cursor.execute(self._select(schema.names))
             while rows := cursor.fetchmany(BATCH_ROWS):
                 columns = zip(zip(*rows, strict=True), schema, strict=True)
@@ -123,89 +123,89 @@ class PostgresStore(TableStore):
 
     def _select(self, columns: Sequence[str]) -> sql.Composed:
         wanted = names([Column(column, "") for column in columns])
-        return self._book.text("SELECT {wanted} FROM {table}", wanted=wanted, table=self._book.table(self._result))
+        return self._state.text("SELECT {wanted} FROM {table}", wanted=wanted, table=self._state.table(self._result))
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         """See `TableStore.orphans`. Staging tables have no time of their own: the generation alone decides."""
-        with self._book.database() as database:
-            for job, newest in self._book.generations(database).items():
-                book = self._book.of_job(job)
-                for table, size in book.staged(database, newest - 1):
-                    yield Orphan(table, size, None, partial(book.drop_staged, table, newest - 1))
+        with self._state.database() as database:
+            for job, newest in self._state.generations(database).items():
+                state = self._state.of_job(job)
+                for table, size in state.staged(database, newest - 1):
+                    yield Orphan(table, size, None, partial(state.drop_staged, table, newest - 1))
 
     def generation(self) -> int:
         """See `ResultStore.generation`."""
-        with self._book.database() as database:
-            return self._book.generation(database)
+        with self._state.database() as database:
+            return self._state.generation(database)
 
     def offsets(self) -> dict[int, int]:
         """See `ResultStore.offsets`."""
-        with self._book.database() as database:
-            self._require_sound(database)
-            self._book.require_same_topic(database)
-            return self._book.stored(database)
+        with self._state.database() as database:
+            self._require_consistent(database)
+            self._state.require_same_topic(database)
+            return self._state.stored(database)
 
-    def held(self) -> Held:
-        """See `ResultStore.held`."""
-        with self._book.database() as database:
-            if not self._book.generation(database):
-                raise StoreError(f"{self._book.where}: job and table have never met. Run the sink first")
-            stored = self._book.stored(database)
-            is_other = self._book.known_topic(database).is_other(self._topic_identity)
-            relation, what = self._broken(database)
-            of_rows = None if is_other or relation not in {"", self._result} else {} if relation else stored
-            return Held(stored, of_rows, str(self._lost(relation, what)) if relation else "", is_other)
+    def check(self) -> StoreCheck:
+        """See `ResultStore.check`."""
+        with self._state.database() as database:
+            if not self._state.generation(database):
+                raise StoreError(f"{self._state.where}: job and table have never met. Run the sink first")
+            stored = self._state.stored(database)
+            is_other = self._state.known_topic(database).is_other(self._topic_id)
+            relation, what = self._inconsistency(database)
+            row_offsets = None if is_other or relation not in {"", self._result} else {} if relation else stored
+            return StoreCheck(stored, row_offsets, str(self._lost(relation, what)) if relation else "", is_other)
 
-    def put(self, offsets: dict[int, int], decision: Decision) -> int:
-        """See `ResultStore.put`; decisions are kept in the table `ratchet_sink_decisions`."""
-        with self._book.database() as database:
-            newest = self._book.generation(database)
-            self._book.end_sessions(database, newest)
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
+        """See `ResultStore.reset_offsets`; decisions are kept in the table `ratchet_sink_decisions`."""
+        with self._state.database() as database:
+            newest = self._state.generation(database)
+            self._state.end_sessions(database, newest)
             with database.transaction():
-                self._book.marks.create(database)
-                generation = self._book.take_over(database)
-                before = self._book.stored(database)
-                decision.require_seen(self._book.where, before)
-                self._book.forget(database)
-                self._book.move(database, offsets)
-                self._book.marks.note(database, self._relations)
-                rules = (self._rule(database), rule_of(self._shape))
-                self._book.marks.note_rule(database, rules[1])
-                self._book.marks.decide(database, decision.as_json(before, offsets, rules))
-            self._book.end_sessions(database, generation - 1)
+                self._state.marks.create(database)
+                generation = self._state.take_over(database)
+                before = self._state.stored(database)
+                decision.require_seen(self._state.where, before)
+                self._state.forget(database)
+                self._state.move(database, offsets)
+                self._state.marks.note(database, self._relations)
+                write_modes = (self._stored_write_mode(database), write_mode_text(self._write_mode))
+                self._state.marks.note_write_mode(database, write_modes[1])
+                self._state.marks.decide(database, decision.as_json(before, offsets, write_modes))
+            self._state.end_sessions(database, generation - 1)
         return generation
 
-    def require_rule(self) -> None:
-        """See `ResultStore.require_rule`."""
-        with self._book.database() as database:
-            self._require_rule(database)
+    def require_write_mode(self) -> None:
+        """See `ResultStore.require_write_mode`."""
+        with self._state.database() as database:
+            self._require_write_mode(database)
 
-    def _rule(self, database: Database) -> str:
-        return self._book.marks.rule(database) if self._book.generation(database) else ""
+    def _stored_write_mode(self, database: Database) -> str:
+        return self._state.marks.write_mode(database) if self._state.generation(database) else ""
 
-    def _require_rule(self, database: Database) -> None:
-        require_rule(self._book.where, self._name, self._rule(database), self._shape)
+    def _require_write_mode(self, database: Database) -> None:
+        require_write_mode(self._state.where, self._name, self._stored_write_mode(database), self._write_mode)
 
     @property
     def _relations(self) -> list[str]:
         return [self._result, *([] if self._rejects is None else [self._rejected])]
 
-    def _broken(self, database: Database) -> tuple[str, str]:
-        return self._book.marks.broken(database, self._relations) if self._book.stored(database) else ("", "")
+    def _inconsistency(self, database: Database) -> tuple[str, str]:
+        return self._state.marks.inconsistency(database, self._relations) if self._state.stored(database) else ("", "")
 
     def _lost(self, relation: str, what: str) -> RowsLost:
-        return rows_lost(self._book.where, what, relation == self._result)
+        return rows_lost(self._state.where, what, relation == self._result)
 
-    def _require_sound(self, database: Database) -> None:
+    def _require_consistent(self, database: Database) -> None:
         """Raise `RowsLost` where the table is not the one that the offsets were committed with."""
-        relation, what = self._broken(database)
+        relation, what = self._inconsistency(database)
         if relation:
             raise self._lost(relation, what)
 
     def columns(self) -> StructType | None:
         """See `ResultStore.columns`."""
-        with self._book.database() as database:
-            found = self._book.columns(database, self._result)
+        with self._state.database() as database:
+            found = self._state.columns(database, self._result)
         return spark_schema(found) if found else None
 
     def require_fits(self, schema: StructType) -> None:
@@ -213,10 +213,10 @@ class PostgresStore(TableStore):
         tables = {self._result: column_types(schema)}
         if self._rejects is not None:
             tables[self._rejected] = column_types(self._rejects)
-        with self._book.database() as database:
+        with self._state.database() as database:
             for table, columns in tables.items():
-                if self._book.columns(database, table):
-                    self._book.require_columns(database, table, columns)
+                if self._state.columns(database, table):
+                    self._state.require_columns(database, table, columns)
 
     def open(self, schema: StructType) -> dict[int, int]:
         """See `ResultStore.open`. Ends the older holder's sessions: a frozen one would keep its locks for ever."""
@@ -224,22 +224,22 @@ class PostgresStore(TableStore):
         tables = {self._result: columns}
         if self._rejects is not None:
             tables[self._rejected] = column_types(self._rejects)
-        with self._book.database() as database:
-            self._require_sound(database)  # before a table that was dropped is made anew
-            self._require_rule(database)  # before an index over another key
+        with self._state.database() as database:
+            self._require_consistent(database)  # before a table that was dropped is made anew
+            self._require_write_mode(database)  # before an index over another key
             with database.transaction():
-                self._book.create_tables(database, tables, self._shape.key)
-            self._book.require_same_topic(database)  # a refusal ends nobody's sessions
-            self._book.end_sessions(database, self._book.generation(database))
+                self._state.create_tables(database, tables, self._write_mode.key)
+            self._state.require_same_topic(database)  # a refusal ends nobody's sessions
+            self._state.end_sessions(database, self._state.generation(database))
             with database.transaction():
-                self._book.require_same_topic(database)
-                generation = self._book.take_over(database)
-                self._require_rule(database)  # once more: the row of the job is ours until the transaction ends
-                stored = self._book.stored(database)
-                self._book.marks.note(database, self._relations)
+                self._state.require_same_topic(database)
+                generation = self._state.take_over(database)
+                self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
+                stored = self._state.stored(database)
+                self._state.marks.note(database, self._relations)
             # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
-            self._book.end_sessions(database, generation - 1)
-            self._book.drop_staging(database, generation - 1)
+            self._state.end_sessions(database, generation - 1)
+            self._state.drop_staging(database, generation - 1)
         self._columns, self._generation = columns, generation
         return stored
 
@@ -252,12 +252,12 @@ class PostgresStore(TableStore):
             raise ValueError("rejects go to a store that was made with rejects")
         rows: list[int] = []
         try:
-            with self._book.database(generation) as database:
-                self._book.require_holder(database, generation, start)  # a fenced job stages nothing
-                self._require_sound(database)
+            with self._state.database(generation) as database:
+                self._state.require_holder(database, generation, start)  # a fenced job stages nothing
+                self._require_consistent(database)
                 crash_points.passing("before-write")
                 if self._in_tasks:
-                    self._note_rule(database, generation, start)
+                    self._note_write_mode(database, generation, start)
                     self._commit_in_tasks(database, dataframe, generation, start, end, rows)
                 else:
                     self._commit_staged(database, dataframe, generation, start, end, rejects, rows)
@@ -273,14 +273,14 @@ class PostgresStore(TableStore):
         """See `ResultStore.close`. No connection outlives a call."""
         self._generation = None
 
-    def _note_rule(self, database: Database, generation: int, start: dict[int, int]) -> None:
-        """Before the first task commits: whoever is killed amid them leaves rows of this rule."""
-        if self._rule(database):
+    def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
+        """Before the first task commits: a job that is killed amid them leaves rows of this write mode."""
+        if self._stored_write_mode(database):
             return
         with database.transaction():
-            self._book.lock(database)
-            self._book.require_holder(database, generation, start)
-            self._book.marks.note_rule(database, rule_of(self._shape))
+            self._state.lock(database)
+            self._state.require_holder(database, generation, start)
+            self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
 
     def _commit_in_tasks(
         self,
@@ -294,8 +294,8 @@ class PostgresStore(TableStore):
         copy = self._copy(self._result, self._columns)
         found = commit_partitions(
             textual(dataframe),
-            self._book.connection(generation),
-            self._book.task_statements(copy),
+            self._state.connection(generation),
+            self._state.task_statements(copy),
             generation,
             dataframe.columns.index("_partition"),
             start,
@@ -305,10 +305,10 @@ class PostgresStore(TableStore):
         crash_points.passing("before-commit")
         with database.transaction():
             # What is left are partitions without a row: their range has markers and aborted records only.
-            self._book.lock(database)
-            self._book.require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
-            self._book.move(database, {partition: end[partition] for partition in end if partition not in found})
-            self._book.marks.note(database, self._relations)
+            self._state.lock(database)
+            self._state.require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
+            self._state.move(database, {partition: end[partition] for partition in end if partition not in found})
+            self._state.marks.note(database, self._relations)
             crash_points.passing("in-commit")
 
     def _commit_staged(
@@ -327,14 +327,14 @@ class PostgresStore(TableStore):
             staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
         crash_points.passing("before-commit")
         with database.transaction():
-            self._book.lock(database)
-            self._book.require_holder(database, generation, start)
+            self._state.lock(database)
+            self._state.require_holder(database, generation, start)
             for statements, _ in staged:
                 for statement in statements:
                     database.execute(statement)
-            self._book.move(database, end)
-            self._book.marks.note(database, self._relations)
-            self._book.marks.note_rule(database, rule_of(self._shape))
+            self._state.move(database, end)
+            self._state.marks.note(database, self._relations)
+            self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
 
     def _stage(
@@ -343,39 +343,39 @@ class PostgresStore(TableStore):
         """The statements that move the staged rows into their table, and the rows of each token that counts."""
         from psycopg import sql
 
-        staging = self._book.new_staging(generation)
-        self._book.run(
+        staging = self._state.new_staging(generation)
+        self._state.run(
             database,
             "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table}, "
             "{deleted} boolean NOT NULL DEFAULT false)",
-            staging=self._book.table(staging),
-            table=self._book.table(table),
+            staging=self._state.table(staging),
+            table=self._state.table(table),
             deleted=sql.Identifier(DELETED),
         )
         deletes = [Column(DELETED, "boolean")] if DELETED in dataframe.columns else []
         copy = self._copy(staging, [Column("ratchet_token", "text"), *columns, *deletes])
-        tokens = stage(textual(dataframe), self._book.connection(generation), copy)
-        keyed = table == self._result and self._shape.key
-        insert = self._book.text(
-            "INSERT INTO {table} AS held ({columns}) SELECT {columns} FROM {staging} "
+        tokens = stage(textual(dataframe), self._state.connection(generation), copy)
+        keyed = table == self._result and self._write_mode.key
+        insert = self._state.text(
+            "INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {staging} "
             "WHERE ratchet_token = ANY({tokens}) AND NOT {deleted} {conflict}",
-            table=self._book.table(table),
+            table=self._state.table(table),
             columns=names(columns),
-            staging=self._book.table(staging),
+            staging=self._state.table(staging),
             tokens=sql.Literal(list(tokens)),
             deleted=sql.Identifier(DELETED),
-            conflict=on_conflict(columns, self._shape) if keyed else sql.SQL(""),
+            conflict=on_conflict(columns, self._write_mode) if keyed else sql.SQL(""),
         )
-        done = self._book.text("DROP TABLE {staging}", staging=self._book.table(staging))
+        done = self._state.text("DROP TABLE {staging}", staging=self._state.table(staging))
         return [
-            *(deletions(self._book, table, staging, list(tokens), self._shape) if deletes else []),
+            *(deletions(self._state, table, staging, list(tokens), self._write_mode) if deletes else []),
             insert,
             done,
         ], tokens
 
     def _copy(self, table: str, columns: list[Column]) -> str:
-        return self._book.text(
-            "COPY {table} ({columns}) FROM STDIN (FORMAT csv)", table=self._book.table(table), columns=names(columns)
+        return self._state.text(
+            "COPY {table} ({columns}) FROM STDIN (FORMAT csv)", table=self._state.table(table), columns=names(columns)
         ).as_string(None)
 
     def _is_committed(self, generation: int, end: dict[int, int]) -> bool:
@@ -385,6 +385,6 @@ class PostgresStore(TableStore):
             Fenced: what looked like an error is a session that the new holder has ended.
             StoreError: the database is away, which is why there was an error.
         """
-        with self._book.database() as database:
-            self._book.require_holder(database, generation, None)
-            return self._book.stored(database).items() >= end.items()
+        with self._state.database() as database:
+            self._state.require_holder(database, generation, None)
+            return self._state.stored(database).items() >= end.items()

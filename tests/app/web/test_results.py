@@ -97,7 +97,7 @@ async def test_a_store_that_is_away_is_a_sentence_without_secrets(
     def with_secrets(*_: object) -> None:
         raise RuntimeError("s3cret, said by a library")
 
-    monkeypatch.setattr(result_view, "standing", with_secrets)
+    monkeypatch.setattr(result_view, "sink_status", with_secrets)
     html, results = await shown(settings, http)
     assert "cannot be asked" in results["error"]
     assert "s3cret" not in html + str(results)
@@ -112,7 +112,7 @@ async def test_a_slow_store_does_not_hold_up_the_page(
         assert answer.wait(60)
         raise SinkError("the store has come back, and refuses")
 
-    monkeypatch.setattr(result_view, "standing", slow)
+    monkeypatch.setattr(result_view, "sink_status", slow)
     monkeypatch.setattr(result_view, "PATIENCE_S", 0.05)
     monkeypatch.setattr(result_view, "FRESH_FOR_S", 0.05)
     server = WebServer(str(settings.bootstrap), settings)

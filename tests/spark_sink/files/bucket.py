@@ -14,9 +14,9 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.files.bucket import Bucket
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.sites import Rows, Site
 
@@ -52,12 +52,12 @@ class BucketSite(Site):
         self.path, self.options = f"s3://results/{name}/table", options
 
     @property
-    def place(self) -> Place:
-        return Place("delta", self.path, storage_options=self.options)
+    def location(self) -> TableLocation:
+        return TableLocation("delta", self.path, storage_options=self.options)
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return DeltaStore(self.path, name, topic, identity, shape, storage_options=self.options)
+        return DeltaStore(self.path, name, topic, topic_id, write_mode, storage_options=self.options)
 
     def rows(self, rejects: bool = False) -> Rows:
         table = DeltaTable(self.path, storage_options=Bucket.of(self.options).for_delta())

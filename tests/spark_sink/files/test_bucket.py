@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
 from kafka_ratchet.spark_sink.files.bucket import Bucket
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape, reduced, table_schema
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
@@ -39,21 +39,21 @@ def frame(spark: SparkSession) -> Callable[..., DataFrame]:
     return lambda *rows: spark.createDataFrame(list(rows), SIMPLE)
 
 
-def schema(shape: Shape = APPEND) -> StructType:
+def schema(write_mode: WriteMode = APPEND) -> StructType:
     struct = StructType.fromDDL(SIMPLE)
     assert isinstance(struct, StructType)
-    return table_schema(shape, struct)
+    return table_schema(write_mode, struct)
 
 
 def test_rows_offsets_and_one_holder_in_a_bucket(
     bucket: BucketSite, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older = bucket.make(identity=7)
+    older = bucket.make(topic_id=7)
     with pytest.raises(StoreError, match="there is no result table"):
-        read_rows(bucket.place, ["who"])
+        read_rows(bucket.location, ["who"])
     assert (older.offsets(), older.open(schema())) == ({}, {})
     assert older.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1}) == 1
-    third = bucket.make(identity=7)
+    third = bucket.make(topic_id=7)
 
     def take_over(point: str) -> None:
         if point == "before-commit":  # its file is in the bucket, and the log entry is next
@@ -64,11 +64,11 @@ def test_rows_offsets_and_one_holder_in_a_bucket(
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         older.commit(frame((0, 1, "older", 1)), {0: 1}, {0: 2})
     assert third.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1
-    assert sorted(read_rows(bucket.place, ["who", "_offset"])) == [("a", 0), ("b", 1)]
-    assert vacuum(bucket.place) == []
-    [orphan] = vacuum(bucket.place, -60)
+    assert sorted(read_rows(bucket.location, ["who", "_offset"])) == [("a", 0), ("b", 1)]
+    assert vacuum(bucket.location) == []
+    [orphan] = vacuum(bucket.location, -60)
     assert orphan.name.startswith("part-job.1-")
-    assert vacuum(bucket.place, -60) == []
+    assert vacuum(bucket.location, -60) == []
     assert (sorted(row["who"] for row in bucket.rows()), third.offsets()) == (["a", "b"], {0: 2})
 
 
@@ -109,20 +109,22 @@ def test_without_conditional_puts_nobody_is_fenced(frame: Callable[..., DataFram
 
 
 def test_merges_are_staged_in_the_bucket(bucket: BucketSite, frame: Callable[..., DataFrame]) -> None:
-    shape = Shape("totals", ("who",), ("amount",))
-    store = bucket.make(shape=shape)
-    store.open(schema(shape))
-    store.commit(reduced(frame((0, 0, "a", 1), (0, 1, "b", 2)), shape), {0: 0}, {0: 2})
-    store.commit(reduced(frame((0, 2, "a", 40)), shape), {0: 2}, {0: 3})
+    write_mode = WriteMode("totals", ("who",), ("amount",))
+    store = bucket.make(write_mode=write_mode)
+    store.open(schema(write_mode))
+    store.commit(reduced(frame((0, 0, "a", 1), (0, 1, "b", 2)), write_mode), {0: 0}, {0: 2})
+    store.commit(reduced(frame((0, 2, "a", 40)), write_mode), {0: 2}, {0: 3})
     assert {row["who"]: int(row["amount"]) for row in bucket.rows()} == {"a": 41, "b": 2}
-    bucket.make(shape=shape).open(schema(shape))
-    assert [orphan.name for orphan in vacuum(bucket.place, -60)] == []
+    bucket.make(write_mode=write_mode).open(schema(write_mode))
+    assert [orphan.name for orphan in vacuum(bucket.location, -60)] == []
 
 
 def test_options_that_do_not_exist_are_named() -> None:
     with pytest.raises(OptionRefused, match="storage option 'aws_secret': there are AWS_ACCESS_KEY_ID"):
         BucketSite("x", {"aws_secret": "s3cret"}).make()
-    assert "s3cret" not in repr(Place("delta", "s3://results/t", storage_options={"AWS_SECRET_ACCESS_KEY": "s3cret"}))
+    assert "s3cret" not in repr(
+        TableLocation("delta", "s3://results/t", storage_options={"AWS_SECRET_ACCESS_KEY": "s3cret"})
+    )
 
 
 def test_it_can_be_reached_by_the_environment_alone(bucket: BucketSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +132,7 @@ def test_it_can_be_reached_by_the_environment_alone(bucket: BucketSite, monkeypa
     for name, value in Bucket.of(bucket.options).options.items():
         monkeypatch.setenv(name, value)
     store = DeltaStore(bucket.path, "job", "events")
-    assert (store.generation(), vacuum(Place("delta", bucket.path))) == (1, [])
+    assert (store.generation(), vacuum(TableLocation("delta", bucket.path))) == (1, [])
 
 
 class LakeSite(BucketSite):
@@ -141,12 +143,12 @@ class LakeSite(BucketSite):
         self.catalog = catalog
 
     @property
-    def place(self) -> Place:
-        return Place("iceberg", self.path, "results", storage_options=self.options, catalog=self.catalog)
+    def location(self) -> TableLocation:
+        return TableLocation("iceberg", self.path, "results", storage_options=self.options, catalog=self.catalog)
 
-    def make(self, name: str = "job", topic: str = "events", identity: int = 0, shape: Shape = APPEND,
+    def make(self, name: str = "job", topic: str = "events", identity: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return make_store(self.place, name, topic, identity, Recipe())
+        return make_store(self.location, name, topic, identity, RowPipeline())
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -176,10 +178,10 @@ def test_iceberg_in_a_bucket_with_a_catalog_of_ones_own(
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         older.commit(frame((0, 1, "older", 1)), {0: 1}, {0: 2})
     assert newer.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1
-    assert sorted(read_rows(lake.place, ["who", "_offset"])) == [("a", 0), ("b", 1)]
-    [orphan] = vacuum(lake.place, -60)
+    assert sorted(read_rows(lake.location, ["who", "_offset"])) == [("a", 0), ("b", 1)]
+    [orphan] = vacuum(lake.location, -60)
     assert orphan.name.startswith("part-job.1-")
-    assert sorted(read_rows(lake.place, ["who"])) == [("a",), ("b",)]
+    assert sorted(read_rows(lake.location, ["who"])) == [("a",), ("b",)]
 
 
 def test_a_catalog_that_cannot_be_is_named(lake: LakeSite) -> None:

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from deltalake import DeltaTable
 
 from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecreated
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 
 Run = Callable[..., Outcome]
@@ -96,7 +96,7 @@ def test_refuses_when_retention_has_passed_the_stored_offset(
         OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15.*sink resume"
     ):
         run(topic)
-    assert count(Place("delta", table)) == 10
+    assert count(TableLocation("delta", table)) == 10
     assert "any more" not in caplog.text
     assert run(topic, name="again").rows == 6  # a job of another name has offsets of its own
     assert "does not begin at offset 0 any more (partition 0 at 15)" in caplog.text
@@ -118,13 +118,13 @@ def test_refuses_a_topic_that_was_created_again(
     write(topic, [b"z"] * 30)
     with pytest.raises(TopicRecreated, match="not the one that"):
         run(topic)
-    assert count(Place("delta", table)) == 10
+    assert count(TableLocation("delta", table)) == 10
 
 
 def _run_without_identity(planner: TopicPlanner, table: str, topic: str) -> None:
     from kafka_ratchet.spark_sink.job.plan import resume
 
-    resume(planner.extent(), DeltaStore(table, "job", topic).offsets())
+    resume(planner.offset_range(), DeltaStore(table, "job", topic).offsets())
 
 
 def _create_again(broker: str, topic: str) -> None:

@@ -26,9 +26,10 @@ from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.metrics import served, write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Figures
+from kafka_ratchet.spark_sink.job.run_log import log_run
+from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 
 Write = Callable[..., None]
@@ -44,7 +45,7 @@ def samples(text: str) -> dict[tuple[str, str | None], float]:
     }
 
 
-def test_the_figures_of_a_stream_and_of_a_run_after_it(
+def test_the_metrics_of_a_stream_and_of_a_run_after_it(
     broker: str,
     new_topic: Callable[..., str],
     write: Write,
@@ -58,11 +59,11 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
     topic, stop = new_topic(partitions=2), Event()
     scraped: list[dict[tuple[str, str | None], float]] = []
     planner = TopicPlanner(broker, topic, {})
-    recipe = Recipe("n long", rejects=True)
+    pipeline = RowPipeline("n long", rejects=True)
     store = DuckDBStore(
-        str(tmp_path / "x.duckdb"), "results", "job", topic, planner.identity(), rejects=record_schema()
+        str(tmp_path / "x.duckdb"), "results", "job", topic, planner.topic_id(), rejects=record_schema()
     )
-    figures, extent = Figures(), planner.extent
+    state, offset_range = RunState(log_run), planner.offset_range
 
     def scrape_and_go_on() -> object:
         """Before each look: what is served, then the next step."""
@@ -76,12 +77,12 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
             write(topic, [b'{"n":3}'], 1, commit=False)
         if len(scraped) == 3:
             stop.set()
-        return extent()
+        return offset_range()
 
-    monkeypatch.setattr(planner, "extent", scrape_and_go_on)
-    job = Job(broker, topic, "job", recipe, max_records=100)
-    with served(figures, "job", topic, "127.0.0.1", 0):
-        outcome = run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop, figures)
+    monkeypatch.setattr(planner, "offset_range", scrape_and_go_on)
+    job = Job(broker, topic, "job", pipeline, max_records=100)
+    with served(state, "job", topic, "127.0.0.1", 0):
+        outcome = run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop, state)
     assert (outcome.commits, outcome.rows, outcome.rejects) == (2, 2, 1)
     first, second, third = scraped
     assert first["ratchet_sink_commits_total", None] == 0
@@ -102,16 +103,15 @@ def test_the_figures_of_a_stream_and_of_a_run_after_it(
     assert "lag: 2 offsets, the oldest record among them is 0.0 s old" in said
 
     # A batch run is over before anybody asks: a file has the same.
-    monkeypatch.setattr(planner, "extent", extent)
-    figures, file = Figures(), tmp_path / "sink.prom"
-    outcome = run_batch(job, planner, store, lambda: nullcontext(spark), figures)
-    figures.finish(store.generation(), outcome.offsets)
-    write_file(figures, "job", topic, str(file))
+    monkeypatch.setattr(planner, "offset_range", offset_range)
+    state, file = RunState(log_run), tmp_path / "sink.prom"
+    outcome = run_batch(job, planner, store, lambda: nullcontext(spark), state)
+    write_file(state, "job", topic, str(file))
     written = samples(file.read_text())
     assert (written["ratchet_sink_position", "1"], written["ratchet_sink_generation", None]) == (6, 1)
     assert written["ratchet_sink_finished_timestamp_seconds", None] > 1.6e9
     assert ("ratchet_sink_last_commit_timestamp_seconds", None) not in written  # there was nothing to commit
-    assert figures.as_dict() == {
+    assert state.as_dict() == {
         "rows": 0,
         "commits": 0,
         "offsets": {0: 0, 1: 6},
@@ -150,11 +150,13 @@ def test_what_cannot_be_served_is_refused(
 
 COMMITS = """
 import logging, sys
-from kafka_ratchet.spark_sink.spark.progress import Committed, progress
+from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
+from kafka_ratchet.spark_sink.job.run_state import Commit, RunState
 logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.INFO)
-with progress(10) as report:
+run = RunState(log_run)
+with bar_of(run, 10):
     for number in (1, 2):
-        report(Committed(number, 5, {0: 5 * number - 5}, {0: 5 * number}, 0.5))
+        run.committed(Commit(number, 5, {0: 5 * number - 5}, {0: 5 * number}, 0.5))
 logging.getLogger("spark_sink").info("afterwards")
 """
 
@@ -190,7 +192,7 @@ def test_a_terminal_shows_a_bar_and_a_line_for_each_commit() -> None:
 
 START = """
 import logging, sys, time
-from kafka_ratchet.spark_sink.spark.progress import starting
+from kafka_ratchet.spark_sink.spark.terminal import starting
 logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.INFO)
 with starting("Spark"):
     logging.getLogger("spark_sink").info("meanwhile")

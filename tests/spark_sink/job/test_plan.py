@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner, resume, slices
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
+from kafka_ratchet.spark_sink.job.reading import slices
 
 RANGES = st.dictionaries(
     st.integers(0, 40),
@@ -43,14 +44,14 @@ def test_partitions_advance_in_proportion() -> None:
 
 
 def test_resume() -> None:
-    extent = Extent("t", {0: 5, 1: 0, 2: 7}, {0: 9, 1: 4, 2: 7})
-    assert resume(extent, {0: 5, 1: 4}) == {0: 5, 1: 4, 2: 7}
+    offset_range = OffsetRange("t", {0: 5, 1: 0, 2: 7}, {0: 9, 1: 4, 2: 7})
+    assert resume(offset_range, {0: 5, 1: 4}) == {0: 5, 1: 4, 2: 7}
     with pytest.raises(OffsetsLost, match=r"t/0: the table needs offset 3 next.*begins at 5.*removed 2 offsets"):
-        resume(extent, {0: 3})
+        resume(offset_range, {0: 3})
     with pytest.raises(TopicRecreated, match=r"t/1: .*up to offset 6, but the topic ends at 4"):
-        resume(extent, {1: 6})
+        resume(offset_range, {1: 6})
     with pytest.raises(TopicRecreated, match=r"t/3: .*no such partition"):
-        resume(extent, {3: 0})
+        resume(offset_range, {3: 0})
 
 
 def test_the_end_is_before_an_open_transaction(
@@ -65,24 +66,24 @@ def test_the_end_is_before_an_open_transaction(
     assert open_one.flush(30) == 0
     write(topic, [b"behind it"], 1)
     planner = TopicPlanner(broker, topic, {})
-    assert planner.extent() == Extent(topic, {0: 0, 1: 0}, {0: 0, 1: 3}, planner.identity())
+    assert planner.offset_range() == OffsetRange(topic, {0: 0, 1: 0}, {0: 0, 1: 3}, planner.topic_id())
     open_one.commit_transaction(30)
     deadline = time.monotonic() + 60
-    while planner.extent().end[1] == 3:  # Kafka answers before the marker is in the partition
+    while planner.offset_range().end[1] == 3:  # Kafka answers before the marker is in the partition
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert planner.extent().end == {0: 0, 1: 7}
+    assert planner.offset_range().end == {0: 0, 1: 7}
 
 
 def test_a_topic_has_an_identity_of_its_own(broker: str, new_topic: Callable[..., str]) -> None:
     one, other = new_topic(), new_topic()
-    assert TopicPlanner(broker, one, {}).identity() == TopicPlanner(broker, one, {}).identity() > 0
-    assert TopicPlanner(broker, one, {}).identity() != TopicPlanner(broker, other, {}).identity()
+    assert TopicPlanner(broker, one, {}).topic_id() == TopicPlanner(broker, one, {}).topic_id() > 0
+    assert TopicPlanner(broker, one, {}).topic_id() != TopicPlanner(broker, other, {}).topic_id()
 
 
 def test_a_missing_topic_is_named(broker: str) -> None:
     with pytest.raises(TopicMissing, match="topic nowhere does not exist"):
-        TopicPlanner(broker, "nowhere", {}).extent()
+        TopicPlanner(broker, "nowhere", {}).offset_range()
 
 
 def test_an_unreachable_broker_is_named() -> None:
@@ -90,7 +91,7 @@ def test_an_unreachable_broker_is_named() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(KafkaUnavailable, match=rf"events: Kafka at {address} does not say"):
-            TopicPlanner(address, "events", {}, timeout_s=1).extent()
+            TopicPlanner(address, "events", {}, timeout_s=1).offset_range()
 
 
 def test_an_option_that_the_client_does_not_know_is_named() -> None:

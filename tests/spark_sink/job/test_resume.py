@@ -17,14 +17,14 @@ from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.errors import RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
-from kafka_ratchet.spark_sink.stores.topic_id import StoredId, first_bits, of_parts, parts, text
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, first_bits, of_parts, parts, text
 
 Run = Callable[..., Outcome]
 Write = Callable[..., None]
@@ -59,7 +59,7 @@ def test_a_restored_table_is_read_again_once_from_what_it_has(
     write(topic, [b"%d" % n for n in range(50, 100)], 0)
     run(topic)
     DeltaTable(table).restore(then)
-    assert count(Place("delta", table)) == 100
+    assert count(TableLocation("delta", table)) == 100
     with pytest.raises(RowsLost, match=rf"restored to version {then} .*`ratchet sink resume`: --from table"):
         run(topic)
     version = DeltaTable(table).version()
@@ -79,7 +79,7 @@ def test_a_restored_table_is_read_again_once_from_what_it_has(
     assert told["partitions"]["0"] == {"before": 102, "after": 51, "end": 102}
     entry = read_entry(LocalFolder(Path(table)), DeltaTable(table).version())
     assert entry is not None
-    noted = entry.about["resume"]
+    noted = entry.user_metadata["resume"]
     assert (noted["reason"], noted["from"]) == ("a disk was swapped", "table")
     assert (noted["who"], noted["before"]) == (told["who"], {"0": 102, "1": 51})
     assert run(topic).rows == 50
@@ -126,7 +126,7 @@ def test_an_output_that_has_lost_its_end_is_refused_and_goes_on_where_somebody_s
     write(topic, [b"x"] * 4)
     run(topic)
     planner = TopicPlanner(broker, topic, {})
-    store = DeltaStore(table, "job", topic, planner.identity())
+    store = DeltaStore(table, "job", topic, planner.topic_id())
     store.open(store.columns())  # type: ignore[arg-type]
     store._write(store._existing(), Staged(0), 2, {0: 9})
     with pytest.raises(TopicRecreated, match=r"read up to offset 9, but the topic ends at 5; .*ratchet sink resume"):
@@ -147,14 +147,14 @@ def test_an_output_that_has_lost_its_end_is_refused_and_goes_on_where_somebody_s
 
 
 def test_an_id_comes_back_from_its_parts_as_kafka_prints_it() -> None:
-    for identity in (3, 2**127, 2**128 - 1, 0x4123456789ABCDEF_8000000000000001):
-        assert of_parts(*parts(identity)) == identity
-        assert all(0 <= part < 2**63 for part in parts(identity))
-        assert not StoredId(text(identity)).is_other(identity)
-        assert StoredId(text(identity)).is_other(identity ^ 1)
-        earlier = StoredId("", first_bits(identity))  # what a table of an earlier version has
-        assert not earlier.is_other(identity ^ 1)
-        assert earlier.is_other(identity ^ 1 << 70) == bool(earlier.first_bits)
+    for topic_id in (3, 2**127, 2**128 - 1, 0x4123456789ABCDEF_8000000000000001):
+        assert of_parts(*parts(topic_id)) == topic_id
+        assert all(0 <= part < 2**63 for part in parts(topic_id))
+        assert not StoredId(text(topic_id)).is_other(topic_id)
+        assert StoredId(text(topic_id)).is_other(topic_id ^ 1)
+        earlier = StoredId("", first_bits(topic_id))  # what a table of an earlier version has
+        assert not earlier.is_other(topic_id ^ 1)
+        assert earlier.is_other(topic_id ^ 1 << 70) == bool(earlier.first_bits)
     assert text(3) == "AAAAAAAAAAAAAAAAAAAAAw"
     assert not StoredId().is_other(7)
     assert not StoredId(text(1)).is_other(0)

@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicRecreated
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.job import run_stream
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 
 Write = Callable[..., None]
@@ -39,9 +39,9 @@ class Scripted(TopicPlanner):
         super().__init__(broker, topic, {})
         self._steps = iter(steps)
 
-    def extent(self) -> Extent:
+    def offset_range(self) -> OffsetRange:
         next(self._steps)()
-        return super().extent()
+        return super().offset_range()
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def stream(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcom
 
     def run(topic: str, steps: list[Callable[[], None]], stop: Event, max_records: int = 1_000_000) -> Outcome:
         planner = Scripted(broker, topic, steps)
-        store = DeltaStore(table, "job", topic, planner.identity())
-        job = Job(broker, topic, "job", Recipe(), max_records)
+        store = DeltaStore(table, "job", topic, planner.topic_id())
+        job = Job(broker, topic, "job", RowPipeline(), max_records)
         return run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop)
 
     return run
@@ -95,7 +95,7 @@ def test_a_stop_waits_for_the_commit_under_way_and_no_longer(
     write(topic, [b"x"] * 10)
     assert stream(topic, [stop.set], stop, max_records=4).commits == 1
     assert DeltaStore(table, "job", topic).offsets() == {0: 4}
-    assert count(Place("delta", table)) == 4
+    assert count(TableLocation("delta", table)) == 4
 
 
 def test_a_stream_steps_over_no_hole_and_into_no_other_topic(
@@ -116,8 +116,8 @@ def test_a_stream_steps_over_no_hole_and_into_no_other_topic(
         stream(topic, [lambda: write(topic, [b"x"]), lose_records], Event())
 
     again = new_topic(partitions=1)
-    other = Extent(again, {0: 0}, {0: 5}, identity=1)
-    monkeypatch.setattr(TopicPlanner, "extent", lambda _: other)
+    other = OffsetRange(again, {0: 0}, {0: 5}, topic_id=1)
+    monkeypatch.setattr(TopicPlanner, "offset_range", lambda _: other)
     with pytest.raises(TopicRecreated, match="deleted and created again while"):
         stream(again, [_nothing], Event())
 
@@ -159,4 +159,4 @@ def test_sigterm_ends_the_process_after_a_commit(
     assert job.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["offsets"] == {"0": 11}
     assert "Traceback" not in err
-    assert count(Place("delta", table)) == 10
+    assert count(TableLocation("delta", table)) == 10

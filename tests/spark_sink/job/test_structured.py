@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated
-from kafka_ratchet.spark_sink.job.commit import Outcome
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe, Transform, sql_transform
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, sql_transform
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count, read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.sites import Site
@@ -41,12 +41,12 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def structured(
     broker: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Outcome]]:
-    """structured(store, topic, reached, recipe, **options) runs until a commit has reached those offsets."""
+    """structured(store, topic, reached, pipeline, **options) runs until a commit has reached those offsets."""
     scratch = tmp_path / "scratch of Zoë; $(id) #1 50%"
     scratch.mkdir()
 
     def run(
-        store: ResultStore, topic: str, reached: dict[int, int], recipe: Recipe | None = None,
+        store: ResultStore, topic: str, reached: dict[int, int], pipeline: RowPipeline | None = None,
         max_records: int = 1_000_000, after: Callable[[], None] | None = None, **options: bool,
     ) -> Outcome:  # fmt: skip
         commit, stop = store.commit, Event()
@@ -60,7 +60,7 @@ def structured(
             return count
 
         monkeypatch.setattr(store, "commit", watched)
-        job = Job(broker, topic, "job", recipe or Recipe(), max_records)
+        job = Job(broker, topic, "job", pipeline or RowPipeline(), max_records)
         planner = TopicPlanner(broker, topic, {})
         return run_structured(job, planner, store, lambda: nullcontext(spark), 0.0, stop, scratch=scratch, **options)
 
@@ -79,7 +79,7 @@ def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
     write(topic, [b"never"] * 5, 1, commit=False)
 
     def make() -> ResultStore:
-        return make_store(site.place, "job", topic, 0, Recipe())
+        return make_store(site.location, "job", topic, 0, RowPipeline())
 
     outcome = structured(make(), topic, {0: 47, 1: 6}, max_records=20)  # one has aborted records only
     assert (outcome.rows, outcome.offsets) == (3, {0: 47, 1: 6})
@@ -156,17 +156,17 @@ def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
     write(topic, [b"x"])
     store = DeltaStore(table, "job", topic)
     with pytest.raises(OptionRefused, match=r"the pipeline keeps state.*--state-is-lost"):
-        structured(store, topic, {}, Recipe(transform=pipeline))
+        structured(store, topic, {}, RowPipeline(transform=pipeline))
     assert store.offsets() == {}
 
 
 def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
     new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
 ) -> None:
-    topic, recipe = new_topic(partitions=1), Recipe(transform=_distinct)
+    topic, pipeline = new_topic(partitions=1), RowPipeline(transform=_distinct)
 
     def run(reached: dict[int, int]) -> int:
-        return structured(DeltaStore(table, "job", topic), topic, reached, recipe, state_is_lost=True).rows
+        return structured(DeltaStore(table, "job", topic), topic, reached, pipeline, state_is_lost=True).rows
 
     write(topic, [b"x", b"x", b"y"])
     assert run({0: 4}) == 2
@@ -179,19 +179,19 @@ def test_a_query_reads_what_a_batch_reads(
     new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
 ) -> None:
     numbers = '{"type":"record","name":"event","fields":[{"name":"n","type":"int"}]}'
-    avro = Recipe(
+    avro = RowPipeline(
         avro=avro_values(numbers, None), transform=sql_transform("SELECT n + 1 AS n, _partition, _offset FROM records")
     )
     topic = new_topic(partitions=1)
     write(topic, [b"\x02", b"\x04", b"neither"])  # zigzag: 1 and 2
-    structured(make_store(Place("delta", table), "job", topic, 0, avro), topic, {0: 4}, avro)
+    structured(make_store(TableLocation("delta", table), "job", topic, 0, avro), topic, {0: 4}, avro)
     assert rows("n") == [(2,), (3,), (None,)]
 
-    inferred, beside = Recipe("infer"), f"{table} of JSON"
+    inferred, beside = RowPipeline("infer"), f"{table} of JSON"
     topic = new_topic(partitions=1)
     write(topic, [b'{"n":1}', b"[]"])
-    structured(make_store(Place("delta", beside), "job", topic, 0, inferred), topic, {0: 3}, inferred)
-    assert sorted(read_rows(Place("delta", beside), ["n", "_value"]), key=str) == [(1, None), (None, b"[]")]
+    structured(make_store(TableLocation("delta", beside), "job", topic, 0, inferred), topic, {0: 3}, inferred)
+    assert sorted(read_rows(TableLocation("delta", beside), ["n", "_value"]), key=str) == [(1, None), (None, b"[]")]
 
 
 def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
@@ -230,7 +230,7 @@ def test_retention_that_passes_a_running_query_is_named(
 
     with pytest.raises(OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15"):
         structured(DeltaStore(table, "job", topic), topic, {}, after=lose_records)
-    assert count(Place("delta", table)) == 10
+    assert count(TableLocation("delta", table)) == 10
 
 
 def test_another_topic_of_the_name_is_not_read(
@@ -241,19 +241,19 @@ def test_another_topic_of_the_name_is_not_read(
     write(topic, [b"x"])
 
     def create_again() -> None:
-        other = Extent(topic, {0: 0}, {0: 9}, identity=1)
-        monkeypatch.setattr(TopicPlanner, "extent", lambda _: other)
+        other = OffsetRange(topic, {0: 0}, {0: 9}, topic_id=1)
+        monkeypatch.setattr(TopicPlanner, "offset_range", lambda _: other)
         write(topic, [b"y"])
 
     with pytest.raises(TopicRecreated, match="deleted and created again while"):
         structured(DeltaStore(table, "job", topic), topic, {}, after=create_again)
-    assert count(Place("delta", table)) == 1
+    assert count(TableLocation("delta", table)) == 1
 
 
 def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
-    recipe = Recipe("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
+    pipeline = RowPipeline("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
     with pytest.raises(OptionRefused, match="a streaming query has one result"):
-        structured(DeltaStore(table, "job", "events"), "events", {}, recipe)
+        structured(DeltaStore(table, "job", "events"), "events", {}, pipeline)
 
 
 def test_the_folder_for_the_checkpoint_must_be_there(

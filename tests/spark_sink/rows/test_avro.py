@@ -19,11 +19,11 @@ from pyspark import cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.job.commit import Outcome
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values, task
 from kafka_ratchet.spark_sink.rows.avro.task import CHUNK_BYTES, reader, whole
 from kafka_ratchet.spark_sink.rows.columns import NO_VALUE, NOT_PARSED, PARSED, STATE, record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.spark_sink.sites import Site
 
 SCHEMA = {
@@ -110,7 +110,9 @@ SAID: dict[str, Any] = {
 }
 
 
-def decoded(values: list[bytes | None], avro: AvroValues = VALUES, narrow: bool = False) -> list[dict[str, Any]]:
+def decoded(
+    values: list[bytes | None], avro: AvroValues = VALUES, restricted_values: bool = False
+) -> list[dict[str, Any]]:
     """What the executors make of these values."""
     import pyarrow as pa
 
@@ -119,7 +121,7 @@ def decoded(values: list[bytes | None], avro: AvroValues = VALUES, narrow: bool 
     batch = pa.RecordBatch.from_arrays(
         [pa.array(column, kind) for column, kind in zip(columns, record.types, strict=True)], schema=record
     )
-    rows = [row for made in task(avro, narrow=narrow)([batch]) for row in made.to_pylist()]
+    rows = [row for made in task(avro, restricted_values=restricted_values)([batch]) for row in made.to_pylist()]
     for row, value in zip(rows, values, strict=True):
         state = NO_VALUE if value is None else PARSED if row["_value"] is None else NOT_PARSED
         assert row.pop(STATE) == state
@@ -127,7 +129,7 @@ def decoded(values: list[bytes | None], avro: AvroValues = VALUES, narrow: bool 
 
 
 def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:
-    (tmp_path / "task").write_bytes(cloudpickle.dumps(task(VALUES, narrow=True)))
+    (tmp_path / "task").write_bytes(cloudpickle.dumps(task(VALUES, restricted_values=True)))
     script = (
         "import pickle, sys; task = pickle.load(open('task', 'rb')); list(task([])); print('spark_sink' in sys.modules)"
     )
@@ -152,7 +154,7 @@ def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:
 def test_bytes_of_the_specification_say_what_it_says(schema: Any, data: str, value: object) -> None:
     outer = {"type": "record", "name": "r", "fields": [{"name": "f", "type": schema}]}
     plan = AvroValues(json.dumps(outer)).plan
-    assert whole(bytes.fromhex(data), b"", reader(plan, narrow=False)) == {"f": value}
+    assert whole(bytes.fromhex(data), b"", reader(plan, restricted_values=False)) == {"f": value}
 
 
 def test_a_whole_event_is_in_its_columns_and_anything_else_is_kept_whole() -> None:
@@ -179,15 +181,15 @@ def test_a_whole_event_is_in_its_columns_and_anything_else_is_kept_whole() -> No
     assert [row["_value"] for row in rows] == [None] * len(good) + bad + [None]
     assert all(row[name] is None for row in rows[len(good) :] for name in SAID)
     assert rows[4]["amount"] == 0
-    [held, kept] = decoded([event(b"a\0")]) + decoded([event(b"a\0")], narrow=True)
-    assert (held["who"], held["_value"], kept["who"], kept["_value"]) == ("a\0", None, None, event(b"a\0"))
+    [check, kept] = decoded([event(b"a\0")]) + decoded([event(b"a\0")], restricted_values=True)
+    assert (check["who"], check["_value"], kept["who"], kept["_value"]) == ("a\0", None, None, event(b"a\0"))
 
 
 def test_lengths_and_counts_beyond_the_value_are_no_reason_to_make_room_for_them() -> None:
     schemas: list[Any] = ["bytes", "string", {"type": "array", "items": "long"}, {"type": "map", "values": "long"}]
     for schema in schemas:
         outer = {"type": "record", "name": "r", "fields": [{"name": "f", "type": schema}]}
-        read = reader(AvroValues(json.dumps(outer)).plan, narrow=False)
+        read = reader(AvroValues(json.dumps(outer)).plan, restricted_values=False)
         for n in (2**31, 2**40, 2**62, 2**63 - 1, -1, -(2**31), -(2**63)):
             for rest in (b"", number(2**62), number(-1) * 2, number(0) * 100):
                 assert whole(number(n) + rest, b"", read) is None
@@ -198,11 +200,13 @@ def test_lengths_and_counts_beyond_the_value_are_no_reason_to_make_room_for_them
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3), st.binary(max_size=12)), max_size=4), st.booleans())
 @example([], True)
-def test_mutated_values_are_kept_whole_or_held_whole(changes: list[tuple[int, int, bytes]], narrow: bool) -> None:
+def test_mutated_values_are_kept_whole_or_held_whole(
+    changes: list[tuple[int, int, bytes]], restricted_values: bool
+) -> None:
     value = event()
     for at, cut, more in changes:
         value = value[:at] + more + value[at + cut :]
-    before, row, after = decoded([event(), value, event()], narrow=narrow)
+    before, row, after = decoded([event(), value, event()], restricted_values=restricted_values)
     assert before == after | {"_offset": 0}
     assert {name: before[name] for name in SAID} == SAID
     if row["_value"] is None:
@@ -231,8 +235,8 @@ def test_values_of_a_topic_with_a_registrys_id(
     for partition in (0, 1):
         write(topic, values, partition)
         write(topic, values, partition, commit=False)
-    recipe = Recipe(avro=avro_values(str(file), 7), rejects=site.rejects)
-    assert cook(topic, recipe).rows == (4 if site.rejects else 10)
+    pipeline = RowPipeline(avro=avro_values(str(file), 7), rejects=site.rejects)
+    assert cook(topic, pipeline).rows == (4 if site.rejects else 10)
     rows = sorted(site.rows(), key=lambda row: (row["_offset"], row["_partition"]))
     assert [(row["_partition"], row["_offset"], row["who"]) for row in rows[:2]] == [(0, 0, "Zoë"), (1, 0, "Zoë")]
     for name in ("n", "amount", "at", "local", "day", "kind", "hash", "tags"):

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
-from kafka_ratchet.spark_sink.job.plan import Extent, TopicPlanner
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import record_schema, result_schema
 from kafka_ratchet.spark_sink.rows.infer import MAX_COLUMNS, sampled
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.spark_sink.sites import LOCAL, Site
 
 Write = Callable[..., None]
@@ -59,8 +59,8 @@ def test_columns_are_inferred_once_and_stored_with_the_table(
     write(topic, [b"no json", b"[1]", b"{" * 5000, b'{"long":' + b"9" * 5000 + b"}"], 1)
     write(topic, [json.dumps(first | dict.fromkeys(HOSTILE, 1)).encode(), b'{"who":"b","x":0.5,"far":0.5,"mix":"m"}'])
     write(topic, [b'{"aborted":1}'], commit=False)
-    recipe = Recipe("infer")
-    assert cook(topic, recipe).rows == 6
+    pipeline = RowPipeline("infer")
+    assert cook(topic, pipeline).rows == 6
     rows = sorted(site.rows(), key=lambda row: (row["_partition"], row["_offset"]))
     # What most objects have comes first.
     assert list(rows[0])[:10] == ["far", "long", "mix", "who", "x", "in", "n", "none", "ok", 'qu"o`te']
@@ -75,7 +75,7 @@ def test_columns_are_inferred_once_and_stored_with_the_table(
 
     late = [b'{"who":"c","later":1}', b'{"who":"d","n":1.5}']
     write(topic, late)
-    assert cook(topic, recipe).rows == 2
+    assert cook(topic, pipeline).rows == 2
     rows = sorted((row for row in site.rows() if row["_partition"] == 0), key=lambda row: row["_offset"])[2:]
     assert "later" not in rows[0]
     assert [(row["who"], row["_value"]) for row in rows] == [("c", None), (None, late[1])]
@@ -88,9 +88,9 @@ class Scripted(TopicPlanner):
         super().__init__(broker, topic, {})
         self._steps = iter(steps)
 
-    def extent(self) -> Extent:
+    def offset_range(self) -> OffsetRange:
         next(self._steps)()
-        return super().extent()
+        return super().offset_range()
 
 
 def test_a_stream_waits_for_a_value_to_read_columns_off(
@@ -108,7 +108,7 @@ def test_a_stream_waits_for_a_value_to_read_columns_off(
         lambda: None,
         stop.set,
     ]
-    job = Job(broker, topic, "job", Recipe("infer"))
+    job = Job(broker, topic, "job", RowPipeline("infer"))
     outcome = run_stream(
         job, Scripted(broker, topic, steps), site.make(topic=topic), lambda: nullcontext(spark), 0, stop
     )
@@ -122,7 +122,7 @@ def test_where_there_is_nothing_to_read_columns_off(
     topic, site = new_topic(partitions=1), LOCAL["delta"](tmp_path)
 
     def run() -> Outcome:
-        job = Job(broker, topic, "job", Recipe("infer"))
+        job = Job(broker, topic, "job", RowPipeline("infer"))
         return run_batch(job, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
 
     write(topic, [b'{"aborted":1}'], commit=False)

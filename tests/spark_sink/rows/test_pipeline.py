@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SparkFailed
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe, function_transform, sql_transform
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, function_transform, sql_transform
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site
 
 AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
@@ -31,8 +31,8 @@ Cook = Callable[..., Outcome]
 def test_values_that_a_store_cannot_hold_are_kept_whole(
     site: Site, cook: Cook, new_topic: Callable[..., str], write: Callable[..., None]
 ) -> None:
-    narrow = site.make().narrow
-    far = b"+123456" if narrow else b"9999"  # the other stores hold such years, but Python cannot read them
+    restricted_values = site.make().restricted_values
+    far = b"+123456" if restricted_values else b"9999"  # the other stores hold such years, but Python cannot read them
     values = [
         b'{"who":"plain","at":"2024-01-01T00:00:00Z"}',
         b'{"who":"nul \\u0000"}',
@@ -46,14 +46,16 @@ def test_values_that_a_store_cannot_hold_are_kept_whole(
         write(topic, values, partition)
         write(topic, [b'{"who":"aborted"}'], partition, commit=False)
     outcome = cook(
-        topic, Recipe("who string, at timestamp, `in` struct<at: array<timestamp>>, m map<string, date>"), max_records=5
+        topic,
+        RowPipeline("who string, at timestamp, `in` struct<at: array<timestamp>>, m map<string, date>"),
+        max_records=5,
     )
     assert outcome.offsets == {0: 9, 1: 9}
     rows = sorted(site.rows(), key=lambda row: (row["_partition"], row["_offset"]))
     assert [(row["_partition"], row["_offset"]) for row in rows] == [(p, n) for p in (0, 1) for n in range(6)]
     for row in rows:
         value = values[row["_offset"]]
-        whole = row["_offset"] in ({1, 3, 5} if narrow else {5})
+        whole = row["_offset"] in ({1, 3, 5} if restricted_values else {5})
         assert row["_value"] == (value if whole else None)
         assert row["who"] == (None if whole else json.loads(value)["who"].replace("\ud800", "?"))
 
@@ -66,9 +68,9 @@ def test_rejects_and_totals_of_a_real_topic(
             site.make(rejects=record_schema())
         return
     topic = new_topic(partitions=2)
-    recipe = Recipe(
+    pipeline = RowPipeline(
         "who string, amount decimal(9,2)",
-        Shape("totals", ("who",), ("cents",)),
+        WriteMode("totals", ("who",), ("cents",)),
         rejects=True,
         transform=sql_transform("SELECT upper(who) AS who, CAST(amount * 100 AS bigint) AS cents FROM records"),
     )
@@ -77,7 +79,7 @@ def test_rejects_and_totals_of_a_real_topic(
         write(topic, [b'{"who":"a","amount":0.1}', b'{"who":"A","amount":0.2}', b"broken %d" % n], n % 2)
         write(topic, [b'{"who":"a","amount":1}'], n % 2, commit=False)
         expected += 30
-        cook(topic, recipe, max_records=2)
+        cook(topic, pipeline, max_records=2)
         [total] = site.rows()
         assert (total["who"], total["_records"], int(total["cents"])) == ("A", 2 * (n + 1), expected)
     rejected = sorted(site.rows(rejects=True), key=lambda row: row["_value"])
@@ -85,48 +87,55 @@ def test_rejects_and_totals_of_a_real_topic(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "sentence"),
+    ("pipeline", "sentence"),
     [
-        (lambda: Recipe(rejects=True), "nothing to reject"),
-        (lambda: Recipe("who string", Shape("upsert", ("who",))), "no place for values that do not parse"),
-        (lambda: Recipe(None, Shape("upsert")), "needs a key"),
-        (lambda: Recipe(None, Shape("append", ("who",))), "has no key"),
-        (lambda: Recipe(None, Shape("upsert", ("who",), ("n",))), "has no sums"),
-        (lambda: Recipe(None, Shape("totals", ("who",), ("who",))), "a column twice"),
-        (lambda: Recipe("infer", Shape("totals", ("who",)), rejects=True), "do not go with sql, transform or totals"),
-        (lambda: Recipe("infer", transform=sql_transform("SELECT 1")), "do not go with sql, transform or totals"),
-        (lambda: Recipe("infer", Shape("upsert", ("who",))), "no place for values that do not parse"),
-        (lambda: Recipe("who string", avro=AVRO), "Leave columns out"),
-        (lambda: Recipe(None, Shape("upsert", ("who",)), avro=AVRO), "no place for values that do not parse"),
-        (lambda: Recipe(transform=function_transform("nonsense")), "write module:function"),
-        (lambda: Recipe(transform=function_transform("no_such_module:f")), "No module named 'no_such_module'"),
-        (lambda: Recipe(transform=function_transform("json:no_such")), "has no function no_such"),
+        (lambda: RowPipeline(rejects=True), "nothing to reject"),
+        (lambda: RowPipeline("who string", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
+        (lambda: RowPipeline(None, WriteMode("upsert")), "needs a key"),
+        (lambda: RowPipeline(None, WriteMode("append", ("who",))), "has no key"),
+        (lambda: RowPipeline(None, WriteMode("upsert", ("who",), ("n",))), "has no sums"),
+        (lambda: RowPipeline(None, WriteMode("totals", ("who",), ("who",))), "a column twice"),
+        (
+            lambda: RowPipeline("infer", WriteMode("totals", ("who",)), rejects=True),
+            "do not go with sql, transform or totals",
+        ),
+        (lambda: RowPipeline("infer", transform=sql_transform("SELECT 1")), "do not go with sql, transform or totals"),
+        (lambda: RowPipeline("infer", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
+        (lambda: RowPipeline("who string", avro=AVRO), "Leave columns out"),
+        (lambda: RowPipeline(None, WriteMode("upsert", ("who",)), avro=AVRO), "no place for values that do not parse"),
+        (lambda: RowPipeline(transform=function_transform("nonsense")), "write module:function"),
+        (lambda: RowPipeline(transform=function_transform("no_such_module:f")), "No module named 'no_such_module'"),
+        (lambda: RowPipeline(transform=function_transform("json:no_such")), "has no function no_such"),
     ],
 )
-def test_recipes_that_contradict_themselves_are_refused(recipe: Callable[[], Recipe], sentence: str) -> None:
+def test_contradicting_row_pipelines_are_refused(pipeline: Callable[[], RowPipeline], sentence: str) -> None:
     with pytest.raises(OptionRefused, match=sentence):
-        recipe()
+        pipeline()
 
 
 @pytest.mark.parametrize(
-    ("shape", "sql", "sentence"),
+    ("write_mode", "sql", "sentence"),
     [
-        (Shape("totals", ("who",)), None, "needs column 'who'"),
-        (Shape("upsert", ("_key",)), "SELECT _key FROM records", "'_partition' \\(it says which row"),
-        (Shape("totals", ("_key",), ("x",)), "SELECT _key, 0.5D AS x FROM records", "cannot be added up exactly"),
-        (Shape("totals", ("_key",), ("x",)), "SELECT _key, CAST(1 AS decimal(38,1)) AS x FROM records", "28 digits"),
-        (Shape("totals", ("_records",)), "SELECT 1 AS _records FROM records", "is the count"),
-        (Shape("upsert", ("x",)), "SELECT *, array(1) AS x FROM records", "cannot be a key"),
-        (Shape(), "SELECT nonsense FROM records", "sql: .*nonsense"),
-        (Shape(), "SELEKT 1", "sql: .*Write a query of the view records"),
+        (WriteMode("totals", ("who",)), None, "needs column 'who'"),
+        (WriteMode("upsert", ("_key",)), "SELECT _key FROM records", "'_partition' \\(it says which row"),
+        (WriteMode("totals", ("_key",), ("x",)), "SELECT _key, 0.5D AS x FROM records", "cannot be added up exactly"),
+        (
+            WriteMode("totals", ("_key",), ("x",)),
+            "SELECT _key, CAST(1 AS decimal(38,1)) AS x FROM records",
+            "28 digits",
+        ),
+        (WriteMode("totals", ("_records",)), "SELECT 1 AS _records FROM records", "is the count"),
+        (WriteMode("upsert", ("x",)), "SELECT *, array(1) AS x FROM records", "cannot be a key"),
+        (WriteMode(), "SELECT nonsense FROM records", "sql: .*nonsense"),
+        (WriteMode(), "SELEKT 1", "sql: .*Write a query of the view records"),
     ],
 )
-def test_shapes_that_the_rows_do_not_have_are_refused(
-    spark: SparkSession, shape: Shape, sql: str | None, sentence: str
+def test_write_modes_that_the_rows_do_not_have_are_refused(
+    spark: SparkSession, write_mode: WriteMode, sql: str | None, sentence: str
 ) -> None:
-    recipe = Recipe(None, shape, transform=sql_transform(sql) if sql else None)
+    pipeline = RowPipeline(None, write_mode, transform=sql_transform(sql) if sql else None)
     with pytest.raises(OptionRefused, match=sentence):
-        recipe.schema(spark)
+        pipeline.schema(spark)
 
 
 USERS_OWN = """
@@ -168,14 +177,14 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
     topic = new_topic(partitions=1)
     write(topic, [b"1", b"2"])
     try:
-        assert Recipe(transform=function_transform("users_own:lengths")).schema(spark).names == ["n"]
+        assert RowPipeline(transform=function_transform("users_own:lengths")).schema(spark).names == ["n"]
         for function, sentence in [
             ("wrong", "'users_own:wrong' returned int, not a DataFrame"),
             ("raises", r"'users_own:raises' raised ZeroDivisionError: .*, in users_own.py line 11\. Fix it"),
             ("unknown", r"'users_own:unknown' raised AnalysisException: .*no_such_column.*, in users_own.py line 14"),
         ]:
             with pytest.raises(OptionRefused, match=sentence):
-                Recipe(transform=function_transform(f"users_own:{function}")).schema(spark)
+                RowPipeline(transform=function_transform(f"users_own:{function}")).schema(spark)
         for module, sentence in [
             ("users_broken", "importing users_broken failed .SyntaxError: "),
             ("users_raising", "importing users_raising failed .KeyError: 'at import'"),
@@ -184,18 +193,18 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
                 function_transform(f"{module}:f")
 
         site = LOCAL["delta"](tmp_path)
-        job = Job(broker, topic, "job", Recipe(transform=function_transform("users_own:late")))
+        job = Job(broker, topic, "job", RowPipeline(transform=function_transform("users_own:late")))
         run_batch(job, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
         write(topic, [b"three"])
         failing = [
-            (job.recipe, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. What was committed"),
+            (job.pipeline, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. What was committed"),
             (
-                Recipe(transform=sql_transform("SELECT CAST(decode(_value, 'utf-8') AS int) AS n FROM records")),
+                RowPipeline(transform=sql_transform("SELECT CAST(decode(_value, 'utf-8') AS int) AS n FROM records")),
                 "'three'",
             ),
         ]
-        for recipe, sentence in failing:
-            again = replace(job, recipe=recipe)
+        for pipeline, sentence in failing:
+            again = replace(job, pipeline=pipeline)
             with pytest.raises(SparkFailed, match=sentence):
                 run_batch(again, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
         assert sorted(row["n"] for row in site.rows()) == [1, 2]

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_ratchet.spark_sink.errors import Fenced, SparkFailed
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import result_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.errors import reason_of
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 
@@ -56,10 +56,10 @@ def test_a_batch_ends_with_one_sentence_and_the_next_goes_on(
     write(topic, [b"good", b"good", b"bad"])
     switch.touch()
     planner = TopicPlanner(broker, topic, {})
-    job = Job(broker, topic, "job", Recipe(transform=failing_where(switch)), max_records=2)
+    job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)), max_records=2)
 
     def run() -> Outcome:
-        return run_batch(job, planner, DeltaStore(table, "job", topic, planner.identity()), lambda: nullcontext(spark))
+        return run_batch(job, planner, DeltaStore(table, "job", topic, planner.topic_id()), lambda: nullcontext(spark))
 
     with pytest.raises(SparkFailed, match=r"offsets 0: 2-4 \(ValueError: this record is bad\)\. What was"):
         run()
@@ -76,10 +76,10 @@ class Watched(TopicPlanner):
         super().__init__(broker, topic, {})
         self._looks, self._seen = 0, seen
 
-    def extent(self):  # type: ignore[no-untyped-def]
+    def offset_range(self):  # type: ignore[no-untyped-def]
         self._looks += 1
         self._seen(self._looks)
-        return super().extent()
+        return super().offset_range()
 
 
 def test_a_stream_tries_again_and_counts_nothing_twice(
@@ -102,8 +102,8 @@ def test_a_stream_tries_again_and_counts_nothing_twice(
             stop.set()
 
     planner = Watched(broker, topic, seen)
-    store = DeltaStore(table, "job", topic, planner.identity())
-    job = Job(broker, topic, "job", Recipe(transform=failing_where(switch)), max_records=2)
+    store = DeltaStore(table, "job", topic, planner.topic_id())
+    job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)), max_records=2)
     outcome = run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop)
     assert (outcome.commits, outcome.rows) == (2, 3)
     assert store.generation() == 2  # its own tasks of the failed commit are fenced
@@ -119,11 +119,11 @@ def test_a_stream_that_failed_does_not_take_over_from_its_successor(
 
     def seen(look: int) -> None:
         assert look == 1
-        DeltaStore(table, "job", topic, planner.identity()).open(result_schema(None))
+        DeltaStore(table, "job", topic, planner.topic_id()).open(result_schema(None))
 
     planner = Watched(broker, topic, seen)
-    store = DeltaStore(table, "job", topic, planner.identity())
-    job = Job(broker, topic, "job", Recipe(transform=failing_where(switch)))
+    store = DeltaStore(table, "job", topic, planner.topic_id())
+    job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)))
     with pytest.raises(Fenced, match="has taken over"):
         run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, Event())
     assert store.generation() == 2

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.session import ROW_SETTINGS, existing_session
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 
@@ -25,8 +25,8 @@ def test_its_settings_are_those_of_the_rows_for_the_time_of_the_job_only(
         for key, value in theirs.items():
             spark.conf.set(key, value)
         planner = TopicPlanner(broker, topic, {})
-        job = Job(broker, topic, "job", Recipe("n long, m long"))
-        store = DeltaStore(table, "job", topic, planner.identity())
+        job = Job(broker, topic, "job", RowPipeline("n long, m long"))
+        store = DeltaStore(table, "job", topic, planner.topic_id())
         assert run_batch(job, planner, store, lambda: existing_session(spark)).rows == 2
         assert {key: spark.conf.get(key) for key in theirs} == theirs
     finally:

@@ -89,26 +89,26 @@ def test_a_killed_executor_and_a_speculative_attempt_lose_and_double_nothing(
 ) -> None:  # fmt: skip
     """In the first commit the executors of both tasks are amid their files when one is killed; in the second, a task
     hangs, and Spark runs it once more elsewhere."""
-    held = tmp_path / "held"
-    held.mkdir()
+    check = tmp_path / "held"
+    check.mkdir()
     step = tmp_path / "slow_step.py"
-    step.write_text(STEP.format(folder=str(held), held_at=3))
+    step.write_text(STEP.format(folder=str(check), held_at=3))
     arguments = [f"--bootstrap={broker}", f"--topic={topic}", f"--path={table}", "--name=job", "--json"]
     arguments += ["--transform=slow_step:transform", f"--max-records={END}"]  # of the two partitions: two commits
     files = f"--py-files={shipped},{step}"
     batches = f"--conf=spark.sql.execution.arrow.maxRecordsPerBatch={BATCH}"
     with cluster.submit(shipped, arguments, files, batches) as job:
-        wait_for("both tasks hold", lambda: len(list(held.glob("*.json"))) == 2 or job.has_ended)
+        wait_for("both tasks hold", lambda: len(list(check.glob("*.json"))) == 2 or job.has_ended)
         wait_for("both have rows in a file", lambda: len(list(Path(table).glob("part-*"))) == 2 or job.has_ended)
         if not job.has_ended:
             [victim] = cluster.executors(0)
             os.kill(victim, signal.SIGKILL)
-        (held / "go").touch()
+        (check / "go").touch()
         result, log = job.result()
     assert (result["rows"], result["commits"], result["offsets"]) == (2 * RECORDS, 2, {"0": END, "1": END})
     assert rows("_partition", "_value") == EXPECTED
 
-    tasks = [json.loads(path.read_text()) for path in held.glob("*.json")]
+    tasks = [json.loads(path.read_text()) for path in check.glob("*.json")]
     # The executors of both workers wrote, in their folders; the driver wrote no row.
     homes = {Path(task["folder"]).relative_to(cluster.folder).parts[0] for task in tasks}
     assert homes == {cluster.work(number).name for number in range(len(HOSTS))}

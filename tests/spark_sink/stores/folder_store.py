@@ -23,15 +23,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, Shape
-from kafka_ratchet.spark_sink.stores import topic_id
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
-from kafka_ratchet.spark_sink.stores.place import Place
-from kafka_ratchet.spark_sink.stores.rule import rule_of
 from kafka_ratchet.spark_sink.stores.store import require_columns, rows_lost, tuples
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, text
 
 
 @dataclass
@@ -54,14 +54,14 @@ class Version:
 
 
 class FolderStore(OptimisticStore[Version]):
-    def __init__(self, place: Place, name: str, topic: str, topic_identity: int, shape: Shape) -> None:
-        self._root = Path(place.path) / place.table
-        super().__init__(self._root, name, topic, topic_identity, shape)
+    def __init__(self, location: TableLocation, name: str, topic: str, topic_id: int, write_mode: WriteMode) -> None:
+        self._root = Path(location.path) / location.table
+        super().__init__(self._root, name, topic, topic_id, write_mode)
 
     @classmethod
-    def at(cls, place: Place, name: str, topic: str, topic_identity: int = 0, shape: Shape = APPEND,
+    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
            *, rejects: StructType | None = None, in_tasks: bool = False) -> FolderStore:  # fmt: skip
-        return cls(place, name, topic, topic_identity, shape)
+        return cls(location, name, topic, topic_id, write_mode)
 
     def count(self) -> int:
         return self._for_reading().rows().num_rows
@@ -137,17 +137,17 @@ class FolderStore(OptimisticStore[Version]):
         offsets = self._job(version)["topics"].get(self._topic, {"offsets": {}})["offsets"]
         return {int(partition): offset for partition, offset in offsets.items()}
 
-    def _stored_id(self, version: Version) -> topic_id.StoredId:
-        return topic_id.StoredId(self._job(version)["topics"].get(self._topic, {"id": ""})["id"])
+    def _stored_id(self, version: Version) -> StoredId:
+        return StoredId(self._job(version)["topics"].get(self._topic, {"id": ""})["id"])
 
-    def _rule(self, version: Version) -> str:
+    def _stored_write_mode(self, version: Version) -> str:
         return str(self._job(version)["rule"])
 
-    def _require_sound(self, version: Version) -> None:
+    def _require_consistent(self, version: Version) -> None:
         if version.rows().num_rows != version.state["count"]:
             raise rows_lost(self._root, "rows were removed")
 
-    def _of_rows(self, version: Version) -> dict[int, int]:
+    def _row_offsets(self, version: Version) -> dict[int, int]:
         return {}  # rows are only ever removed all at once
 
     # -- what changes it
@@ -160,12 +160,12 @@ class FolderStore(OptimisticStore[Version]):
         if offsets is not None:
             entry = {
                 "offsets": {str(p): offset for p, offset in offsets.items()},
-                "id": topic_id.text(self._topic_identity),
+                "id": text(self._topic_id),
             }
             self._job(version)["topics"][self._topic] = entry
-            self._job(version)["rule"] = rule_of(self._shape)
+            self._job(version)["rule"] = write_mode_text(self._write_mode)
 
-    def _enter(
+    def _write_take_over(
         self, version: Version, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
         self._set(version, generation, offsets)
@@ -182,7 +182,7 @@ class FolderStore(OptimisticStore[Version]):
 
     def _write(self, version: Version, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._set(version, generation, end)
-        held, new = version.rows(), staged.arrow
-        both = merged(held, new, self._shape) if self._shape.key else pa.concat_tables([held, new])
+        target, new = version.rows(), staged.arrow
+        both = merged(target, new, self._write_mode) if self._write_mode.key else pa.concat_tables([target, new])
         version.keep(both)
         self._publish(version, self._folder)

@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError, TopicRecreated
 from kafka_ratchet.spark_sink.files.parquet import write_files
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.place import Place
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count, read_totals
 
 Frame = Callable[..., DataFrame]
@@ -43,7 +43,7 @@ def test_offsets_of_sparse_partitions_come_back(table: str, schema: StructType, 
     assert store.commit(frame(), {3: 2, 17: 5}, {3: 9, 17: 6}) == 0
     assert DeltaStore(table, "job", "events").open(schema) == {3: 9, 17: 6}
     assert DeltaStore(table, "job", "other-topic").offsets() == {}
-    assert count(Place("delta", table)) == 2
+    assert count(TableLocation("delta", table)) == 2
 
 
 def test_the_older_of_two_jobs_is_fenced_before_and_after_its_files_are_written(
@@ -67,7 +67,7 @@ def test_the_older_of_two_jobs_is_fenced_before_and_after_its_files_are_written(
     with pytest.raises(Fenced, match="generation 3 has taken over from 2"):
         newer.commit(frame(("newer", 1)), {0: 2}, {0: 3})
     assert third.offsets() == {0: 2}
-    assert read_totals(Place("delta", table), "who", ["amount"]) == {"a": {"amount": 1}, "b": {"amount": 1}}
+    assert read_totals(TableLocation("delta", table), "who", ["amount"]) == {"a": {"amount": 1}, "b": {"amount": 1}}
 
 
 def test_jobs_of_other_names_share_the_table(
@@ -85,7 +85,7 @@ def test_jobs_of_other_names_share_the_table(
     monkeypatch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", let_the_other_be_first)
     assert one.commit(frame(("one", 1)), {0: 0}, {0: 1}) == 1
     assert (one.offsets(), other.offsets()) == ({0: 1}, {0: 4})
-    assert count(Place("delta", table)) == 2
+    assert count(TableLocation("delta", table)) == 2
 
 
 def test_a_failure_after_the_log_entry_is_in_place_is_no_failure(
@@ -103,7 +103,7 @@ def test_a_failure_after_the_log_entry_is_in_place_is_no_failure(
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", write_and_fail)
     assert store.commit(frame(("a", 1)), {0: 0}, {0: 1}) == 1
-    assert (store.offsets(), count(Place("delta", table))) == ({0: 1}, 1)
+    assert (store.offsets(), count(TableLocation("delta", table))) == ({0: 1}, 1)
 
 
 def test_only_user_metadata_is_added_to_the_commit(table: str, schema: StructType, frame: Frame) -> None:
@@ -169,33 +169,35 @@ def test_totals(table: str, schema: StructType, frame: Frame) -> None:
     store.open(schema)
     store.commit(frame(("b", 2**60), ("a", 1), (None, 5)), {0: 0}, {0: 3})
     store.commit(frame(("a", None), ("a", -4), ("c", None)), {0: 3}, {0: 6})
-    assert read_totals(Place("delta", table), "who", ["amount"]) == {
+    assert read_totals(TableLocation("delta", table), "who", ["amount"]) == {
         "": {"amount": 5},
         "a": {"amount": -3},
         "b": {"amount": 2**60},
         "c": {"amount": 0},
     }
     with pytest.raises(OptionRefused, match="no column 'whom'"):
-        read_totals(Place("delta", table), "whom", ["amount"])
+        read_totals(TableLocation("delta", table), "whom", ["amount"])
 
 
 def test_totals_of_no_table(table: str) -> None:
     with pytest.raises(StoreError, match="there is no result table"):
-        count(Place("delta", table))
+        count(TableLocation("delta", table))
 
 
 def test_who_finds_its_staged_files_removed_is_fenced(
     table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = Shape("upsert", ("who",))
-    store = DeltaStore(table, "job", "events", shape=shape)
+    write_mode = WriteMode("upsert", ("who",))
+    store = DeltaStore(table, "job", "events", write_mode=write_mode)
     store.open(schema)
 
     def taken_over(*arguments: Any) -> list[tuple[str, int, int]]:
-        DeltaStore(table, "job", "events", shape=shape).open(schema)  # removes the folder that the tasks write to
+        DeltaStore(table, "job", "events", write_mode=write_mode).open(
+            schema
+        )  # removes the folder that the tasks write to
         return write_files(*arguments)
 
     monkeypatch.setattr("kafka_ratchet.spark_sink.stores.delta.store.write_files", taken_over)
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         store.commit(frame(("a", 1)), {0: 0}, {0: 1})
-    assert count(Place("delta", table)) == 0
+    assert count(TableLocation("delta", table)) == 0

@@ -99,9 +99,9 @@ def read_on(store: ResultStore, frame: Callable[..., DataFrame], *ends: int) -> 
 
 def resumed(store: ResultStore, reached: dict[int, int]) -> None:
     """Somebody decides for what the table has."""
-    held = store.held()
-    assert held.of_rows == reached
-    store.put(reached, decide("table", "why"))
+    check = store.check()
+    assert check.row_offsets == reached
+    store.reset_offsets(reached, decide("table", "why"))
 
 
 def test_delta_by_its_own_writer(
@@ -252,8 +252,8 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
     execute(f"INSERT INTO {table} VALUES (9, 9, 'by hand')")
     execute(expire)
     refused("have expired")
-    assert make().held().of_rows is None
-    make().put({0: 7}, decide("stored", "nobody rolled it back"))
+    assert make().check().row_offsets is None
+    make().reset_offsets({0: 7}, decide("stored", "nobody rolled it back"))
     holder = make()
     read_on(holder, frame, 8)
 

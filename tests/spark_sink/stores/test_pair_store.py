@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, SchemaDiffers, TopicRecreated
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe
-from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_place
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
 from kafka_ratchet.spark_sink.stores.pair import PairedStore
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.sites import LOCAL, Site
 
@@ -171,14 +171,14 @@ def test_rejects_of_another_topic_are_refused_before_anybody_is_fenced(
         if point == "between-commits":
             raise Died
 
-    store = pair.make(identity=1111, rejects=ddl(REJECTS))
+    store = pair.make(topic_id=1111, rejects=ddl(REJECTS))
     store.open(ddl(ROWS))
     with monkeypatch.context() as patch:
         patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", die)
         with pytest.raises(Died):
             commit(store, 0, 2)
     with pytest.raises(TopicRecreated, match="topic events is not the one"):
-        pair.make(identity=2222, rejects=ddl(REJECTS)).open(ddl(ROWS))
+        pair.make(topic_id=2222, rejects=ddl(REJECTS)).open(ddl(ROWS))
     commit(store, 0, 2)
     assert (offsets(pair), offsets(pair, rejects=True)) == ([0], [1])
 
@@ -191,11 +191,11 @@ def test_the_whole_job_killed_between_the_two_commits(
     new_topic: Callable[..., str],
     write: Callable[..., None],
 ) -> None:
-    topic, totals = new_topic(partitions=2), pair.place.kind == "iceberg"
+    topic, totals = new_topic(partitions=2), pair.location.kind == "iceberg"
     for partition in (0, 1):
         write(topic, [b'{"n":%d}' % n if n % 3 else b"broken %d" % n for n in range(300)], partition)
         write(topic, [b"aborted"] * 30, partition, commit=False)
-    arguments = [f"--store={pair.place.kind}", f"--path={pair.place.path}", f"--table={pair.place.table}"]
+    arguments = [f"--store={pair.location.kind}", f"--path={pair.location.path}", f"--table={pair.location.table}"]
     arguments += [f"--topic={topic}", "--name=job", "--columns=n long", "--rejects"]
     arguments += ["--kind=totals", "--key=_partition", "--sum=n"] if totals else []
     for point, size in [("between-commits", 70), ("between-commits:2", 50), ("before-commit:4", 110)]:
@@ -216,10 +216,10 @@ def test_the_whole_job_killed_between_the_two_commits(
 
 
 def test_the_rejects_lie_beside_the_rows() -> None:
-    assert rejects_place(Place("delta", "a/results/")).path == "a/results_rejects"
-    assert rejects_place(Place("iceberg", "a", "t")) == Place("iceberg", "a", "t_rejects")
-    recipe = Recipe("who string", rejects=True)
-    assert isinstance(make_store(Place("delta", "x"), "job", "events", 0, recipe), PairedStore)
-    assert isinstance(make_store(Place("iceberg", "x"), "job", "events", 0, recipe), PairedStore)
-    assert recipe.rejects
+    assert rejects_location(TableLocation("delta", "a/results/")).path == "a/results_rejects"
+    assert rejects_location(TableLocation("iceberg", "a", "t")) == TableLocation("iceberg", "a", "t_rejects")
+    pipeline = RowPipeline("who string", rejects=True)
+    assert isinstance(make_store(TableLocation("delta", "x"), "job", "events", 0, pipeline), PairedStore)
+    assert isinstance(make_store(TableLocation("iceberg", "x"), "job", "events", 0, pipeline), PairedStore)
+    assert pipeline.rejects
     assert record_schema().names[-1] == "_value"

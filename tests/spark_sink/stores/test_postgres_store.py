@@ -45,7 +45,7 @@ def test_a_frozen_holder_is_ended_by_its_successor(
 ) -> None:
     older = place.make()
     older.open(schema)
-    application = older._book.application(1)  # type: ignore[attr-defined]
+    application = older._state.application(1)  # type: ignore[attr-defined]
     # As a task that was stopped amid its COPY: it holds the generation and rows of its own, and says nothing.
     with psycopg.connect(
         place.server.url, password=place.server.password, application_name=application
@@ -84,7 +84,7 @@ def test_a_task_that_runs_twice_adds_its_rows_once(
     copy = store._copy(store._result, store._columns)
     for _ in range(2):
         rows = textual(frame((4, 0, "a", 1), (4, 1, "b", 1)))
-        connection, statements = store._book.connection(1), store._book.task_statements(copy)
+        connection, statements = store._state.connection(1), store._state.task_statements(copy)
         assert commit_partitions(rows, connection, statements, 1, 0, {4: 0}, {4: 2}) == {4: 2}
     assert sorted(row["who"] for row in place.rows()) == ["a", "b"]
     assert store.offsets() == {4: 2}

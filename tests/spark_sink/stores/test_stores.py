@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 from kafka_ratchet.spark_sink.errors import (
     Fenced,
     OptionRefused,
-    RuleDiffers,
     SchemaDiffers,
     StoreError,
     TopicRecreated,
+    WriteModeDiffers,
 )
-from kafka_ratchet.spark_sink.rows.write_mode import Shape, reduced, table_schema
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from tests.spark_sink.sites import PostgresTasksSite, Site
@@ -61,7 +61,7 @@ def test_rows_and_offsets_of_sparse_partitions_come_back(site: Site, frame: Fram
     store = site.make()
     assert (store.offsets(), store.generation()) == ({}, 0)
     with pytest.raises(StoreError):
-        read_rows(site.place, ["who"])
+        read_rows(site.location, ["who"])
     assert store.open(ddl(SIMPLE)) == {}
     assert store.commit(frame((3, 0, "a", 1), (3, 1, "b", 2)), {3: 0, 17: 5}, {3: 2, 17: 5}) == 2
     assert store.offsets() == {3: 2, 17: 5}
@@ -74,7 +74,7 @@ def test_rows_and_offsets_of_sparse_partitions_come_back(site: Site, frame: Fram
     assert again.generation() == 2
     assert site.make(topic="other").offsets() == {}
     assert seen(site) == [("a", 1), ("b", 2), ("c", 3)]
-    assert sorted(read_rows(site.place, ["who", "_partition"])) == [("a", 3), ("b", 3), ("c", 4)]
+    assert sorted(read_rows(site.location, ["who", "_partition"])) == [("a", 3), ("b", 3), ("c", 4)]
 
 
 def test_looking_is_not_taking_over(site: Site, frame: Frame) -> None:
@@ -133,7 +133,7 @@ def test_hostile_names_and_values_come_back_as_they_went_in(site: Site, frame: F
             moment.replace(tzinfo=None),
             None if text is None else {text[:50]: -(2**63)},
         )
-        for n, text in enumerate(HOSTILE_TEXT if store.narrow else [*HOSTILE_TEXT, "nul \x00"])
+        for n, text in enumerate(HOSTILE_TEXT if store.restricted_values else [*HOSTILE_TEXT, "nul \x00"])
     ]
     store.open(ddl(schema))
     store.commit(frame(*rows, schema=schema), {0: 0}, {0: len(rows)})
@@ -254,14 +254,14 @@ def test_a_commit_whose_answer_is_an_error_is_a_commit_all_the_same(
 
 
 def test_another_topic_of_the_same_name_is_refused(site: Site, frame: Frame) -> None:
-    store = site.make(identity=1111)
+    store = site.make(topic_id=1111)
     store.open(ddl(SIMPLE))
     store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
-    again = site.make(identity=2222)
+    again = site.make(topic_id=2222)
     for use in (again.offsets, lambda: again.open(ddl(SIMPLE))):
         with pytest.raises(TopicRecreated, match=r"topic events is not the one .*\{0: 1\}.*ratchet sink resume"):
             use()
-    assert site.make(identity=0).offsets() == {0: 1}  # a broker that gives no id
+    assert site.make(topic_id=0).offsets() == {0: 1}  # a broker that gives no id
     assert store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1  # a refusal fences nobody
 
 
@@ -279,17 +279,17 @@ def test_other_columns_are_refused_by_name_and_fence_nobody(site: Site, frame: F
 
 
 def test_upserts_keep_the_last_row_of_each_key(site: Site, frame: Frame) -> None:
-    shape = Shape("upsert", ("who",))
-    if shape.kind not in site.kinds:
+    write_mode = WriteMode("upsert", ("who",))
+    if write_mode.kind not in site.kinds:
         with pytest.raises(OptionRefused, match=r"upsert|only rows that are added"):
-            site.make(shape=shape)
+            site.make(write_mode=write_mode)
         return
-    store = site.make(shape=shape)
-    store.open(table_schema(shape, ddl(SIMPLE)))
+    store = site.make(write_mode=write_mode)
+    store.open(table_schema(write_mode, ddl(SIMPLE)))
     first = frame((0, 0, "a", 1), (0, 1, "b", 2), (0, 2, "a", 3), (0, 3, None, 4), (0, 4, 'it\'s "c"', 5))
-    assert store.commit(reduced(first, shape), {0: 0}, {0: 5}) == 4
+    assert store.commit(reduced(first, write_mode), {0: 0}, {0: 5}) == 4
     second = frame((0, 5, None, 6), (0, 6, "b", None))
-    store.commit(reduced(second, shape), {0: 5}, {0: 7})
+    store.commit(reduced(second, write_mode), {0: 5}, {0: 7})
     found = {row["who"]: (row["_offset"], row["amount"]) for row in site.rows()}
     assert found == {"a": (2, 3), "b": (6, None), None: (5, 6), 'it\'s "c"': (4, 5)}
     assert len(site.rows()) == 4
@@ -299,30 +299,32 @@ def test_upserts_keep_the_last_row_of_each_key(site: Site, frame: Frame) -> None
 def test_totals_are_exact_and_only_the_holder_adds_to_them(
     site: Site, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = Shape("totals", ("who",), ("amount",))
-    if shape.kind not in site.kinds:
+    write_mode = WriteMode("totals", ("who",), ("amount",))
+    if write_mode.kind not in site.kinds:
         with pytest.raises(OptionRefused, match=r"totals|only rows that are added"):
-            site.make(shape=shape)
+            site.make(write_mode=write_mode)
         return
-    store = site.make(shape=shape)
-    store.open(table_schema(shape, ddl(SIMPLE)))
+    store = site.make(write_mode=write_mode)
+    store.open(table_schema(write_mode, ddl(SIMPLE)))
     largest = 2**63 - 1
-    store.commit(reduced(frame((0, 0, "a", largest), (0, 1, "a", largest), (0, 2, None, 1)), shape), {0: 0}, {0: 3})
-    store.commit(reduced(frame((0, 3, "a", largest), (0, 4, "b", None), (0, 5, None, -3)), shape), {0: 3}, {0: 6})
+    store.commit(
+        reduced(frame((0, 0, "a", largest), (0, 1, "a", largest), (0, 2, None, 1)), write_mode), {0: 0}, {0: 3}
+    )
+    store.commit(reduced(frame((0, 3, "a", largest), (0, 4, "b", None), (0, 5, None, -3)), write_mode), {0: 3}, {0: 6})
     found = {row["who"]: (row["_records"], int(row["amount"])) for row in site.rows()}
     assert found == {"a": (3, 3 * largest), "b": (1, 0), None: (2, -2)}
 
-    newer = site.make(shape=shape)
+    newer = site.make(write_mode=write_mode)
 
     def take_over(point: str) -> None:
         if point == site.fenced_at:
-            newer.open(table_schema(shape, ddl(SIMPLE)))
+            newer.open(table_schema(write_mode, ddl(SIMPLE)))
 
     with monkeypatch.context() as patch:
         patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", take_over)
         with pytest.raises(Fenced):
-            store.commit(reduced(frame((0, 6, "a", 1)), shape), {0: 6}, {0: 7})
-    newer.commit(reduced(frame(), shape), {0: 6}, {0: 7})
+            store.commit(reduced(frame((0, 6, "a", 1)), write_mode), {0: 6}, {0: 7})
+    newer.commit(reduced(frame(), write_mode), {0: 6}, {0: 7})
     assert {row["who"]: row["_records"] for row in site.rows()} == {"a": 3, "b": 1, None: 2}
 
 
@@ -372,23 +374,23 @@ def test_another_kind_or_key_of_the_same_columns_is_refused_until_somebody_decid
         with pytest.raises(Died):  # the tasks have committed
             store.commit(frame((0, 0, "a", "x"), schema=KEYED), {0: 0}, {0: 1})
         site.in_tasks = False
-        with pytest.raises(RuleDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
-            site.make(shape=Shape("upsert", ("who",))).require_rule()
+        with pytest.raises(WriteModeDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
+            site.make(write_mode=WriteMode("upsert", ("who",))).require_write_mode()
         return
-    first = Shape("upsert", ("who",))
-    site.make(shape=first).open(ddl(KEYED))
-    site.make().require_rule()  # nothing is committed yet
-    holder = site.make(shape=first)
+    first = WriteMode("upsert", ("who",))
+    site.make(write_mode=first).open(ddl(KEYED))
+    site.make().require_write_mode()  # nothing is committed yet
+    holder = site.make(write_mode=first)
     holder.open(ddl(KEYED))
     holder.commit(frame((0, 0, "a", "x"), schema=KEYED), {0: 0}, {0: 1})
-    for shape, said in [
-        (Shape(), "kind append"),
-        (Shape("upsert", ("other",)), r"kind upsert \(key other\)"),
-        (Shape("totals", ("who",), ("_offset",)), r"kind totals \(key who; sums _offset\)"),
+    for write_mode, said in [
+        (WriteMode(), "kind append"),
+        (WriteMode("upsert", ("other",)), r"kind upsert \(key other\)"),
+        (WriteMode("totals", ("who",), ("_offset",)), r"kind totals \(key who; sums _offset\)"),
     ]:
-        store = site.make(shape=shape)
-        for use in (store.require_rule, partial(store.open, ddl(KEYED))):
-            with pytest.raises(RuleDiffers, match=rf"by kind upsert \(key who\), and is set to {said}\..* resume"):
+        store = site.make(write_mode=write_mode)
+        for use in (store.require_write_mode, partial(store.open, ddl(KEYED))):
+            with pytest.raises(WriteModeDiffers, match=rf"by kind upsert \(key who\), and is set to {said}\..* resume"):
                 use()
         assert store.generation() == 2
     holder.commit(frame((0, 1, "a", "y"), schema=KEYED), {0: 1}, {0: 2})  # nobody was fenced
@@ -397,11 +399,11 @@ def test_another_kind_or_key_of_the_same_columns_is_refused_until_somebody_decid
     neighbour = site.make("neighbour")  # of another name: its rule is its own
     assert neighbour.open(ddl(KEYED)) == {}
     append = site.make()
-    append.put({0: 2}, decide("stored", "why"))
+    append.reset_offsets({0: 2}, decide("stored", "why"))
     with pytest.raises(Fenced):
         holder.commit(frame(schema=KEYED), {0: 2}, {0: 3})
-    with pytest.raises(RuleDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
-        site.make(shape=first).open(ddl(KEYED))
+    with pytest.raises(WriteModeDiffers, match=r"by kind append, and is set to kind upsert \(key who\)"):
+        site.make(write_mode=first).open(ddl(KEYED))
     assert append.open(ddl(KEYED)) == {0: 2}
     append.commit(frame((0, 2, "b", "y"), schema=KEYED), {0: 2}, {0: 3})
     assert sorted(row["who"] for row in site.rows()) == ["a", "b"]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
-from kafka_ratchet.spark_sink.rows.write_mode import Shape, reduced, table_schema
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -73,11 +73,11 @@ def test_a_table_that_was_put_back_is_refused_and_then_read_again_once(site: Sit
         lambda: holder.commit(frame(3), {0: 3}, {0: 4}),  # a stream that has not been stopped for it
     )
     assert offsets(site) == left
-    held = site.make().held()
+    check = site.make().check()
     goes_on_at = len(left)  # all of it gone: the beginning
-    assert (held.stored, held.of_rows) == ({0: 3}, {0: goes_on_at} if left else {})
-    assert held.of_rows is not None
-    assert site.make().put(held.of_rows, decide("table", "a disk was swapped")) == 2
+    assert (check.stored, check.row_offsets) == ({0: 3}, {0: goes_on_at} if left else {})
+    assert check.row_offsets is not None
+    assert site.make().reset_offsets(check.row_offsets, decide("table", "a disk was swapped")) == 2
     with pytest.raises(Fenced):
         holder.commit(frame(3), {0: 3}, {0: 4})
     read_on(site.make(), frame, 5)
@@ -93,29 +93,29 @@ def test_going_on_without_the_rows_is_a_decision_as_well(site: Site, frame: Fram
     put_back(site, then)
     refused(site.make().offsets)
     with pytest.raises(StoreError, match="has committed since this was decided"):
-        site.make().put({0: 2}, decide("stored", "looked at too early", {0: 1}))
-    site.make().put({0: 2}, decide("stored", "they were rubbish", {0: 2}))
+        site.make().reset_offsets({0: 2}, decide("stored", "looked at too early", {0: 1}))
+    site.make().reset_offsets({0: 2}, decide("stored", "they were rubbish", {0: 2}))
     assert site.make().offsets() == {0: 2}
     read_on(site.make(), frame, 3)
     assert offsets(site) == [2]
 
 
 def test_totals_of_a_table_that_was_put_back_are_exact_again(lake: Site, frame: Frame) -> None:
-    shape = Shape("totals", ("who",), ("amount",))
-    schema = table_schema(shape, ddl())
-    holder = lake.make(shape=shape)
+    write_mode = WriteMode("totals", ("who",), ("amount",))
+    schema = table_schema(write_mode, ddl())
+    holder = lake.make(write_mode=write_mode)
     holder.open(schema)
-    holder.commit(reduced(frame(0, 1), shape), {0: 0}, {0: 2})
+    holder.commit(reduced(frame(0, 1), write_mode), {0: 0}, {0: 2})
     then = moment(lake)
-    holder.commit(reduced(frame(2, 3), shape), {0: 2}, {0: 4})
+    holder.commit(reduced(frame(2, 3), write_mode), {0: 2}, {0: 4})
     put_back(lake, then)
-    held = lake.make(shape=shape).held()
-    assert (held.stored, held.of_rows) == ({0: 4}, {0: 2})
-    assert held.of_rows is not None
-    lake.make(shape=shape).put(held.of_rows, decide("table", "why"))
-    again = lake.make(shape=shape)
+    check = lake.make(write_mode=write_mode).check()
+    assert (check.stored, check.row_offsets) == ({0: 4}, {0: 2})
+    assert check.row_offsets is not None
+    lake.make(write_mode=write_mode).reset_offsets(check.row_offsets, decide("table", "why"))
+    again = lake.make(write_mode=write_mode)
     assert again.open(schema) == {0: 2}
-    again.commit(reduced(frame(2, 3, 4), shape), {0: 2}, {0: 5})
+    again.commit(reduced(frame(2, 3, 4), write_mode), {0: 2}, {0: 5})
     assert [(row["_records"], int(row["amount"])) for row in lake.rows()] == [(5, 10)]
 
 
@@ -158,9 +158,9 @@ def test_rejects_that_were_put_back_are_noticed_too(lake: Site, frame: Frame, sp
     holder.commit(frame(0), {0: 0}, {0: 2}, rejects(1))
     put_back(lake, then, rejects=True)
     refused(make().offsets, lambda: make().open(ddl()))
-    held = make().held()
-    assert held.of_rows is None  # rejects come back with the rows of their range, which are there
-    make().put({0: 0}, decide("earliest", "rows twice rather than rejects lost"))
+    check = make().check()
+    assert check.row_offsets is None  # rejects come back with the rows of their range, which are there
+    make().reset_offsets({0: 0}, decide("earliest", "rows twice rather than rejects lost"))
     again = make()
     assert again.open(ddl()) == {0: 0}
     again.commit(frame(0), {0: 0}, {0: 2}, rejects(1))
@@ -243,7 +243,7 @@ def test_a_table_that_was_emptied_or_replaced_is_refused(delta: DeltaSite, frame
     refused(
         delta.make().offsets, match=rf"all rows of the table were replaced or removed \(version \d of its log, {what}"
     )
-    assert delta.make().held().of_rows == {}
+    assert delta.make().check().row_offsets == {}
 
 
 def test_a_folder_that_was_removed_under_the_holder_gets_no_entry(delta: DeltaSite, frame: Frame) -> None:
@@ -282,7 +282,7 @@ def test_a_log_that_was_cleaned_up_is_believed_while_the_rows_are_as_many(delta:
     table.restore(then)
     clean()
     refused(delta.make().offsets, match=r"cleaned up to version \d+ .*--from earliest")
-    assert delta.make().held().of_rows is None
+    assert delta.make().check().row_offsets is None
 
 
 def test_rows_without_the_offsets_of_their_job_are_not_doubled(delta: DeltaSite, frame: Frame, tmp_path: Path) -> None:
@@ -303,8 +303,8 @@ def test_a_table_of_an_earlier_version_is_taken_on_in_place(delta: DeltaSite, fr
     """Such a table has no version of its own entries in the log, and 63 bits of the topic's id."""
     table = DeltaTable.create(delta.path, delta_schema(frame))
     about = '{"job": "job", "topic": "events", "generation": 1, "offsets": {"0": 2}}'
-    identity = 0x4123456789ABCDEF_8000000000000001
-    actions = {"generation": 1, "events/partitions": 1, "events/0": 2, "events/identity": identity >> 64}
+    topic_id = 0x4123456789ABCDEF_8000000000000001
+    actions = {"generation": 1, "events/partitions": 1, "events/0": 2, "events/identity": topic_id >> 64}
     rows = frame(0, 1).toArrow()
     write_deltalake(
         delta.path,
@@ -315,17 +315,17 @@ def test_a_table_of_an_earlier_version_is_taken_on_in_place(delta: DeltaSite, fr
             app_transactions=[Transaction(f"ratchet-sink/job/{key}", value) for key, value in actions.items()],
         ),
     )
-    assert delta.make(identity=identity).offsets() == {0: 2}
+    assert delta.make(topic_id=topic_id).offsets() == {0: 2}
     table.update_incremental()
     table.restore(0)
-    refused(delta.make(identity=identity).offsets)
+    refused(delta.make(topic_id=topic_id).offsets)
     table.restore(1)
-    holder = delta.make(identity=identity)
+    holder = delta.make(topic_id=topic_id)
     assert holder.open(ddl()) == {0: 2}
     holder.commit(frame(2), {0: 2}, {0: 3})
     put_back(delta, 1)
-    refused(delta.make(identity=identity).offsets)
-    assert delta.make(identity=identity).held().of_rows == {0: 2}
+    refused(delta.make(topic_id=topic_id).offsets)
+    assert delta.make(topic_id=topic_id).check().row_offsets == {0: 2}
 
 
 def delta_schema(frame: Frame) -> Schema:

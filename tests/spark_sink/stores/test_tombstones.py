@@ -7,18 +7,18 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_ratchet.spark_sink.job.commit import Outcome
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.recount import recount
-from kafka_ratchet.spark_sink.rows.pipeline import Recipe, sql_transform
-from kafka_ratchet.spark_sink.rows.write_mode import Shape
+from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site
 
 Cook = Callable[..., Outcome]
 Write = Callable[..., None]
 
-BY_KEY = Shape("upsert", ("_key",))
+BY_KEY = WriteMode("upsert", ("_key",))
 
 
 class Died(BaseException):
@@ -45,7 +45,7 @@ AT_LENGTH = pytest.mark.parametrize(
 def test_appended_it_is_a_row_of_nulls(site: Site, cook: Cook, new_topic: Callable[..., str], write: Write) -> None:
     topic = new_topic(partitions=1)
     write(topic, [event(1), None, b"no json"], keys=[b"a", b"a", None])
-    assert cook(topic, Recipe("n long", rejects=site.rejects)).rows == (2 if site.rejects else 3)
+    assert cook(topic, RowPipeline("n long", rejects=site.rejects)).rows == (2 if site.rejects else 3)
     rows = sorted(site.rows(), key=lambda row: row["_offset"])
     assert [(row["_key"], row["n"], row.get("_value")) for row in rows[:2]] == [(b"a", 1, None), (b"a", None, None)]
     if site.rejects:
@@ -56,7 +56,7 @@ def test_appended_it_is_a_row_of_nulls(site: Site, cook: Cook, new_topic: Callab
 def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
     site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, spark: SparkSession, broker: str
 ) -> None:
-    topic, recipe = new_topic(partitions=2), Recipe("n long", BY_KEY, rejects=True)
+    topic, pipeline = new_topic(partitions=2), RowPipeline("n long", BY_KEY, rejects=True)
     #        0: value, tombstone, value   1: value, tombstone   2: tombstone   None: a key like others
     records = [(b"0", 1), (b"1", 2), (None, 3), (b"0", None), (b"2", None), (b"0", 4), (b"1", None)]
     values = [None if n is None else event(n) for _, n in records]
@@ -67,24 +67,24 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
         assert all("_ratchet" not in column for row in site.rows() for column in row)
         return sorted(((row["_key"], row["n"]) for row in site.rows()), key=str)
 
-    cook(topic, recipe)  # in one slice
+    cook(topic, pipeline)  # in one slice
     assert rows() == [(None, 3), (b"0", 4), (b"9", 9)]
     write(topic, [None, event(5), None, None, event(6)], keys=[b"0", b"0", b"0", None, b"1"])
     write(topic, [None], 1, keys=[b"never there"])
     for _ in range(2):
-        cook(topic, recipe, max_records=1)  # each in a slice of its own
+        cook(topic, pipeline, max_records=1)  # each in a slice of its own
         assert rows() == [(b"1", 6), (b"9", 9)]
     write(topic, [None], 1, keys=[b"never there"])
-    assert cook(topic, recipe).commits == 1
+    assert cook(topic, pipeline).commits == 1
     assert rows() == [(b"1", 6), (b"9", 9)]
     write(topic, [None, None], keys=[b"1", b"9"])
-    cook(topic, recipe)
+    cook(topic, pipeline)
     assert rows() == []
     assert [row["_value"] for row in site.rows(rejects=True)] == [b"no json"]
 
-    end = TopicPlanner(broker, topic, {}).extent().end
-    job = Job(broker, topic, "job", recipe)
-    again = recount(spark, job, {0: 0, 1: 0}, end, narrow=site.make().narrow)
+    end = TopicPlanner(broker, topic, {}).offset_range().end
+    job = Job(broker, topic, "job", pipeline)
+    again = recount(spark, job, {0: 0, 1: 0}, end, restricted_values=site.make().restricted_values)
     assert {row["_key"] for row in again.keys.to_pylist()} == {b"9"}  # of partition 1; partition 0 has deleted it
     assert {row["_key"] for row in again.deleted.to_pylist()} == {b"0", b"1", b"2", b"9", b"never there", None}
 
@@ -93,7 +93,7 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
 def test_a_deletion_is_there_once_whenever_the_job_dies(
     site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, recipe = new_topic(partitions=1), Recipe("n long", BY_KEY, rejects=True)
+    topic, pipeline = new_topic(partitions=1), RowPipeline("n long", BY_KEY, rejects=True)
     for number, point in enumerate(("before-write", "before-commit", "after-commit")):
         write(
             topic, [event(number), None, b"x", event(number), event(7), None], keys=[b"k", b"k", b"k", b"k", b"l", b"l"]
@@ -106,11 +106,11 @@ def test_a_deletion_is_there_once_whenever_the_job_dies(
         with monkeypatch.context() as patch:
             patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", die)
             with pytest.raises(Died):
-                cook(topic, recipe, max_records=3)
-        cook(topic, recipe, max_records=3)
+                cook(topic, pipeline, max_records=3)
+        cook(topic, pipeline, max_records=3)
         assert [(row["_key"], row["n"]) for row in site.rows()] == [(b"k", number)]
         write(topic, [None], keys=[b"k"])
-        cook(topic, recipe)
+        cook(topic, pipeline)
         assert site.rows() == []
         assert len(site.rows(rejects=True)) == number + 1
 
@@ -121,7 +121,7 @@ def test_where_it_does_not_say_which_row_it_means_it_is_a_reject(
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [event(1), None, event(2)], keys=[b"a", b"a", b"b"])
-    cook(topic, Recipe("n long", Shape("upsert", ("n",)), rejects=True))
+    cook(topic, RowPipeline("n long", WriteMode("upsert", ("n",)), rejects=True))
     assert sorted(row["n"] for row in site.rows()) == [1, 2]
     assert [(row["_key"], row["_offset"], row["_value"]) for row in site.rows(rejects=True)] == [(b"a", 1, None)]
 
@@ -133,7 +133,7 @@ def test_totals_count_it_under_its_key_or_reject_it(
 ) -> None:
     topic, who = new_topic(partitions=1), b'{"who":"a","n":2}'
     write(topic, [who, None, who], keys=[b"a"] * 3)
-    cook(topic, Recipe("who string, n long", Shape("totals", (key,), ("n",)), rejects=True))
+    cook(topic, RowPipeline("who string, n long", WriteMode("totals", (key,), ("n",)), rejects=True))
     [row] = site.rows()
     assert (row["_records"], int(row["n"])) == (3 if key == "_key" else 2, 4)
     assert len(site.rows(rejects=True)) == (key != "_key")
@@ -145,9 +145,9 @@ def test_bytes_with_a_key_are_deleted_and_a_query_sees_nulls(
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"1", b"2", None], keys=[b"a", b"b", b"a"])
-    cook(topic, Recipe(None, BY_KEY))
+    cook(topic, RowPipeline(None, BY_KEY))
     assert [(row["_key"], row["_value"]) for row in site.rows()] == [(b"b", b"2")]
-    query = Recipe(None, BY_KEY, transform=sql_transform("SELECT * FROM records WHERE _value IS NOT NULL"))
+    query = RowPipeline(None, BY_KEY, transform=sql_transform("SELECT * FROM records WHERE _value IS NOT NULL"))
     write(topic, [None], keys=[b"b"])
     cook(topic, query)
     assert [row["_key"] for row in site.rows()] == [b"b"]  # the query has left the tombstone out

@@ -14,8 +14,8 @@ from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
-from kafka_ratchet.spark_sink.stores.place import Place
 from kafka_ratchet.spark_sink.stores.results import count
 
 Frame = Callable[..., DataFrame]
@@ -59,12 +59,12 @@ def test_a_compacted_cleaned_and_vacuumed_delta_table_knows_its_jobs(
     assert len(list(Path(table).glob("*.parquet"))) == 1
     # Nothing says any more whether the table was restored while it was idle: somebody else has added rows meanwhile.
     idle = DeltaStore(table, "idle", "events", 78)
-    assert (idle.held().stored, idle.generation()) == ({5: 9}, 1)
+    assert (idle.check().stored, idle.generation()) == ({5: 9}, 1)
     with pytest.raises(RowsLost, match=r"cleaned up to version \d+ since this job's last commit"):
         idle.offsets()
-    idle.put({5: 9}, decide("stored", "nobody has restored it"))
-    for name, identity, offsets, generation in (("job", 77, {0: 1}, 2), ("idle", 78, {5: 9}, 2)):
-        again = DeltaStore(table, name, "events", identity)
+    idle.reset_offsets({5: 9}, decide("stored", "nobody has restored it"))
+    for name, topic_id, offsets, generation in (("job", 77, {0: 1}, 2), ("idle", 78, {5: 9}, 2)):
+        again = DeltaStore(table, name, "events", topic_id)
         assert (again.offsets(), again.generation()) == (offsets, generation)
         with pytest.raises(TopicRecreated):
             DeltaStore(table, name, "events", 79).offsets()
@@ -82,7 +82,7 @@ def test_a_compacted_cleaned_and_vacuumed_delta_table_knows_its_jobs(
     version = DeltaTable(table).version()
     assert store.commit(frame(("c", 1)), {0: 2}, {0: 3}) == 1
     assert DeltaTable(table).version() == version + 2
-    assert (store.offsets(), count(Place("delta", table))) == ({0: 3}, 4)
+    assert (store.offsets(), count(TableLocation("delta", table))) == ({0: 3}, 4)
 
 
 def test_a_delta_log_is_checkpointed_and_cleaned_by_the_commits_themselves(table: str, schema: StructType) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.cli import EXIT_OK, EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.rows.write_mode import Shape, reduced, table_schema
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, PostgresSite, Site
@@ -35,10 +35,10 @@ def frame(spark: SparkSession) -> Callable[..., DataFrame]:
     return lambda *rows: spark.createDataFrame(list(rows), SIMPLE)
 
 
-def schema(shape: Shape | None = None) -> StructType:
+def schema(write_mode: WriteMode | None = None) -> StructType:
     struct = StructType.fromDDL(SIMPLE)
     assert isinstance(struct, StructType)
-    return table_schema(shape, struct) if shape else struct
+    return table_schema(write_mode, struct) if write_mode else struct
 
 
 def files(folder: Path) -> set[str]:
@@ -68,49 +68,52 @@ def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyP
 @pytest.fixture(
     params=["delta", "delta-merge", "iceberg", "duckdb", "folder", pytest.param("postgres", marks=pytest.mark.postgres)]
 )
-def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, Shape | None]:
+def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, WriteMode | None]:
     kind, _, merge = request.param.partition("-")
     if kind == "postgres":
         return PostgresSite(request.getfixturevalue("postgres"), f"schema of {tmp_path.name}"), None
     if kind == "folder":
         request.getfixturevalue("folder_store")
         return FolderSite(tmp_path), None
-    return LOCAL[kind](tmp_path), Shape("upsert", ("who",)) if merge else None
+    return LOCAL[kind](tmp_path), WriteMode("upsert", ("who",)) if merge else None
 
 
 def test_what_a_dead_holder_left_goes_and_what_a_holder_may_still_commit_stays(
-    shaped: tuple[Site, Shape | None], frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shaped: tuple[Site, WriteMode | None],
+    frame: Callable[..., DataFrame],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    site, shape = shaped
-    options: dict[str, Any] = {"shape": shape} if shape else {}
-    brought = lambda *rows: reduced(frame(*rows), shape) if shape else frame(*rows)  # noqa: E731
+    site, write_mode = shaped
+    options: dict[str, Any] = {"write_mode": write_mode} if write_mode else {}
+    brought = lambda *rows: reduced(frame(*rows), write_mode) if write_mode else frame(*rows)  # noqa: E731
     dead = site.make(**options)
-    dead.open(schema(shape))
+    dead.open(schema(write_mode))
     dead.commit(brought((0, 0, "a", 1)), {0: 0}, {0: 1})
     before = files(tmp_path)
     die_at("before-commit", lambda: dead.commit(brought((0, 1, "never", 1)), {0: 1}, {0: 2}), monkeypatch)
     assert seen(site) == [(0, "a")]
     assert files(tmp_path) > before or isinstance(site, PostgresSite)
     # A dead holder looks like a frozen one, which may come back and commit: its files stay, however old.
-    assert vacuum(site.place, EVERYTHING) == []
+    assert vacuum(site.location, EVERYTHING) == []
 
     # DuckDB and PostgreSQL tidy up when they take over; a kill there leaves everything to vacuum.
     with monkeypatch.context() as patch:
         patch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.DuckDBStore._remove_staged", lambda *_, **__: None)
-        patch.setattr("kafka_ratchet.spark_sink.stores.postgres.job_state.Book.drop_staging", lambda *_: None)
+        patch.setattr("kafka_ratchet.spark_sink.stores.postgres.job_state.JobState.drop_staging", lambda *_: None)
         patch.setattr("kafka_ratchet.spark_sink.files.local.LocalFolder.remove_folder", lambda *_: None)
         holder = site.make(**options)
-        assert holder.open(schema(shape)) == {0: 1}
+        assert holder.open(schema(write_mode)) == {0: 1}
     found: list[Orphan] = []
 
     def sweep(point: str) -> None:
         if point == "before-commit":
             monkeypatch.undo()
             # Nothing is an hour old; when a staging table was made, PostgreSQL does not know.
-            assert vacuum(site.place, dry_run=True) == [] or isinstance(site, PostgresSite)
-            looked = vacuum(site.place, EVERYTHING, dry_run=True)
-            assert looked == vacuum(site.place, EVERYTHING)
-            assert vacuum(site.place, EVERYTHING) == []
+            assert vacuum(site.location, dry_run=True) == [] or isinstance(site, PostgresSite)
+            looked = vacuum(site.location, EVERYTHING, dry_run=True)
+            assert looked == vacuum(site.location, EVERYTHING)
+            assert vacuum(site.location, EVERYTHING) == []
             found.extend(looked)
 
     monkeypatch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", sweep)
@@ -154,7 +157,7 @@ def test_nothing_but_files_of_fenced_holders_is_touched(
     }
     for entry, target in kept.items():
         (table / entry).symlink_to(target) if target else (table / entry).write_text("kept")
-    assert [o.name for o in vacuum(site.place, EVERYTHING)] == [orphan.name]
+    assert [o.name for o in vacuum(site.location, EVERYTHING)] == [orphan.name]
     assert files(outside) == {orphan.name, f"job.1/{orphan.name}", "other name"}
     assert set(kept) | {row_file.name} <= {path.name for path in table.iterdir()}
     (table / "_ratchet_staged").unlink()
@@ -162,24 +165,24 @@ def test_nothing_but_files_of_fenced_holders_is_touched(
     (table / "_ratchet_staged" / "job.1").symlink_to(outside / "job.1")
     (table / "_ratchet_staged" / "job.0").mkdir()
     (table / "_ratchet_staged" / "job.0" / "x").symlink_to(outside / orphan.name)
-    assert vacuum(site.place, EVERYTHING) == []
+    assert vacuum(site.location, EVERYTHING) == []
     assert seen(site) == [(0, "a")]
 
 
 def test_what_a_merge_has_replaced_goes_when_the_table_says_so(tmp_path: Path, frame: Callable[..., DataFrame]) -> None:
-    shape = Shape("upsert", ("who",))
+    write_mode = WriteMode("upsert", ("who",))
     site = DeltaSite(tmp_path)
-    store = site.make(shape=shape)
-    store.open(schema(shape))
+    store = site.make(write_mode=write_mode)
+    store.open(schema(write_mode))
     for n in range(3):
-        store.commit(reduced(frame((0, n, "a", n)), shape), {0: n}, {0: n + 1})
+        store.commit(reduced(frame((0, n, "a", n)), write_mode), {0: n}, {0: n + 1})
     replaced = files(Path(site.path)) - {uri.rpartition("/")[2] for uri in DeltaTable(site.path).file_uris()}
     replaced = {name for name in replaced if name.endswith(".parquet")}
     assert len(replaced) == 2
-    assert vacuum(site.place, EVERYTHING) == []  # readers of the last week's versions need them
+    assert vacuum(site.location, EVERYTHING) == []  # readers of the last week's versions need them
     DeltaTable(site.path).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
-    assert {orphan.name for orphan in vacuum(site.place, EVERYTHING)} == replaced
-    assert store.commit(reduced(frame((0, 3, "a", 3)), shape), {0: 3}, {0: 4}) == 1
+    assert {orphan.name for orphan in vacuum(site.location, EVERYTHING)} == replaced
+    assert store.commit(reduced(frame((0, 3, "a", 3)), write_mode), {0: 3}, {0: 4}) == 1
     assert seen(site) == [(3, "a")]
 
 
@@ -205,6 +208,6 @@ def test_the_commands_say_how_much_and_name_what_is_wrong(
     assert (told["count"], told["dry_run"], len(told["names"]), told["bytes"] > 0) == (1, False, 1, True)
     assert len(before - files(tmp_path)) == 1
     with pytest.raises(StoreError, match="there is no result table"):
-        vacuum(DeltaSite(tmp_path / "nowhere").place)
+        vacuum(DeltaSite(tmp_path / "nowhere").location)
     with pytest.raises(SystemExit):
         main([*words, "--older-than=nan"])

@@ -12,7 +12,7 @@ VARIABLE = "SPARK_SINK_ENDS_WITH_STDIN"
 that end when the owner dies, also by SIGKILL; and nothing else does."""
 
 
-def end_with_owner() -> None:
+def end_with_parent() -> None:
     """From now on, end the whole process group at once when standard input ends.
 
     The group is this process, Spark's JVM and what that has started, so that nothing of it commits any more. It has to

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
 from kafka_ratchet.spark_sink.files.parquet import write_files
-from kafka_ratchet.spark_sink.stores.store import require_reach
+from kafka_ratchet.spark_sink.stores.store import require_local_master
 from tests.spark_sink.sites import Site
 
 NUMBERS = pa.schema([("id", pa.int64())])
@@ -34,9 +34,9 @@ def test_a_folder_that_is_another_one_for_the_executors_is_refused(
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "yarn", "k8s://https://127.0.0.1:6443", None])
 def test_stores_of_one_machine_refuse_a_cluster(site: Site, master: str | None) -> None:
     store = site.make()
-    if site.place.kind in {"duckdb", "iceberg"}:
-        with pytest.raises(OptionRefused, match=rf"store {site.place.kind} keeps its .* one .*file on the driver's"):
-            require_reach(store, master)
+    if site.location.kind in {"duckdb", "iceberg"}:
+        with pytest.raises(OptionRefused, match=rf"store {site.location.kind} keeps its .* one .*file on the driver's"):
+            require_local_master(store, master)
     else:
-        require_reach(store, master)
-    require_reach(store, "local[4]")
+        require_local_master(store, master)
+    require_local_master(store, "local[4]")

@@ -13,21 +13,21 @@ POSITIVE_63_BITS = 2**63 - 1
 """What fits into the signed integers that stores have."""
 
 
-def text(identity: int) -> str:
+def text(topic_id: int) -> str:
     """The id as Kafka's own tools print it; "" where it is not known."""
-    if not identity:
+    if not topic_id:
         return ""
-    return base64.urlsafe_b64encode(identity.to_bytes(16)).decode("ascii").rstrip("=")
+    return base64.urlsafe_b64encode(topic_id.to_bytes(16)).decode("ascii").rstrip("=")
 
 
-def first_bits(identity: int) -> int:
+def first_bits(topic_id: int) -> int:
     """The 63 bits that earlier versions have stored."""
-    return (identity >> 64) & POSITIVE_63_BITS
+    return (topic_id >> 64) & POSITIVE_63_BITS
 
 
-def parts(identity: int) -> tuple[int, int, int]:
+def parts(topic_id: int) -> tuple[int, int, int]:
     """The id in three numbers that are not negative: 63 bits of each half, and the two that are left."""
-    high, low = identity >> 64, identity & HALF
+    high, low = topic_id >> 64, topic_id & HALF
     return high & POSITIVE_63_BITS, low & POSITIVE_63_BITS, (high >> 63) * 2 + (low >> 63)
 
 
@@ -44,13 +44,13 @@ class StoredId:
     """Empty: an earlier version wrote it, or the broker gave no id."""
     first_bits: int = 0
 
-    def is_other(self, identity: int) -> bool:
+    def is_other(self, topic_id: int) -> bool:
         """Whether it is certainly not this topic; 0 is no topic in particular."""
-        if not identity:
+        if not topic_id:
             return False
         if self.text:
-            return self.text != text(identity)
-        return bool(self.first_bits) and self.first_bits != first_bits(identity)
+            return self.text != text(topic_id)
+        return bool(self.first_bits) and self.first_bits != first_bits(topic_id)
 
     def __str__(self) -> str:
         return self.text or (f"(its first half) {self.first_bits:016x}" if self.first_bits else "not known")

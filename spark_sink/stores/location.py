@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Place:
+class TableLocation:
     """Where the results are. Each kind of store takes the fields that it needs."""
 
     kind: str = "delta"

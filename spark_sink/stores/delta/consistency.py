@@ -21,7 +21,7 @@ MAPPING = "delta.columnMapping.mode"
 """Property with which files have other names for the columns than the table; the job's files have the table's."""
 
 
-class Soundness:
+class ConsistencyCheck:
     """Compares a table with what a job has noted in its log.
 
     Args:
@@ -53,7 +53,7 @@ class Soundness:
                 found.kind == "unknown" and table.count() == table.transaction_version(rows_key(self._name))
             ):
                 return
-            known = self.of_rows(table) is not None
+            known = self.row_offsets(table) is not None
         except OSError as error:
             raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
         raise rows_lost(self._folder, found.sentence, known)
@@ -71,7 +71,7 @@ class Soundness:
                 self._folder,
                 f"the table has rows that job {self._name} wrote, and its log has no offsets of it: they were erased, "
                 "or it is a clone",
-                self.of_rows(table) is not None,
+                self.row_offsets(table) is not None,
             )
 
     def require_same_table(self, table_id: str, version: int) -> None:
@@ -85,10 +85,10 @@ class Soundness:
             RowsLost: it is another one, or its log has been put back.
         """
         try:
-            about = {} if (entry := read_entry(self._folder, version)) is None else entry.about
+            user_metadata = {} if (entry := read_entry(self._folder, version)) is None else entry.user_metadata
         except OSError:
-            about = {}
-        if about.get("job") == self._name and about.get("table") == table_id:
+            user_metadata = {}
+        if user_metadata.get("job") == self._name and user_metadata.get("table") == table_id:
             return
         now = open_table(self._folder)  # the entry may have been cleaned up
         if (
@@ -101,14 +101,14 @@ class Soundness:
                 "was added; run the job again, and it begins where the table that is there now says"
             )
 
-    def of_rows(self, table: DeltaTable) -> dict[int, int] | None:
+    def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
         """Offsets that the rows there are now reach to; None: nothing says it any more."""
         try:
-            return self._of_rows(table)
+            return self._row_offsets(table)
         except OSError as error:
             raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
 
-    def _of_rows(self, table: DeltaTable) -> dict[int, int] | None:
+    def _row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
         log = Log(self._folder, table, self._name)
         version = log.version_of_rows()
         if version is None or version < 0:
@@ -116,10 +116,10 @@ class Soundness:
         then = log.as_of(version)
         if then is not None and newest_generation(then, self._name):
             return stored_offsets(then, self._name, self._topic)
-        about = {} if (entry := read_entry(self._folder, version)) is None else entry.about
-        if about.get("topic") != self._topic:
+        user_metadata = {} if (entry := read_entry(self._folder, version)) is None else entry.user_metadata
+        if user_metadata.get("topic") != self._topic:
             return None
-        return {int(partition): offset for partition, offset in about["offsets"].items()}
+        return {int(partition): offset for partition, offset in user_metadata["offsets"].items()}
 
 
 def require_plain_log(table: DeltaTable, folder: Folder) -> None:

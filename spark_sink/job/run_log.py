@@ -1,0 +1,71 @@
+"""What the person who started a run sees of it: log lines, and in a terminal a bar."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka_ratchet.spark_sink.errors import SparkFailed
+from kafka_ratchet.spark_sink.job.run_state import RunState
+from kafka_ratchet.spark_sink.spark.errors import ranges
+from kafka_ratchet.spark_sink.spark.terminal import progress_bar
+
+log = logging.getLogger("spark_sink")
+
+
+def log_run(run: RunState) -> None:
+    """The observer of every run: a line for each commit, each known lag and each failure."""
+    commit = run.last_commit
+    if run.step == "committed" and commit is not None:
+        log.info(
+            "commit %d: %d rows, %d rejects in %.2f s, offsets %s",
+            commit.number,
+            commit.rows,
+            commit.rejects,
+            commit.seconds,
+            ranges(commit.start, commit.end),
+        )
+    elif run.step == "looked" and run.age_s is not None:
+        left = sum(run.lag.values())
+        log.info("lag: %d offsets, the oldest record among them is %.1f s old", left, run.age_s)
+    elif run.step == "failed" and isinstance(run.error, SparkFailed):
+        log.warning("%s; the job looks how far the table is and goes on", run.error)
+    elif run.step == "failed":
+        log.warning("%s; the job asks again and goes on when it answers", run.error)
+
+
+def log_end(run: RunState, where: object, mode: str) -> None:
+    """The last line of a run that has ended as it should."""
+    log.info(
+        "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "
+        "generation %d, %d offsets left",
+        where,
+        "is up to date" if mode == "batch" else "was stopped after a commit",
+        run.rows,
+        run.commits,
+        run.rejects,
+        run.seconds(),
+        run.commit_s,
+        run.longest_commit_s,
+        run.generation,
+        sum(run.lag.values()),
+    )
+
+
+@contextmanager
+def bar_of(run: RunState, total: int) -> Iterator[None]:
+    """In a terminal, a bar that moves with each commit.
+
+    Args:
+        run: is observed.
+        total: offsets to read, over all partitions.
+    """
+    with progress_bar("Committing offsets", total) as advance:
+
+        def move(run: RunState) -> None:
+            if run.step == "committed" and run.last_commit is not None:
+                advance(sum(run.last_commit.end.values()) - sum(run.last_commit.start.values()))
+
+        with run.observed(move):
+            yield

@@ -1,0 +1,74 @@
+"""A bar and a spinner, where rich is installed and standard error is a terminal; else log lines have to do."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+log = logging.getLogger("spark_sink")
+
+TEXT = "{task.description}"
+"""A column of text, in rich's form."""
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields what moves the bar on by so many of `total`."""
+    with _shown(TEXT, "BarColumn", "MofNCompleteColumn", "TimeElapsedColumn", "TimeRemainingColumn") as bar:
+        if bar is None:
+            yield lambda _: None
+            return
+        task = bar.add_task(what, total=total)
+        yield lambda steps: bar.update(task, advance=steps)
+
+
+@contextmanager
+def starting(what: str) -> Iterator[None]:
+    """Say that something takes its time to start: with the seconds, in a terminal; else in one log line."""
+    with _shown("SpinnerColumn", TEXT, "TimeElapsedColumn", transient=True) as spinner:
+        if spinner is None:
+            log.info("starting %s", what)
+        else:
+            spinner.add_task(f"Starting {what}", total=None)
+        yield
+
+
+@contextmanager
+def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
+    """A display of rich with these columns, `TEXT` or names of its classes. None: there is no rich, or no terminal."""
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:  # rich is no dependency of a Spark cluster
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield None
+        return
+    parts = [progress.TextColumn(each) if each == TEXT else getattr(progress, each)() for each in columns]
+    with progress.Progress(*parts, console=Console(stderr=True), transient=transient) as shown, _lines_above():
+        yield shown
+
+
+@contextmanager
+def _lines_above() -> Iterator[None]:
+    """While a bar is there, log lines go through it: they stand above it, and do not run into it."""
+    handlers = [
+        handler
+        for handler in logging.getLogger().handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.__stderr__
+    ]
+    # rich has put a file of its own in the place of sys.stderr, for those who look there now.
+    before = [handler.setStream(sys.stderr) for handler in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before, strict=True):
+            if stream is not None:
+                handler.setStream(stream)

@@ -1,0 +1,47 @@
+"""The write mode by which a job's rows have come into its table, kept as one text beside its offsets.
+
+With another mode, rows that are there would count twice or be overwritten, even where the columns are the same.
+"""
+
+from __future__ import annotations
+
+import json
+
+from kafka_ratchet.spark_sink.errors import WriteModeDiffers
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+
+
+def write_mode_text(write_mode: WriteMode) -> str:
+    """The text that is stored: ASCII, and the same for the same columns in another order."""
+    return json.dumps(
+        {"kind": write_mode.kind, "key": sorted(write_mode.key), "sums": sorted(write_mode.sums)},
+    )
+
+
+def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMode) -> None:
+    """Compare the write mode of the rows that are there with the job's.
+
+    Args:
+        where: the store, for people.
+        job: the job's name.
+        stored: as `write_mode_text` has it; empty: the job has committed nothing, or an earlier version did.
+        write_mode: the job's.
+
+    Raises:
+        WriteModeDiffers: they are not the same.
+    """
+    wanted = write_mode_text(write_mode)
+    if stored in {"", wanted}:
+        return
+    raise WriteModeDiffers(
+        f"{where}: job {job} has committed by {_described(stored)}, and is set to {_described(wanted)}. Rows that are "
+        "there would count twice or be overwritten. Put the setting back, or choose another table or another "
+        "`sink.name` (both begin at the topic's beginning). `ratchet sink resume --from stored --reason TEXT "
+        "--execute` decides that the job goes on here with the new setting"
+    )
+
+
+def _described(text: str) -> str:
+    parts = json.loads(text)
+    lists = [f"{name} {', '.join(parts[name])}" for name in ("key", "sums") if parts[name]]
+    return f"kind {parts['kind']}" + (f" ({'; '.join(lists)})" if lists else "")
