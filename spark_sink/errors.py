@@ -1,26 +1,15 @@
-"""The errors of the Spark job.
-
-    SinkError                  everything the job raises on purpose; its text is meant for the person who runs it
-    ├── OptionRefused          an argument of the job is wrong
-    ├── KafkaUnavailable       Kafka did not answer, or refused to
-    ├── TopicMissing           the topic to read does not exist
-    ├── OffsetsLost            retention has removed records that the table does not have yet
-    ├── TopicRecreated         the table's offsets stem from another topic of the same name
-    ├── RowsLost               the table no longer has the rows that its offsets stand for
-    ├── SchemaDiffers          the table has other columns than the job wants to write
-    ├── WriteModeDiffers            the rows in the table came there by another kind, key or sums
-    ├── SparkFailed            Spark could not read or compute the records of a range
-    ├── StoreError             the result table cannot be opened, read or written
-    └── Fenced                 another job of the same name has taken over
+"""The errors of the Spark job: `SinkError`, and below it one class for each reason.
 
 The package ships alone to Spark clusters, so this tree has a root of its own.
 """
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class SinkError(Exception):
-    """Root of the tree."""
+    """What the job raises on purpose; the text is meant for the person who runs it."""
 
 
 def first_line(error: Exception) -> str:
@@ -73,3 +62,14 @@ class StoreError(SinkError):
 
 class Fenced(SinkError):
     """Another job of the same name has taken over; nothing of this one becomes visible any more."""
+
+
+def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
+    """Raise an error of a store's library or the disk as `StoreError`.
+
+    Args:
+        where: the store, for people.
+        error: what was raised.
+        look_at: where the reason is to be found.
+    """
+    raise StoreError(f"{where}: {first_line(error)}. Look at {look_at}, then run again") from None

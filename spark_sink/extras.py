@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Final
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
 
 SINK_EXTRAS: Final = {
     "deltalake": "spark",
@@ -28,4 +31,24 @@ def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_E
     extra = extras.get(error.name or "")
     if extra is None:
         return None
-    return f"this needs the package {error.name}, which is not installed: pip install 'kafka-ratchet[{extra}]'"
+    return f"this needs the package {error.name}, which is not installed: {_install(extra)}"
+
+
+def require_package(module: str, needed: str) -> None:
+    """Refuse what cannot be imported.
+
+    Args:
+        module: of the package.
+        needed: by what, as the beginning of a sentence.
+
+    Raises:
+        OptionRefused: the sentence, and how to install the package.
+    """
+    try:
+        import_module(module)
+    except ImportError:
+        raise OptionRefused(f"{needed}: {_install(SINK_EXTRAS[module.partition('.')[0]])}") from None
+
+
+def _install(extra: str) -> str:
+    return f"pip install 'kafka-ratchet[{extra}]'"

@@ -16,7 +16,7 @@ from kafka_ratchet.spark_sink.job.access import (
     URL_VARIABLE,
 )
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS
-from kafka_ratchet.spark_sink.job.spec import MAX_INTERVAL_S, MAX_PORT, Format, JobSpec, Mode
+from kafka_ratchet.spark_sink.job.spec import Format, JobSpec, Mode
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.write_mode import Kind
 from kafka_ratchet.spark_sink.stores.registry import STORES
@@ -50,7 +50,7 @@ def job_spec(words: Sequence[str]) -> JobSpec:
     )
 
 
-def add_place_options(parser: argparse.ArgumentParser) -> None:
+def add_location_options(parser: argparse.ArgumentParser) -> None:
     """Those that say where the results are."""
     parser.add_argument("--store", choices=tuple(STORES), default="delta", help="kind of the result table")
     parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
@@ -70,9 +70,17 @@ def option_parser() -> argparse.ArgumentParser:
         f"that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the catalog of store "
         f"iceberg into {CATALOG_VARIABLE} (JSON objects).",
     )
+    _add_run_options(parser)
+    _add_row_options(parser)
+    _add_client_options(parser)
+    return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    """What is read, where the results are, and when."""
     parser.add_argument("--bootstrap", required=True, help="Kafka, host:port[,host:port]")
     parser.add_argument("--topic", required=True, help="the topic to read")
-    add_place_options(parser)
+    add_location_options(parser)
     parser.add_argument("--name", required=True, help="name of the job; two jobs of one name fence each other")
     parser.add_argument(
         "--mode",
@@ -84,7 +92,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--interval",
         dest="interval_s",
-        type=_seconds,
+        type=float,
         default=1.0,
         metavar="S",
         help="stream, structured: seconds between two looks at the topic",
@@ -95,6 +103,10 @@ def option_parser() -> argparse.ArgumentParser:
         help="structured: allow stateful operators; their state is discarded at every start",
     )
     parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
+
+
+def _add_row_options(parser: argparse.ArgumentParser) -> None:
+    """What becomes of the records."""
     parser.add_argument("--format", choices=get_args(Format), help="what values are; without it the next ones say it")
     parser.add_argument(
         "--columns", help=f'fields of JSON values as Spark DDL, "user string, amount double"; or "{INFER}"'
@@ -119,9 +131,11 @@ def option_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
     parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")
-    parser.add_argument(
-        "--max-records", type=_positive, default=MAX_RECORDS, metavar="N", help="offsets per commit, at most"
-    )
+
+
+def _add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Kafka's clients, Spark, and what the run says of itself."""
+    parser.add_argument("--max-records", type=int, default=MAX_RECORDS, metavar="N", help="offsets per commit, at most")
     parser.add_argument(
         "--kafka-option",
         dest="kafka_options",
@@ -143,33 +157,11 @@ def option_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--master", default="local[*]", help="where Spark runs (not under spark-submit)")
     parser.add_argument(
-        "--metrics-port", type=_port, metavar="N", help="serve metrics for Prometheus meanwhile; 0: on a free port"
+        "--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus meanwhile; 0: on a free port"
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", metavar="H", help="address to serve them on")
     parser.add_argument("--metrics-file", metavar="F", help="write them to this file at the end (F.prom)")
     parser.add_argument("--json", dest="print_json", action="store_true", help="print one line of JSON at the end")
-    return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{number} is not between 0 and {MAX_PORT}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= MAX_INTERVAL_S:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {MAX_INTERVAL_S}")
-    return number
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

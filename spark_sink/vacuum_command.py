@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from kafka_ratchet.spark_sink.job.access import Access
-from kafka_ratchet.spark_sink.options import add_place_options
+from kafka_ratchet.spark_sink.options import add_location_options
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import require_path
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
@@ -29,7 +29,7 @@ def run_vacuum(arguments: Sequence[str]) -> None:
         prog="spark_sink vacuum",
         description="Remove files and staging tables of killed and fenced jobs, which no commit names.",
     )
-    add_place_options(parser)
+    add_location_options(parser)
     parser.add_argument(
         "--older-than", type=_hours, default=OLDER_THAN_S / 3600, metavar="HOURS", help="keep what is younger (1)"
     )

@@ -27,6 +27,7 @@ ORDER = [
     "agents",
     # The job ships to a Spark cluster without the rest.
     "spark_sink.errors",
+    "spark_sink.extras",
     "spark_sink.secrets",
     "spark_sink.spark",
     "spark_sink.files",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.files.local import FileInfo
+from kafka_ratchet.spark_sink.files.local import FileInfo, LocalFolder
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -124,7 +124,6 @@ class BucketFolder:
         return bool(self.filesystem.get_file_info(self._root).type == FileType.Directory)
 
     def files(self, *folders: str) -> list[FileInfo]:
-        """See `LocalFolder.files`."""
         return [
             FileInfo(info.base_name, info.size, info.mtime.timestamp())
             for info in self._listed(*folders)
@@ -132,11 +131,9 @@ class BucketFolder:
         ]
 
     def folders(self, *folders: str) -> list[str]:
-        """See `LocalFolder.folders`."""
         return [info.base_name for info in self._listed(*folders) if not info.is_file]
 
     def read(self, name: str, *folders: str) -> bytes | None:
-        """See `LocalFolder.read`."""
         try:
             with self.filesystem.open_input_stream(self.inside(*folders, name)) as stream:
                 return bytes(stream.read())
@@ -144,17 +141,14 @@ class BucketFolder:
             return None
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
-        """See `LocalFolder.sizes`."""
         found = self.filesystem.get_file_info([self.inside(name) for name in names])
         return [info.size if info.is_file else None for info in found]
 
     def remove(self, name: str, *folders: str) -> None:
-        """See `LocalFolder.remove`."""
         with suppress(FileNotFoundError):
             self.filesystem.delete_file(self.inside(*folders, name))
 
     def remove_folder(self, *folders: str) -> None:
-        """See `LocalFolder.remove_folder`."""
         with suppress(OSError):
             self.filesystem.delete_dir(self.inside(*folders))
 
@@ -163,3 +157,6 @@ class BucketFolder:
 
         found: list[Any] = self.filesystem.get_file_info(FileSelector(self.inside(*folders), allow_not_found=True))
         return found
+
+
+Folder = LocalFolder | BucketFolder

@@ -154,8 +154,7 @@ def _task(folder: str, schema: Any, file_prefix: str, filesystem: Any) -> Task:
         path = f"{folder}/{name}"
         file: Any = None
         writer = None
-        size = 0
-        rows = gathered_bytes = 0
+        size = rows = gathered_bytes = 0
         gathered: list[Any] = []
         try:
             for batch in batches:
@@ -189,7 +188,6 @@ def _task(folder: str, schema: Any, file_prefix: str, filesystem: Any) -> Task:
                     file.close()  # an upload ends by it
                     filesystem.delete_file(path)
             raise
-        written = {"file": [name], "rows": [rows], "bytes": [size]}
-        yield pa.RecordBatch.from_pydict(written, schema=told)
+        yield pa.RecordBatch.from_pydict({"file": [name], "rows": [rows], "bytes": [size]}, schema=told)
 
     return write

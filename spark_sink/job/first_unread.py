@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 FETCH_BYTES = 64 * 1024
 """One record is wanted of each partition; Kafka sends a whole batch even if it is larger."""
@@ -39,27 +43,13 @@ def first_unread_timestamps(
     Raises:
         KafkaUnavailable: Kafka did not answer, or refused.
     """
-    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, TopicPartition
 
     waiting = {partition for partition, offset in start.items() if offset < end[partition]}
     found: dict[int, int] = {}
     if not waiting:
         return found
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "log_level": 0,  # what fails is raised below
-            **options,
-            "group.id": "ratchet-sink-status",  # never joined
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
-            "fetch.message.max.bytes": FETCH_BYTES,
-            "queued.min.messages": 1,
-        }
-    )
+    consumer = _consumer(bootstrap, options)
     deadline = time.monotonic() + timeout_s
     try:
         consumer.assign([TopicPartition(topic, partition, start[partition]) for partition in sorted(waiting)])
@@ -88,3 +78,24 @@ def first_unread_timestamps(
     finally:
         consumer.close()
     return found
+
+
+def _consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
+    """Reads single committed records, says where a partition ends, and joins no group."""
+    from confluent_kafka import Consumer
+
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,  # what fails is raised below
+            **options,
+            "group.id": "ratchet-sink-status",  # never joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "queued.min.messages": 1,
+        }
+    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -15,12 +13,11 @@ from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, re
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
 from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
-from kafka_ratchet.spark_sink.job.start import require_startable, wait_for_columns, with_columns
+from kafka_ratchet.spark_sink.job.start import Opened, Session, opened, require_startable, with_columns
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 FAILS_FOR_S = 600.0
 """How long a stream tries again, in seconds, without one commit in between: brokers restart, partitions move and disks
@@ -28,9 +25,6 @@ are freed within minutes. What lasts longer is for somebody to look at."""
 
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
-
-Session = Callable[[], AbstractContextManager["SparkSession"]]
-"""Starts Spark, and stops it at the end."""
 
 
 def run_batch(
@@ -112,42 +106,22 @@ def run_stream(
     """
     run = run or RunState(log_run)
     require_startable(job, store)
-    with session() as spark:
-        require_local_master(store, spark.conf.get("spark.master", None))
-        resolved = wait_for_columns(job, planner, store, spark, interval_s, stop, run)
-        if resolved is None:
-            run.finished(store.generation(), store.offsets())
-            return run.outcome()
-        schema = resolved.pipeline.schema(spark)
-        stored = store.open(schema)
-        try:
-            run.opened(store.generation(), stored)
-            stream = _Stream(resolved, planner, store, spark, schema, stop, run)
+    with opened(job, planner, store, session, interval_s, stop, run) as found:
+        if found is not None:
+            stream = _Stream(found, planner, store, stop, run)
             while not stop.is_set():
                 began = time.monotonic()
                 stream.look()
                 stop.wait(max(0.0, interval_s - (time.monotonic() - began)))
-        finally:
-            store.close()
-    run.finished(run.generation, run.offsets)
     return run.outcome()
 
 
 class _Stream:
     """An open store, and the looks at the topic."""
 
-    def __init__(
-        self,
-        job: Job,
-        planner: TopicPlanner,
-        store: ResultStore,
-        spark: SparkSession,
-        schema: StructType,
-        stop: Event,
-        run: RunState,
-    ) -> None:
-        self._job, self._planner, self._store, self._spark = job, planner, store, spark
-        self._schema, self._stop, self._run = schema, stop, run
+    def __init__(self, found: Opened, planner: TopicPlanner, store: ResultStore, stop: Event, run: RunState) -> None:
+        self._job, self._spark, self._schema = found.job, found.spark, found.schema
+        self._planner, self._store, self._stop, self._run = planner, store, stop, run
         self._lag = LagWatch(planner, run)
         self._topic_id = planner.topic_id()
         self._has_looked = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -12,13 +14,29 @@ from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.rows.infer import SAMPLE_OFFSETS, of_table, require_columns, sampled
 from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
-from kafka_ratchet.spark_sink.stores.store import ResultStore
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 PAUSE_S = 0.5
 """Between two looks, at least, where there is no value yet to read columns off, in seconds."""
+
+
+Session = Callable[[], AbstractContextManager["SparkSession"]]
+"""Starts Spark, and stops it at the end."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a job without an end works with, once its store is open."""
+
+    job: Job
+    """With columns."""
+    spark: SparkSession
+    schema: StructType
+    """Of the result table."""
 
 
 def require_startable(job: Job, store: ResultStore) -> None:
@@ -100,3 +118,34 @@ def wait_for_columns(
             run.failed(error)
         if stop.wait(max(interval_s, PAUSE_S)):
             return None
+
+
+@contextmanager
+def opened(
+    job: Job,
+    planner: TopicPlanner,
+    store: ResultStore,
+    session: Session,
+    interval_s: float,
+    stop: Event,
+    run: RunState,
+) -> Iterator[Opened | None]:
+    """Spark started, columns known and the store taken over, for a job without an end. None: `stop` was set before.
+
+    The arguments are those of `run_stream`.
+    """
+    with session() as spark:
+        require_local_master(store, spark.conf.get("spark.master", None))
+        resolved = wait_for_columns(job, planner, store, spark, interval_s, stop, run)
+        if resolved is None:
+            yield None
+            run.finished(store.generation(), store.offsets())
+            return
+        schema = resolved.pipeline.schema(spark)
+        stored = store.open(schema)
+        try:
+            run.opened(store.generation(), stored)
+            yield Opened(resolved, spark, schema)
+        finally:
+            store.close()
+    run.finished(run.generation, run.offsets)

@@ -9,22 +9,23 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_records
-from kafka_ratchet.spark_sink.job.job import Session
 from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job, reading
 from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
-from kafka_ratchet.spark_sink.job.start import require_startable, wait_for_columns
+from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
-from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
+from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,8 +79,6 @@ def run_structured(
         OptionRefused: the pipeline keeps state, or reads another stream beside the topic; or Spark is a remote one.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
-    from pyspark.sql.utils import is_remote
-
     if job.pipeline.rejects and job.pipeline.transform is not None:
         raise OptionRefused(
             "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
@@ -93,27 +92,31 @@ def run_structured(
             f"{root} is no folder, so that the checkpoint cannot be made there. Make it, or name another"
         )
     with (
-        session() as spark,
+        opened(job, planner, store, _not_remote(session), interval_s, stop, run) as found,
         tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=root, ignore_cleanup_errors=True) as folder,
     ):
-        if is_remote():
-            raise OptionRefused(
-                "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
-            )
-        require_local_master(store, spark.conf.get("spark.master", None))
-        resolved = wait_for_columns(job, planner, store, spark, interval_s, stop, run)
-        if resolved is None:
-            run.finished(store.generation(), store.offsets())
-            return run.outcome()
-        stored = store.open(resolved.pipeline.schema(spark))
-        try:
-            run.opened(store.generation(), stored)
-            query = _Query(resolved, planner, store, Path(folder), stop, run, state_is_lost)
-            query.run(spark, interval_s, output_mode)
-        finally:
-            store.close()
-    run.finished(run.generation, run.offsets)
+        if found is not None:
+            query = _Query(found.job, planner, store, Path(folder), stop, run, state_is_lost)
+            query.run(found.spark, interval_s, output_mode)
     return run.outcome()
+
+
+def _not_remote(session: Session) -> Session:
+    """Refuse Spark Connect before the store is asked for anything."""
+
+    @contextmanager
+    def start() -> Iterator[SparkSession]:
+        from pyspark.sql.utils import is_remote
+
+        with session() as spark:
+            if is_remote():
+                raise OptionRefused(
+                    "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode "
+                    "stream"
+                )
+            yield spark
+
+    return start
 
 
 class _Query:

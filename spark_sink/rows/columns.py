@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.rows.ddl import read_ddl
+from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS, TYPES, read_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,17 +33,12 @@ DELETED = "_ratchet_deleted"
 ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Parquet columns of a Delta table may not have (Delta protocol, column mapping off)."""
 
-LEAVES = frozenset(
-    "string long integer short byte float double boolean binary date timestamp timestamp_ntz".split(),
-)
+LEAVES = frozenset(TYPES.values())
 """Types, beside decimal, array, map and struct, that both from_json and Delta know; as Spark spells them in JSON."""
 
 
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
 """How a JSON text says NUL: an odd number of backslashes before u0000."""
-
-MAX_DIGITS = 38
-"""Digits of the widest decimal that Spark and every store have."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it can say."""

@@ -28,6 +28,7 @@ DIGITS, PLACES = 10, 0
 """Of a decimal that does not say, as in Spark."""
 
 MAX_DIGITS = 38
+"""Digits of the widest decimal that Spark and every store have."""
 
 EXAMPLE = "Write: user string, amount double"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows import infer_task
 from kafka_ratchet.spark_sink.rows.columns import ILLEGAL_IN_NAMES, RECORD_COLUMNS
-from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+from kafka_ratchet.spark_sink.spark.python_worker import map_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,6 +39,8 @@ SHOWN = 10
 """Names in one warning."""
 
 FOUND = "name string, reason string, types string, seen long"
+"""What a task returns of each name: why it cannot be a column, or the letters of its types, and in how many objects it
+is. A row without a name has the number of values."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ def sampled(records: DataFrame) -> Sample:
     A column is `boolean`, `long`, `double` or `string`: texts, objects and arrays (as their JSON text), whole numbers
     beyond 64 bits, and what is of several types are strings.
     """
+    from pyspark import cloudpickle
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructField, StructType
 
-    illegal = ILLEGAL_IN_NAMES.pattern
-    task = _looking(illegal, SAMPLE_OBJECTS, MAX_NAMES, MAX_NAME_BYTES)
+    cloudpickle.register_pickle_by_value(infer_task)  # type: ignore[no-untyped-call]
+    task = infer_task.sampling(ILLEGAL_IN_NAMES.pattern, SAMPLE_OBJECTS, MAX_NAMES, MAX_NAME_BYTES)
     found = map_batches(records.select(F.col("value")), task, FOUND).collect()
     types: dict[str, set[str]] = {}
     seen: dict[str, int] = {}
@@ -132,80 +135,3 @@ def _type(types: set[str]) -> DataType:
     if types and types <= {"i", "f"}:
         return DoubleType()
     return StringType()
-
-
-def _looking(illegal: str, max_objects: int, max_names: int, max_name_bytes: int) -> Task:
-    # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
-
-    def look(batches: Iterable[Any]) -> Iterator[Any]:
-        import json
-        import re
-
-        import pyarrow as pa
-
-        illegal_in_names = re.compile(illegal)
-
-        def number(text: str) -> int | str:
-            # A text of any length would take time that grows with its square.
-            return int(text) if len(text) <= 20 else text
-
-        def letter(value: object) -> str:
-            if value is None:
-                return ""
-            if isinstance(value, bool):
-                return "b"
-            if isinstance(value, int) and -(2**63) <= value < 2**63:
-                return "i" if abs(value) <= 2**53 else "l"  # "l" would not survive as a double
-            return "f" if isinstance(value, float) else "s"
-
-        def reason(name: str) -> str:
-            try:
-                size = len(name.encode())
-            except UnicodeEncodeError:
-                return "the name is no Unicode text"
-            if not 0 < size <= max_name_bytes:
-                return f"a name has 1 to {max_name_bytes} bytes"
-            if illegal_in_names.search(name):
-                return "a name may not have any of ' ,;{}()=', tab, newline"
-            if not name.isprintable():
-                return "the name has characters that cannot be seen"
-            return ""
-
-        types: dict[str, set[str]] = {}
-        seen: dict[str, int] = {}
-        left_out: dict[str, str] = {}
-        values = objects = 0
-        for batch in batches:
-            if objects >= max_objects:
-                continue  # Spark wants its batches taken
-            for value in batch.column(0).to_pylist():
-                values += value is not None
-                try:
-                    found = json.loads(value.decode("utf-8"), parse_int=number) if value else None
-                except (ValueError, RecursionError):
-                    continue
-                if not isinstance(found, dict):
-                    continue
-                objects += 1
-                for name, each in found.items():
-                    if name not in types:
-                        if len(types) + len(left_out) >= max_names:
-                            continue
-                        if why := reason(name):
-                            left_out[ascii(name[:max_name_bytes])] = why
-                            continue
-                        types[name], seen[name] = set(), 0
-                    types[name].update(letter(each))
-                    seen[name] += 1
-                if objects >= max_objects:
-                    break
-        rows = [(name, "", "".join(sorted(types[name])), seen[name]) for name in types]
-        rows += [(name, why, "", 0) for name, why in left_out.items()]
-        rows.append((None, "", "", values))  # type: ignore[arg-type]
-        schema = pa.schema([("name", "string"), ("reason", "string"), ("types", "string"), ("seen", "int64")])
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)],
-            schema=schema,
-        )
-
-    return look

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,17 @@ class RowPipeline:
     def parses(self) -> bool:
         """Whether a value can be one that does not parse."""
         return self.columns is not None or self.avro is not None
+
+    @cached_property
+    def fields(self) -> StructType | None:
+        """The values' columns, once they are known; None: values are kept as bytes.
+
+        Raises:
+            OptionRefused: they cannot be a table's.
+        """
+        if self.avro is not None:
+            return self.avro.columns
+        return None if self.columns is None else column_types.json_schema(self.columns)
 
     @property
     def infers(self) -> bool:
@@ -176,12 +188,12 @@ class RowPipeline:
     def _read(self, records: DataFrame, *, restricted_values: bool) -> DataFrame:
         if self.avro is not None:
             return avro_module.rows(records, self.avro, restricted_values=restricted_values, keep_value=self.keep_value)
-        return column_types.rows(records, self.columns, restricted_values=restricted_values, keep_value=self.keep_value)
+        return column_types.rows(records, self.fields, restricted_values=restricted_values, keep_value=self.keep_value)
 
     def _read_schema(self) -> StructType:
         from pyspark.sql.types import StructType
 
-        schema = column_types.result_schema(self.columns if self.avro is None else self.avro.columns)
+        schema = column_types.result_schema(self.fields)
         has_value = self.keep_value or not self.rejects
         return StructType([field for field in schema.fields if has_value or field.name != "_value"])
 

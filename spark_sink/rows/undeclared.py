@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.rows.columns import json_schema
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
@@ -45,9 +44,9 @@ def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> 
         Their names, those of most objects first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
         array. None where the pipeline keeps every value whole.
     """
-    if pipeline.columns is None or pipeline.keep_value:
+    if pipeline.columns is None or pipeline.fields is None or pipeline.keep_value:
         return ()
-    plan = _plan(json_schema(pipeline.columns))
+    plan = _plan(pipeline.fields)
     seen: dict[str, int] = {}
     for row in map_batches(
         records.select("value"), _looking(plan, MAX_NAMES, NAME_LENGTH), "name string, seen long"

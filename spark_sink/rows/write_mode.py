@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -15,10 +16,6 @@ Kind = Literal["append", "upsert", "totals"]
 
 COUNT_COLUMN = "_records"
 """Column of a table of totals: how many rows each of its rows stands for."""
-
-MAX_DIGITS = 38
-"""Digits of the widest decimal that Spark and every store have."""
-
 
 SPARE_DIGITS = 10
 """What Spark adds to a decimal's digits for its sum; a total has room for 10**10 of the largest values."""

@@ -28,11 +28,9 @@ def make_store(location: TableLocation, name: str, topic: str, topic_id: int, pi
     require_path(location)
     rejects = record_schema() if pipeline.rejects else None
     if rejects is None or not kind.rejects_apart:
-        return kind.at(
-            location, name, topic, topic_id, pipeline.write_mode, rejects=rejects, in_tasks=pipeline.is_plain
-        )
-    rows = kind.at(location, name, topic, topic_id, pipeline.write_mode)
-    beside = kind.at(kind.rejects_at(location), name, topic, topic_id)
+        return kind(location, name, topic, topic_id, pipeline.write_mode, rejects=rejects, in_tasks=pipeline.is_plain)
+    rows = kind(location, name, topic, topic_id, pipeline.write_mode)
+    beside = kind(kind.rejects_at(location), name, topic, topic_id)
     return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
 
 
@@ -48,4 +46,4 @@ def require_path(location: TableLocation) -> None:
 
 def reader(location: TableLocation, name: str = "reader") -> TableStore:
     """A store for whoever reads the table and has no job."""
-    return store_class(location.kind).at(location, name, "none")
+    return store_class(location.kind)(location, name, "none")

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kafka_ratchet.spark_sink.errors import SinkError, StoreError, first_line
-from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.errors import SinkError, StoreError
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.store import (
     RUN_FIRST,
     TableStore,
     next_generation,
-    other_topic,
-    require_holder,
-    require_names,
     require_start,
 )
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
@@ -49,26 +45,12 @@ class Staged:
 
 
 class OptimisticStore(TableStore, Generic[Table]):
-    """A `TableStore` and `pair.ExternallyNumbered`; a subclass says how its tables are found, read and written.
-
-    Args:
-        where: the table, for people.
-        name: the job's name.
-        topic: the topic the offsets belong to.
-        topic_id: its id, or 0.
-        write_mode: what the rows do to the table.
-    """
+    """A `TableStore` and `pair.ExternallyNumbered`; a subclass says how its tables are found, read and written."""
 
     rejects_apart = True
 
-    remedy = "Look at the folder and its rights, then run again"
-
-    def __init__(self, where: object, name: str, topic: str, topic_id: int, write_mode: WriteMode) -> None:
-        require_names(name, topic)
-        self._where, self._name, self._topic = where, name, topic
-        self._topic_id, self._write_mode = topic_id, write_mode
-        self._generation: int | None = None
-        self._table: Table | None = None
+    _table: Table | None = None
+    """As the store was opened with."""
 
     # -- what a subclass says: the table
 
@@ -103,7 +85,6 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stored_write_mode(self, table: Table) -> str:
-        """See `write_mode_text`."""
         raise NotImplementedError
 
     def _require_consistent(self, table: Table) -> None:
@@ -153,12 +134,10 @@ class OptimisticStore(TableStore, Generic[Table]):
     # -- what all do
 
     def generation(self) -> int:
-        """See `ResultStore.generation`."""
         table = self._find()
         return 0 if table is None else self._newest(table)
 
     def offsets(self) -> dict[int, int]:
-        """See `ResultStore.offsets`."""
         table = self._find()
         if table is None:
             return {}
@@ -167,7 +146,6 @@ class OptimisticStore(TableStore, Generic[Table]):
         return self._stored(table)
 
     def check(self) -> StoreCheck:
-        """See `ResultStore.check`."""
         table = self._existing()
         stored, is_other = self._stored(table), self._stored_id(table).is_other(self._topic_id)
         try:
@@ -177,27 +155,22 @@ class OptimisticStore(TableStore, Generic[Table]):
         return StoreCheck(stored, None if is_other else stored, "", is_other)
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """See `ExternallyNumbered.reset_offsets`."""
         return self._take_over(self._existing(), generation, offsets, decision)
 
     def make(self, schema: StructType) -> None:
-        """See `ExternallyNumbered.make`."""
         self._find_or_make(schema)
 
     def require_fits(self, schema: StructType) -> None:
-        """See `ResultStore.require_fits`."""
         table = self._find()
         if table is not None:
             self._require_fits(table, schema)
 
     def require_write_mode(self) -> None:
-        """See `ResultStore.require_write_mode`."""
         table = self._find()
         if table is not None:
             require_write_mode(self._where, self._name, self._stored_write_mode(table), self._write_mode)
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
-        """See `ExternallyNumbered.open`."""
         self.require_write_mode()  # before the columns, which another kind may have others of
         table = self._find_or_make(schema)
         self._generation = self._take_over(table, generation)
@@ -208,7 +181,6 @@ class OptimisticStore(TableStore, Generic[Table]):
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """See `ResultStore.commit`."""
         generation = require_start(self._generation, start, end)
         if rejects is not None:
             raise ValueError("a commit is one table's: rejects go to a store of their own")
@@ -248,7 +220,6 @@ class OptimisticStore(TableStore, Generic[Table]):
         return staged.rows
 
     def close(self) -> None:
-        """See `ResultStore.close`."""
         self._table = None
 
     def _take_over(
@@ -288,17 +259,11 @@ class OptimisticStore(TableStore, Generic[Table]):
         return self._existing(RUN_FIRST)
 
     def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
-        newest, stored = self._newest(table), self._stored(table)
-        require_holder(self._name, self._topic, self._where, self._generation, newest, stored, start)
+        self._require_generation(self._generation, self._newest(table), self._stored(table), start)
         self._require_consistent(table)
 
     def _require_same_topic(self, table: Table) -> None:
-        known = self._stored_id(table)
-        if known.is_other(self._topic_id):
-            raise other_topic(self._topic, self._where, self._stored(table), known, self._topic_id)
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        raise StoreError(f"{self._where}: {first_line(error)}. {self.remedy}") from None
+        self._require_topic_id(self._stored_id(table), self._stored(table))
 
     def _others_were_faster(self) -> StoreError:
         return StoreError(

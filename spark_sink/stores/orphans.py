@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from kafka_ratchet.spark_sink.files.bucket import BucketFolder
-from kafka_ratchet.spark_sink.files.local import FileInfo, LocalFolder
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.files.local import FileInfo
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
 
 
@@ -23,15 +23,13 @@ class Orphan:
     remove: Callable[[], None] = field(repr=False, compare=False)
 
 
-def file_orphan(folder: LocalFolder | BucketFolder, file: FileInfo, *folders: str) -> Orphan:
+def file_orphan(folder: Folder, file: FileInfo, *folders: str) -> Orphan:
     """A file in the table's folder, or in these folders within it."""
     name = "/".join([*folders, file.name])
     return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
 
 
-def files_of_older_holders(
-    folder: LocalFolder | BucketFolder, files: Iterable[FileInfo], newest: Callable[[str], int]
-) -> Iterator[Orphan]:
+def files_of_older_holders(folder: Folder, files: Iterable[FileInfo], newest: Callable[[str], int]) -> Iterator[Orphan]:
     """Files that a fenced holder's tasks have written.
 
     Args:

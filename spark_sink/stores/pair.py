@@ -65,16 +65,13 @@ class PairedStore:
         """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
 
     def generation(self) -> int:
-        """See `ResultStore.generation`."""
         return self._rows.generation()
 
     def offsets(self) -> dict[int, int]:
-        """See `ResultStore.offsets`."""
         self._rejects.offsets()  # a rejects table that was put back is noticed as well
         return self._rows.offsets()
 
     def check(self) -> StoreCheck:
-        """See `ResultStore.check`."""
         rows, rejects = self._rows.check(), self._check_rejects()
         if rejects.trouble and rows.row_offsets is not None:
             # Rejects come back with the rows of their range only: those have to begin where the rejects end, or before.
@@ -84,7 +81,7 @@ class PairedStore:
         return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """See `ResultStore.reset_offsets`. The rejects table keeps its own offsets if they belong to the topic."""
+        """The rejects table keeps its own offsets if they belong to the topic."""
         rows, rejects = self._rows.check(), self._check_rejects()
         reached = rejects.stored
         if rows.is_other_topic or rejects.is_other_topic:
@@ -102,20 +99,18 @@ class PairedStore:
         return StoreCheck({}, {}, "") if self._rejects.columns() is None else self._rejects.check()
 
     def columns(self) -> StructType | None:
-        """See `ResultStore.columns`."""
         return self._rows.columns()
 
     def require_fits(self, schema: StructType) -> None:
-        """See `ResultStore.require_fits`."""
         self._rows.require_fits(schema)
         self._rejects.require_fits(self._rejects_schema)
 
     def require_write_mode(self) -> None:
-        """See `ResultStore.require_write_mode`; rejects are always appended."""
+        """Rejects are always appended."""
         self._rows.require_write_mode()
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """See `ResultStore.open`. Both tables get one number, so that of two jobs the same one holds both."""
+        """Both tables get one number, so that of two jobs the same one holds both."""
         self._rejects.offsets()  # offsets of another topic are refused before anybody is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
@@ -130,7 +125,7 @@ class PairedStore:
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """See `ResultStore.commit`; two actions, each with the offsets it reaches to.
+        """Two actions, each with the offsets it reaches to.
 
         Raises:
             Fenced: another job has taken over; no row of this call is visible. Rejects may be, and are there once.
@@ -147,7 +142,6 @@ class PairedStore:
         return self._rows.commit(dataframe, start, end)
 
     def close(self) -> None:
-        """See `ResultStore.close`."""
         self._rows.close()
         self._rejects.close()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated, refuse
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, text
@@ -159,10 +159,23 @@ class ResultStore(Protocol):
         ...
 
 
-class TableStore(ResultStore, Protocol):
+class TableStore(ResultStore):
     """A kind of store, as `registry.STORES` names it: a `ResultStore` over one table, which can be read without a job.
 
-    A subclass states what differs from these defaults. `docs/guide/own-store.md` goes through it step by step.
+    Jobs of different names and topics may share the table. A subclass states what differs from these defaults.
+    `docs/guide/own-store.md` goes through it step by step.
+
+    Args:
+        location: where the results are.
+        name: the job's name; a job that opens the store fences the older one of its name.
+        topic: the topic the offsets belong to.
+        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+        write_mode: what the rows do to the table.
+        rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
+        in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
+
+    Raises:
+        OptionRefused: a name or the location cannot be used, or the store's package is not installed.
     """
 
     needs_path: bool = True
@@ -173,9 +186,8 @@ class TableStore(ResultStore, Protocol):
     of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
     `commit` takes both."""
 
-    @classmethod
-    def at(
-        cls,
+    def __init__(
+        self,
         location: TableLocation,
         name: str,
         topic: str,
@@ -184,22 +196,23 @@ class TableStore(ResultStore, Protocol):
         *,
         rejects: StructType | None = None,
         in_tasks: bool = False,
-    ) -> Self:
-        """The store of a job, not opened. Nothing is asked or made yet.
+    ) -> None:
+        require_names(name, topic)
+        self._name, self._topic, self._topic_id, self._write_mode = name, topic, topic_id, write_mode
+        self._rejects, self._in_tasks = rejects, in_tasks
+        self._generation: int | None = None
+        """Of this holder, once it is open."""
+        self._where: object = location
+        """The table, for people."""
+        self._prepare(location)
 
-        Args:
-            location: where the results are.
-            name: the job's name; a job that opens the store fences the older one of its name.
-            topic: the topic the offsets belong to.
-            topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
-            write_mode: what the rows do to the table.
-            rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
-            in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
+    def _prepare(self, location: TableLocation) -> None:
+        """Keep what is needed of the location; the last step of the constructor. Nothing is asked or made yet.
 
         Raises:
-            OptionRefused: a name or the place cannot be used, or the store's package is not installed.
+            OptionRefused: the location cannot be used, or the store's package is not installed.
         """
-        ...
+        raise NotImplementedError
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:
@@ -212,11 +225,11 @@ class TableStore(ResultStore, Protocol):
         Raises:
             SinkError: there is no such table, or it cannot be read.
         """
-        ...
+        raise NotImplementedError
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Those columns of all rows, in no order; raises as `count` does."""
-        ...
+        raise NotImplementedError
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The columns of `schema` batch by batch, as of one commit; the types may be others that can be cast to it.
@@ -224,7 +237,7 @@ class TableStore(ResultStore, Protocol):
         Raises:
             Exception: there is no such table or column; `results.scan` makes a sentence of it.
         """
-        ...
+        raise NotImplementedError
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         """What holders of any job have left beside the table that a newer one has fenced; see `vacuum`.
@@ -235,7 +248,46 @@ class TableStore(ResultStore, Protocol):
         Raises:
             StoreError: there is no such table.
         """
-        ...
+        raise NotImplementedError
+
+    # -- what subclasses compare
+
+    def _require_generation(
+        self, generation: int | None, newest: int, stored: Mapping[int, int], start: Mapping[int, int] | None
+    ) -> None:
+        """Compare what a holder knows with what the store has.
+
+        Stored partitions only are compared: one that was added to the topic since is not in the store yet.
+
+        Args:
+            generation: the holder's.
+            newest: the store's.
+            stored: the store's offsets.
+            start: what the holder takes for them; None: they are not compared.
+
+        Raises:
+            Fenced: another job has taken over.
+        """
+        moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
+        if newest != generation or moved:
+            raise Fenced(
+                f"job {self._name} on {self._where}: generation {newest} has taken over from {generation} (topic "
+                f"{self._topic} is read up to {dict(stored)}). This commit was not added; let the other job go on, or "
+                "give this one a name of its own"
+            )
+
+    def _require_topic_id(self, known: StoredId, stored: Mapping[int, int]) -> None:
+        """Raise `TopicRecreated` where the stored offsets belong to another topic of the name."""
+        if known.is_other(self._topic_id):
+            raise TopicRecreated(
+                f"topic {self._topic} is not the one that {self._where} has read (up to {dict(stored)}): its id is "
+                f"{text(self._topic_id)}, and that one's was {known}. It was deleted and created again, or this is "
+                f"another cluster. {NEW_TOPIC}"
+            )
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """Raise an error of the store's library or the disk as one of ours."""
+        refuse(self._where, error, "the folder and its rights")
 
 
 def require_names(name: str, topic: str) -> None:
@@ -286,52 +338,11 @@ def next_generation(newest: int, wanted: int | None, who: str) -> int:
     return newest + 1 if wanted is None else wanted
 
 
-def require_holder(
-    job: str,
-    topic: str,
-    where: object,
-    check: int | None,
-    newest: int,
-    stored: Mapping[int, int],
-    start: Mapping[int, int] | None,
-) -> None:
-    """Compare what a holder knows with what the store has.
-
-    Stored partitions only are compared: one that was added to the topic since is not in the store yet.
-
-    Args:
-        job: the job's name.
-        topic: the topic's name.
-        where: the store, for people.
-        check: the holder's generation.
-        newest: the store's.
-        stored: the store's offsets.
-        start: what the holder takes for them; None: they are not compared.
-
-    Raises:
-        Fenced: another job has taken over.
-    """
-    moved = start is not None and any(start.get(partition) != offset for partition, offset in stored.items())
-    if newest != check or moved:
-        raise Fenced(
-            f"job {job} on {where}: generation {newest} has taken over from {check} (topic {topic} is read up to "
-            f"{dict(stored)}). This commit was not added; let the other job go on, or give this one a name of its own"
-        )
-
-
 NEW_TOPIC = (
     "The stored offsets mean nothing in the new one. `ratchet sink resume --from earliest` reads it from its beginning "
     "into the same table, where rows that both have are then there twice; a mirrored topic goes on at the offsets that "
     "you name (--from 0:OFFSET,1:OFFSET)"
 )
-
-
-def other_topic(topic: str, where: object, stored: Mapping[int, int], known: StoredId, topic_id: int) -> TopicRecreated:
-    """The error for a store whose offsets belong to another topic of the name."""
-    return TopicRecreated(
-        f"topic {topic} is not the one that {where} has read (up to {dict(stored)}): its id is {text(topic_id)}, and "
-        f"that one's was {known}. It was deleted and created again, or this is another cluster. {NEW_TOPIC}"
-    )
 
 
 def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:

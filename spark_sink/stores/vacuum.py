@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from kafka_ratchet.spark_sink.errors import SinkError, StoreError, first_line
+from kafka_ratchet.spark_sink.errors import SinkError, refuse
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
@@ -43,9 +43,7 @@ def vacuum(location: TableLocation, older_than_s: float = OLDER_THAN_S, *, dry_r
     except (SinkError, ModuleNotFoundError):  # the second becomes the sentence with the extra to install
         raise
     except Exception as error:  # errors of the stores' libraries, and of the disk
-        raise StoreError(
-            f"{location}: {first_line(error)}. Look at the table and the rights in it, then run again"
-        ) from None
+        refuse(location, error, "the table and the rights in it")
     return found
 
 

@@ -31,10 +31,9 @@ from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.package import write_package
 from kafka_ratchet.spark_sink.spark.session import spark_session
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.registry import STORES
 from tests.spark_sink.files.bucket import BucketSite, s3_server
-from tests.spark_sink.sites import LOCAL, SERVED, FolderSite, Site
+from tests.spark_sink.sites import LOCAL, SERVED, FolderSite, Site, delta_store
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
@@ -195,7 +194,7 @@ def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
 
     def start(topic: str, columns: str | None = None, max_records: int = 1_000_000, name: str = "job") -> Outcome:
         planner = TopicPlanner(broker, topic, {})
-        store = DeltaStore(table, name, topic, planner.topic_id())
+        store = delta_store(table, name, topic, planner.topic_id())
         job = Job(broker, topic, name, RowPipeline(columns), max_records)
         return run_batch(job, planner, store, lambda: nullcontext(spark))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +32,57 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.stores.folder_store import FolderStore, Version
 
 Rows = list[dict[str, Any]]
+
+
+def delta_store(
+    path: str,
+    name: str,
+    topic: str,
+    topic_id: int = 0,
+    write_mode: WriteMode = APPEND,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaStore:
+    location = TableLocation("delta", path, storage_options=storage_options or {})
+    return DeltaStore(location, name, topic, topic_id, write_mode)
+
+
+def duckdb_store(
+    path: str, table: str, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
+    *, rejects: StructType | None = None
+) -> DuckDBStore:  # fmt: skip
+    return DuckDBStore(TableLocation("duckdb", path, table), name, topic, topic_id, write_mode, rejects=rejects)
+
+
+def iceberg_store(
+    path: str,
+    table: str,
+    name: str,
+    topic: str,
+    topic_id: int = 0,
+    write_mode: WriteMode = APPEND,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+) -> IcebergStore:
+    location = TableLocation("iceberg", path, table, storage_options=storage_options or {}, catalog=catalog or {})
+    return IcebergStore(location, name, topic, topic_id, write_mode)
+
+
+def postgres_store(
+    url: str,
+    table: str,
+    name: str,
+    topic: str,
+    topic_id: int = 0,
+    write_mode: WriteMode = APPEND,
+    *,
+    rejects: StructType | None = None,
+    password: str | None = None,
+    in_tasks: bool = False,
+) -> PostgresStore:
+    location = TableLocation("postgres", "", table, url, password)
+    return PostgresStore(location, name, topic, topic_id, write_mode, rejects=rejects, in_tasks=in_tasks)
 
 
 class Site:
@@ -80,10 +131,10 @@ class DeltaSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = DeltaStore(self.path, name, topic, topic_id, write_mode)
+        rows = delta_store(self.path, name, topic, topic_id, write_mode)
         if rejects is None:
             return rows
-        return PairedStore(rows, DeltaStore(f"{self.path}_rejects", name, topic, topic_id), rejects)
+        return PairedStore(rows, delta_store(f"{self.path}_rejects", name, topic, topic_id), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         found: Rows = (
@@ -105,10 +156,10 @@ class IcebergSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = IcebergStore(str(self.path), "results", name, topic, topic_id, write_mode)
+        rows = iceberg_store(str(self.path), "results", name, topic, topic_id, write_mode)
         if rejects is None:
             return rows
-        return PairedStore(rows, IcebergStore(str(self.path), "results_rejects", name, topic, topic_id), rejects)
+        return PairedStore(rows, iceberg_store(str(self.path), "results_rejects", name, topic, topic_id), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.path / 'catalog.db'}", warehouse=f"file://{self.path}")
@@ -135,7 +186,7 @@ class DuckDBSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return DuckDBStore(self.path, self.table, name, topic, topic_id, write_mode, rejects=rejects)
+        return duckdb_store(self.path, self.table, name, topic, topic_id, write_mode, rejects=rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         table = self.table + ("_rejects" if rejects else "")
@@ -166,7 +217,7 @@ class PostgresSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return PostgresStore(
+        return postgres_store(
             self.server.url,
             f"{self.schema}.{self.table}",
             name,
@@ -205,10 +256,10 @@ class FolderSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = store_class("folder").at(self.location, name, topic, topic_id, write_mode)
+        rows = store_class("folder")(self.location, name, topic, topic_id, write_mode)
         if rejects is None:
             return rows
-        beside = store_class("folder").at(rejects_location(self.location), name, topic, topic_id)
+        beside = store_class("folder")(rejects_location(self.location), name, topic, topic_id)
         return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
 
     def rows(self, rejects: bool = False) -> Rows:

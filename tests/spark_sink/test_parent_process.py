@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.local.ports import free_port
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from tests.spark_sink.sites import delta_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,7 +68,7 @@ def test_a_killed_command_leaves_no_job_that_goes_on_committing(
         """,
         "utf-8",
     )
-    store = DeltaStore(table, "results", topic)
+    store = delta_store(table, "results", topic)
     command = [
         sys.executable,
         "-m",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count, read_totals
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
+from tests.spark_sink.sites import delta_store
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,7 +43,7 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     for point in ("before-write", "before-commit:2", "after-commit:2"):
         killed = command(*arguments, SPARK_SINK_CRASH_AT=point)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        seen.append(sum(DeltaStore(table, "job", topic).offsets().values()))
+        seen.append(sum(delta_store(table, "job", topic).offsets().values()))
     # Nothing, one commit, and two more commits of 200 offsets are what each kill must leave.
     assert seen == [0, 200, 600]
     files = len(list(Path(table).glob("*.parquet")))

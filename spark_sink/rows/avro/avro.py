@@ -13,7 +13,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.avro import task as avro_task
 from kafka_ratchet.spark_sink.rows.avro.task import DAYS, MICROSECONDS
 from kafka_ratchet.spark_sink.rows.columns import RECORD_COLUMNS, STATE, checked, result_schema
-from kafka_ratchet.spark_sink.rows.write_mode import MAX_DIGITS
+from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:

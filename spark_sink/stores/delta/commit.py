@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta.actions import rows_key, version_key
-from kafka_ratchet.spark_sink.stores.delta.log import Folder
 from kafka_ratchet.spark_sink.stores.delta.merge import merge
 from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError, first_line
+from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
 from kafka_ratchet.spark_sink.stores.delta.actions import newest_generation, rows_key, stored_offsets, version_key
-from kafka_ratchet.spark_sink.stores.delta.log import Folder, Log, read_entry
+from kafka_ratchet.spark_sink.stores.delta.log import Log, read_entry
 from kafka_ratchet.spark_sink.stores.delta.table import open_table
 from kafka_ratchet.spark_sink.stores.store import rows_lost
 

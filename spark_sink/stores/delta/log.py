@@ -12,13 +12,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kafka_ratchet.spark_sink.files.bucket import BucketFolder
-from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.files.bucket import Folder
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-Folder = LocalFolder | BucketFolder
 
 LOG = "_delta_log"
 

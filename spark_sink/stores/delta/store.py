@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.delta import vacuum
 from kafka_ratchet.spark_sink.stores.delta.actions import (
@@ -54,34 +53,12 @@ if TYPE_CHECKING:
 
 
 class DeltaStore(OptimisticStore["DeltaTable"]):
-    """A `ResultStore` over one Delta table; jobs of different names and topics may share it.
+    """A store over one Delta table: `location` names its folder, or s3://bucket/folder."""
 
-    Args:
-        path: folder of the table, or s3://bucket/folder.
-        name: the job's name; a job that opens the store fences the older one of its name.
-        topic: the topic the offsets belong to.
-        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
-        write_mode: what the rows do to the table.
-        storage_options: how a bucket is reached, see `bucket.OPTIONS`.
-
-    Raises:
-        OptionRefused: a name, the path or an option cannot be used.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        topic: str,
-        topic_id: int = 0,
-        write_mode: WriteMode = APPEND,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-    ) -> None:
-        require_plain(write_mode)
-        self._folder = table_folder(path, storage_options)
-        super().__init__(self._folder, name, topic, topic_id, write_mode)
-        self._consistency = ConsistencyCheck(self._folder, name, topic)
+    def _prepare(self, location: TableLocation) -> None:
+        require_plain(self._write_mode)
+        self._where = self._folder = table_folder(location.path, location.storage_options)
+        self._consistency = ConsistencyCheck(self._folder, self._name, self._topic)
         self._attempt = -1
         self._table_id, self._version = "", -1
         """Of the table that was opened, and of this holder's last entry in its log."""
@@ -90,34 +67,22 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         """Of this holder's next commit; none where the log has them."""
 
     @classmethod
-    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
-           *, rejects: StructType | None = None, in_tasks: bool = False) -> DeltaStore:  # fmt: skip
-        """See `TableStore.at`."""
-        return cls(location.path, name, topic, topic_id, write_mode, storage_options=location.storage_options)
-
-    @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:
-        """See `TableStore.rejects_at`."""
         return replace(location, path=f"{location.path.rstrip('/')}_rejects")
 
     def count(self) -> int:
-        """See `TableStore.count`."""
         return self._for_reading().count()
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """See `TableStore.rows`."""
         return tuples(self._for_reading().to_pyarrow_dataset().to_table(columns=list(columns)))
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `TableStore.scan`."""
         yield from self._for_reading().to_pyarrow_dataset().to_batches(columns=schema.names)
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """See `TableStore.orphans`."""
         return vacuum.orphans(self._folder, needed=needed)
 
     def columns(self) -> StructType | None:
-        """See `ResultStore.columns`."""
         from pyspark.sql.types import StructType
 
         table = self._find()
@@ -216,7 +181,6 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """See `ResultStore.commit`."""
         if self._table is not None:
             self._consistency.require_same_table(self._table_id, self._version)
         return super().commit(dataframe, start, end, rejects)

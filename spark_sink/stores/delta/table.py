@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line
-from kafka_ratchet.spark_sink.files.bucket import BucketFolder
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line, refuse
+from kafka_ratchet.spark_sink.files.bucket import BucketFolder, Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.stores.delta.log import Folder
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
         except DeltaError as error:
             # Two jobs may create it together: then the other one's table is there now.
             if open_table(folder) is None:
-                refuse(folder, error)
+                refuse(folder, error, "the folder and its rights")
         table = DeltaTable(folder.uri, storage_options=folder.options)
     require_fits(folder, table, schema)
     return table
@@ -96,8 +95,3 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
 def types_of(schema: Schema) -> dict[str, str]:
     """Each column's type."""
     return {field.name: str(field.type) for field in schema.fields}
-
-
-def refuse(folder: Folder, error: Exception) -> NoReturn:
-    """Raise an error of delta-rs or the disk as one of ours."""
-    raise StoreError(f"{folder}: {first_line(error)}. Look at the folder and its rights, then run again") from None

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.stores.delta.actions import newest_generation
-from kafka_ratchet.spark_sink.stores.delta.log import Folder
 from kafka_ratchet.spark_sink.stores.delta.table import open_table
 from kafka_ratchet.spark_sink.stores.orphans import Orphan, file_orphan, files_of_older_holders
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import StoreError, first_line
+from kafka_ratchet.spark_sink.errors import StoreError, refuse
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DatabaseFile:
                 yield database
                 database.commit()
         except duckdb.Error as error:
-            self._refuse(error)
+            refuse(self.path, error, "the file and its rights")
 
     @contextmanager
     def reading(self) -> Iterator[DuckDBPyConnection]:
@@ -60,7 +60,7 @@ class DatabaseFile:
             with self._connect(read_only=True) if self.path.exists() else duckdb.connect() as database:
                 yield database
         except duckdb.Error as error:
-            self._refuse(error)
+            refuse(self.path, error, "the file and its rights")
 
     def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
         """Wait for a process that has the file open now: holders have it during a commit only."""
@@ -103,9 +103,6 @@ class DatabaseFile:
         present = _described(database, quoted(table))
         database.unregister("wanted")
         require_columns(self.path, present, expected, table)
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        raise StoreError(f"{self.path}: {first_line(error)}. Look at the file and its rights, then run again") from None
 
 
 def has_table(database: DuckDBPyConnection, table: str) -> bool:

@@ -47,7 +47,7 @@ class JobState:
         self._table, self._name, self._topic, self._topic_id = table, name, topic, topic_id
         self._relations, self._key = relations, [table, name, topic]
 
-    def newest(self, database: DuckDBPyConnection) -> int:
+    def generation(self, database: DuckDBPyConnection) -> int:
         """Number of the newest holder; 0: there was none."""
         return self.generations(database).get(self._name, 0)
 
@@ -60,7 +60,7 @@ class JobState:
 
     def take_over(self, database: DuckDBPyConnection) -> int:
         """A new generation."""
-        generation = self.newest(database) + 1
+        generation = self.generation(database) + 1
         database.execute(
             "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
         )
@@ -81,7 +81,7 @@ class JobState:
 
     def write_mode(self, database: DuckDBPyConnection) -> str:
         """Write mode of the rows, as `write_mode_text` has it; empty: none, or an earlier version wrote them."""
-        if not self.newest(database) or not has_table(database, "ratchet_sink_rules"):
+        if not self.generation(database) or not has_table(database, "ratchet_sink_rules"):
             return ""
         found = database.execute(
             "SELECT rule FROM ratchet_sink_rules WHERE result = ? AND job = ?", [self._table, self._name]
@@ -123,10 +123,10 @@ class JobState:
             "INSERT INTO ratchet_sink_decisions VALUES (?, ?, ?, current_timestamp, ?)", [*self._key, told]
         )
 
-    def inconsistency(self, database: DuckDBPyConnection) -> str:
-        """The table that is empty or gone and was not; empty: none."""
+    def inconsistency(self, database: DuckDBPyConnection) -> tuple[str, str]:
+        """A table that is empty or gone, and was not."""
         if not self.stored(database):
-            return ""
+            return "", ""
         marks: dict[str, bool] = {}
         if has_table(database, "ratchet_sink_marks"):
             select = f"SELECT relation, filled FROM ratchet_sink_marks {OF_JOB}"  # noqa: S608
@@ -134,7 +134,10 @@ class JobState:
         filled = {relation for relation, was_filled in marks.items() if was_filled}
         if self._table not in marks and not has_table(database, self._table):
             filled.add(self._table)  # an earlier version has left no mark, and made the table before any offset
-        return next((name for name in self._relations if name in filled and not is_filled(database, name)), "")
+        for name in self._relations:
+            if name in filled and not is_filled(database, name):
+                return name, f"table {name} was dropped, or all its rows were removed"
+        return "", ""
 
 
 def _is_there(database: DuckDBPyConnection) -> bool:

@@ -9,32 +9,29 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
+from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.duckdb import vacuum
 from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.duckdb.merge import add
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
 from kafka_ratchet.spark_sink.stores.store import (
-    TableStore,
-    other_topic,
-    require_holder,
-    require_names,
     require_start,
-    rows_lost,
 )
-from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,116 +40,60 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class DuckDBStore(TableStore):
-    """A `ResultStore` over one table of a DuckDB file; jobs of different names may share it.
+class DuckDBStore(SqlStore["DuckDBPyConnection"]):
+    """A store over one table of a DuckDB file on a disk of this machine.
 
-    Args:
-        path: the database file, on a disk of this machine; DuckDB takes locks that networks do not keep.
-        table: the result table; rejects go to the table with `_rejects` behind its name.
-        name: the job's name; a job that opens the store fences the older one of its name.
-        topic: the topic the offsets belong to.
-        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
-        write_mode: what the rows do to the table.
-        rejects: columns of the rejects table; None: commits bring no rejects.
-
-    Raises:
-        OptionRefused: a name or the path cannot be used, or duckdb is not installed.
+    DuckDB takes locks that network disks do not keep.
     """
 
     needs_local_master = "store duckdb keeps its results in one file on the driver's machine"
 
-    def __init__(
-        self,
-        path: str,
-        table: str,
-        name: str,
-        topic: str,
-        topic_id: int = 0,
-        write_mode: WriteMode = APPEND,
-        *,
-        rejects: StructType | None = None,
-    ) -> None:
-        require_names(name, topic)
-        try:
-            import duckdb  # noqa: F401
-        except ImportError:
-            raise OptionRefused("store duckdb needs duckdb: pip install 'kafka-ratchet[duckdb]'") from None
+    def _prepare(self, location: TableLocation) -> None:
+        require_package("duckdb", "store duckdb needs duckdb")
+        path, table = location.path, location.table
         if not table or "\0" in table:
             raise OptionRefused(f"table {table!r} is no name of a table")
         if "://" in path or path.startswith(":") or "\0" in path:
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
-        self._path = Path(path).absolute()
+        self._where = self._path = Path(path).absolute()
         self._file = DatabaseFile(self._path)
-        self._staging = vacuum.staging_prefix(self._path, table, name)
-        self._table, self._rejected = table, f"{table}_rejects"
-        self._name, self._topic, self._topic_id = name, topic, topic_id
-        self._write_mode, self._rejects = write_mode, rejects
-        relations = [table, *([] if rejects is None else [self._rejected])]
-        self._state = JobState(table, name, topic, topic_id, relations)
-        self._generation: int | None = None
+        self._staging = vacuum.staging_prefix(self._path, table, self._name)
+        self._result, self._rejected = table, f"{table}_rejects"
+        self._state: JobState = JobState(table, self._name, self._topic, self._topic_id, self._relations)
         self._arrow: Any = None
 
-    @classmethod
-    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
-           *, rejects: StructType | None = None, in_tasks: bool = False) -> DuckDBStore:  # fmt: skip
-        """See `TableStore.at`."""
-        return cls(location.path, location.table, name, topic, topic_id, write_mode, rejects=rejects)
+    def _reading(self) -> AbstractContextManager[DuckDBPyConnection]:
+        return self._file.reading()
 
     def count(self) -> int:
-        """See `TableStore.count`."""
-        with self._file.reading() as database:
-            [(found,)] = database.execute(f"SELECT count(*) FROM {quoted(self._table)}").fetchall()  # noqa: S608
+        with self._reading() as database:
+            [(found,)] = database.execute(f"SELECT count(*) FROM {quoted(self._result)}").fetchall()  # noqa: S608
         return int(found)
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """See `TableStore.rows`."""
-        with self._file.reading() as database:
+        with self._reading() as database:
             found: list[tuple[Any, ...]] = database.execute(self._select(columns)).fetchall()
         return found
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `TableStore.scan`."""
-        with self._file.reading() as database:
+        with self._reading() as database:
             # All at once: while the file is open no job can commit to it.
             whole = database.sql(self._select(schema.names)).to_arrow_table()
         yield from whole.to_batches()
 
     def _select(self, columns: Sequence[str]) -> str:
-        return f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(self._table)}"  # noqa: S608
+        return f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(self._result)}"  # noqa: S608
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """See `TableStore.orphans`."""
         if not self._path.is_file():
             raise StoreError(f"{self._path}: there is no result file. Look at the path")
         staged = LocalFolder(self._path.parent).folders()
-        with self._file.reading() as database:
+        with self._reading() as database:
             generations = self._state.generations(database)
-        yield from vacuum.orphans(self._path, self._table, staged, generations)
-
-    def generation(self) -> int:
-        """See `ResultStore.generation`."""
-        with self._file.reading() as database:
-            return self._state.newest(database)
-
-    def offsets(self) -> dict[int, int]:
-        """See `ResultStore.offsets`."""
-        with self._file.reading() as database:
-            self._require_consistent(database)
-            self._require_same_topic(database)
-            return self._state.stored(database)
-
-    def check(self) -> StoreCheck:
-        """See `ResultStore.check`."""
-        with self._file.reading() as database:
-            if not self._state.newest(database):
-                raise StoreError(f"{self._path}: job and table have never met. Run the sink first")
-            stored, what = self._state.stored(database), self._state.inconsistency(database)
-            is_other = self._state.known_topic(database).is_other(self._topic_id)
-            row_offsets = None if is_other or what == self._rejected else {} if what else stored
-            return StoreCheck(stored, row_offsets, str(self._lost(what)) if what else "", is_other)
+        yield from vacuum.orphans(self._path, self._result, staged, generations)
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """See `ResultStore.reset_offsets`; decisions are kept in the table `ratchet_sink_decisions`."""
+        """Decisions are kept in the table `ratchet_sink_decisions`."""
         with self._file.writing() as database:
             database.execute(TABLES)
             decision.require_seen(self._path, self._state.stored(database))
@@ -161,30 +102,22 @@ class DuckDBStore(TableStore):
         return generation
 
     def columns(self) -> StructType | None:
-        """See `ResultStore.columns`."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        with self._file.reading() as database:
-            if not has_table(database, self._table):
+        with self._reading() as database:
+            if not has_table(database, self._result):
                 return None
-            return from_arrow_schema(database.table(quoted(self._table)).limit(0).to_arrow_table().schema)
+            return from_arrow_schema(database.table(quoted(self._result)).limit(0).to_arrow_table().schema)
 
     def require_fits(self, schema: StructType) -> None:
-        """See `ResultStore.require_fits`."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        with self._file.reading() as database:
-            for table, wanted in ((self._table, schema), (self._rejected, self._rejects)):
+        with self._reading() as database:
+            for table, wanted in ((self._result, schema), (self._rejected, self._rejects)):
                 if wanted is not None and has_table(database, table):
                     self._file.require_columns(database, table, to_arrow_schema(wanted))
 
-    def require_write_mode(self) -> None:
-        """See `ResultStore.require_write_mode`."""
-        with self._file.reading() as database:
-            self._require_write_mode(database)
-
     def open(self, schema: StructType) -> dict[int, int]:
-        """See `ResultStore.open`."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self._file.make_folder()
@@ -193,7 +126,7 @@ class DuckDBStore(TableStore):
             database.execute(TABLES)
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)
-            self._file.create_table(database, self._table, arrow)
+            self._file.create_table(database, self._result, arrow)
             if self._rejects is not None:
                 self._file.create_table(database, self._rejected, to_arrow_schema(self._rejects))
             self._require_same_topic(database)
@@ -206,14 +139,13 @@ class DuckDBStore(TableStore):
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """See `ResultStore.commit`."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
             raise ValueError("rejects go to a store that was made with rejects")
-        with self._file.reading() as database:  # before the work, so that a fenced job writes no more files
+        with self._reading() as database:  # before the work, so that a fenced job writes no more files
             self._require_holder(database, generation, start)
         crash_points.passing("before-write")
         folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
@@ -231,17 +163,17 @@ class DuckDBStore(TableStore):
                 )
             crash_points.passing("before-commit")
             self._commit(staged, rejected, generation, start, end)
-        except Exception:
-            if not self._is_committed(generation, end):
+        except Exception as failure:
+            try:
+                is_committed = self._is_committed(generation, end)
+            except StoreError:
+                raise failure from None  # what happened first is the better sentence
+            if not is_committed:
                 raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         crash_points.passing("after-commit")
         return staged.rows
-
-    def close(self) -> None:
-        """See `ResultStore.close`. The file is open during a call only."""
-        self._generation = None
 
     def _commit(
         self, staged: _Staged, rejected: _Staged, generation: int, start: Mapping[int, int], end: Mapping[int, int]
@@ -251,7 +183,7 @@ class DuckDBStore(TableStore):
             self._require_consistent(database)
             if staged.files:
                 database.register("source", staged.dataset())
-                add(database, self._table, self._write_mode, deletes=staged.deletes)
+                add(database, self._result, self._write_mode, deletes=staged.deletes)
                 database.unregister("source")
             if rejected.files:
                 database.register("rejected", rejected.dataset())
@@ -259,41 +191,6 @@ class DuckDBStore(TableStore):
                 database.unregister("rejected")
             self._state.move(database, end, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
-
-    def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
-        """After an error, what the file itself says.
-
-        Raises:
-            Fenced: another job has taken over.
-        """
-        try:
-            with self._file.reading() as database:
-                self._require_holder(database, generation, None)
-                return self._state.stored(database).items() >= end.items()
-        except StoreError:
-            return False  # what happened first is the better sentence
-
-    def _require_holder(self, database: DuckDBPyConnection, generation: int, start: Mapping[int, int] | None) -> None:
-        newest, stored = self._state.newest(database), self._state.stored(database)
-        require_holder(self._name, self._topic, self._path, generation, newest, stored, start)
-
-    def _require_same_topic(self, database: DuckDBPyConnection) -> None:
-        known = self._state.known_topic(database)
-        if known.is_other(self._topic_id):
-            raise other_topic(self._topic, self._path, self._state.stored(database), known, self._topic_id)
-
-    def _require_write_mode(self, database: DuckDBPyConnection) -> None:
-        require_write_mode(self._path, self._name, self._state.write_mode(database), self._write_mode)
-
-    def _require_consistent(self, database: DuckDBPyConnection) -> None:
-        """Raise `RowsLost` where a table has been emptied or dropped since the offsets were committed."""
-        what = self._state.inconsistency(database)
-        if what:
-            raise self._lost(what)
-
-    def _lost(self, relation: str) -> RowsLost:
-        what = f"table {relation} was dropped, or all its rows were removed"
-        return rows_lost(self._path, what, relation == self._table)
 
     def _remove_staged(self, before: int) -> None:
         """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.files.bucket import Bucket, BucketFolder
+from kafka_ratchet.spark_sink.files.bucket import Bucket, BucketFolder, Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class IcebergCatalog:
         catalog = load_catalog("ratchet", **properties)
         return _unpooled(catalog) if isinstance(catalog, SqlCatalog) else catalog
 
-    def data_folder(self, location: str) -> LocalFolder | BucketFolder:
+    def data_folder(self, location: str) -> Folder:
         """Where the files of a table are.
 
         Args:

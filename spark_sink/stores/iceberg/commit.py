@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.files.bucket import BucketFolder
-from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_file
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
@@ -48,7 +47,7 @@ class Commit:
     job: str
     generation: int
     write_mode: WriteMode
-    folder: LocalFolder | BucketFolder
+    folder: Folder
 
     def write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str], added: int) -> None:
         """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to.

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.files.bucket import BucketFolder
-from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.extras import require_package
+from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, require_files, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg import vacuum
@@ -54,86 +53,41 @@ LOCAL_CATALOG = "store iceberg keeps its catalog in one SQLite file on the drive
 
 
 class IcebergStore(OptimisticStore["Table"]):
-    """A `ResultStore` over one Iceberg table; jobs of different names and topics may share it.
+    """A store over one Iceberg table in the namespace `ratchet`.
 
-    Args:
-        path: folder of the tables, or s3://bucket/folder; without `catalog` a folder on a disk of this machine.
-        table: the result table, in the namespace `ratchet`.
-        name: the job's name; a job that opens the store fences the older one of its name.
-        topic: the topic the offsets belong to.
-        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
-        write_mode: what the rows do to the table.
-        storage_options: how a bucket is reached, see `bucket.OPTIONS`.
-        catalog: properties of a catalog, in pyiceberg's names; see `IcebergCatalog`.
-
-    Raises:
-        OptionRefused: a name, the path or an option cannot be used, or pyiceberg is not installed.
+    `location` names the folder of the tables, or s3://bucket/folder; see `IcebergCatalog`.
     """
 
     restricted_values = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
-    def __init__(
-        self,
-        path: str,
-        table: str,
-        name: str,
-        topic: str,
-        topic_id: int = 0,
-        write_mode: WriteMode = APPEND,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-        catalog: Mapping[str, str] | None = None,
-    ) -> None:
-        try:
-            import pyiceberg.catalog.sql  # noqa: F401
-        except ImportError:
-            raise OptionRefused("store iceberg needs pyiceberg: pip install 'kafka-ratchet[iceberg]'") from None
-        self._catalog = IcebergCatalog(path, storage_options or {}, catalog or {})
-        super().__init__(self._catalog, name, topic, topic_id, write_mode)
-        self.needs_local_master = "" if catalog else LOCAL_CATALOG
-        if topic == "generation":
+    def _prepare(self, location: TableLocation) -> None:
+        require_package("pyiceberg.catalog.sql", "store iceberg needs pyiceberg")
+        self._where = self._catalog = IcebergCatalog(location.path, location.storage_options, location.catalog)
+        self.needs_local_master = "" if location.catalog else LOCAL_CATALOG
+        if self._topic == "generation":
             raise OptionRefused("store iceberg has a property of that name: choose another output topic or store")
-        if not TABLE_NAME.fullmatch(table):
-            raise OptionRefused(f"table {table!r}: use letters, digits and '_', at most 100")
-        self._table_name = table
-        self._topic_key, self._write_mode_key = f"ratchet-sink.{name}.{topic}", f"ratchet-sink-rule.{name}"
+        if not TABLE_NAME.fullmatch(location.table):
+            raise OptionRefused(f"table {location.table!r}: use letters, digits and '_', at most 100")
+        self._table_name = location.table
+        self._topic_key = f"ratchet-sink.{self._name}.{self._topic}"
+        self._write_mode_key = f"ratchet-sink-rule.{self._name}"
         self._schema: StructType | None = None
 
-    @classmethod
-    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
-           *, rejects: StructType | None = None, in_tasks: bool = False) -> IcebergStore:  # fmt: skip
-        """See `TableStore.at`."""
-        return cls(
-            location.path,
-            location.table,
-            name,
-            topic,
-            topic_id,
-            write_mode,
-            storage_options=location.storage_options,
-            catalog=location.catalog,
-        )
-
     def count(self) -> int:
-        """See `TableStore.count`."""
         return self._for_reading().scan().count()
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """See `TableStore.rows`."""
         found = self._for_reading().scan(selected_fields=tuple(columns))
         return tuples(found.to_arrow().select(list(columns)))
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `TableStore.scan`."""
         yield from self._for_reading().scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """See `TableStore.orphans`."""
         table = self._existing() if needed else self._find()
         return iter(()) if table is None else vacuum.orphans(table, self._data_folder(table))
 
     def columns(self) -> StructType | None:
-        """See `ResultStore.columns`."""
         from pyspark.sql.types import StructType
 
         table = self._find()
@@ -157,7 +111,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _require_fits(self, table: Table, schema: StructType) -> None:
         require_same_columns(self._catalog, table, schema)
 
-    def _data_folder(self, table: Table) -> LocalFolder | BucketFolder:
+    def _data_folder(self, table: Table) -> Folder:
         return self._catalog.data_folder(table.location())
 
     # -- what it says of the job

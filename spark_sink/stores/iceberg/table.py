@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import StoreError, first_line
+from kafka_ratchet.spark_sink.errors import refuse
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import KEEP_KEY, KEEP_SNAPSHOTS
 from kafka_ratchet.spark_sink.stores.store import require_columns
@@ -42,7 +42,7 @@ def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
     except NoSuchTableError:
         return None
     except Exception as error:
-        refuse(catalog, error)
+        refuse(catalog, error, "the folder and its rights")
 
 
 def open_or_create(catalog: IcebergCatalog, name: str, schema: StructType) -> Table:
@@ -64,7 +64,7 @@ def open_or_create(catalog: IcebergCatalog, name: str, schema: StructType) -> Ta
             properties={**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()},
         )
     except Exception as error:
-        refuse(catalog, error)
+        refuse(catalog, error, "the folder and its rights")
     require_same_columns(catalog, table, schema)
     return table
 
@@ -76,11 +76,6 @@ def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructTy
     present = {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
     expected = {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
     require_columns(catalog, present, expected)
-
-
-def refuse(catalog: IcebergCatalog, error: Exception) -> NoReturn:
-    """Raise an error of pyiceberg, its catalog or the disk as one of ours."""
-    raise StoreError(f"{catalog}: {first_line(error)}. Look at the folder and its rights, then run again") from None
 
 
 def _described(data_type: object) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.files.bucket import BucketFolder
-from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.stores.iceberg.commit import newest_generation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holders
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
-def orphans(table: Table, folder: LocalFolder | BucketFolder) -> Iterator[Orphan]:
+def orphans(table: Table, folder: Folder) -> Iterator[Orphan]:
     """See `TableStore.orphans`.
 
     Args:

@@ -6,14 +6,14 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import StoreError, first_line
+from kafka_ratchet.spark_sink.errors import StoreError, refuse
 from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.tasks import Connection
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, conninfo, table_parts
-from kafka_ratchet.spark_sink.stores.store import other_topic, require_columns, require_holder
+from kafka_ratchet.spark_sink.stores.store import require_columns
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
@@ -48,18 +48,28 @@ class JobState:
         table: the result table.
         name: the job's name.
         topic: the topic.
-        topic_id: its identity, or 0.
+        topic_id: its id, or 0.
+        relations: the tables that the offsets belong to: the result's, and where there is one, the rejects'.
 
     Raises:
         OptionRefused: see `PostgresStore`.
     """
 
-    def __init__(self, url: str, password: str | None, table: str, name: str, topic: str, topic_id: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        password: str | None,
+        table: str,
+        name: str,
+        topic: str,
+        topic_id: int,
+        relations: Sequence[str] = (),
+    ) -> None:
         self._conninfo, where = conninfo(url, password)
         self.where = f"{table} in {where}"
         self._schema = table_parts(table)[:-1]
         self._table_name, self._name, self._topic, self._topic_id = table, name, topic, topic_id
-        self.marks = Marks(self, topic_id)
+        self.marks = Marks(self, topic_id, relations)
         self._url, self._password = url, password
         digest = hashlib.sha256(f"{table}\0{name}".encode()).hexdigest()[:12]
         # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
@@ -96,7 +106,7 @@ class JobState:
                     database.execute(f"SET idle_in_transaction_session_timeout = {VISIT_TIMEOUT_MS}")
                 yield database
         except psycopg.Error as error:
-            self.refuse(error)
+            refuse(self.where, error, "the database and the job's rights in it")
 
     def application(self, generation: int) -> str:
         """What the sessions of a holder are called."""
@@ -116,12 +126,6 @@ class JobState:
         for pid, application in found:
             if _is_older(application, self._application, newest):
                 database.execute("SELECT pg_terminate_backend(%s, %s)", (pid, END_TIMEOUT_MS))
-
-    def refuse(self, error: Exception) -> NoReturn:
-        """Raise the database's error as one of ours."""
-        raise StoreError(
-            f"{self.where}: {first_line(error)}. Look at the database and the job's rights in it, then run again"
-        ) from None
 
     # -- statements
 
@@ -202,20 +206,6 @@ class JobState:
         """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
         self.run(database, "SELECT 1 FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
 
-    def require_holder(self, database: Database, generation: int, start: Mapping[int, int] | None) -> None:
-        """Raise `Fenced` unless this is the holder's generation and, where given, these are the stored offsets.
-
-        Stored partitions only are compared: one that was added to the topic since is not in the store yet.
-        """
-        newest, stored = self.generation(database), self.stored(database)
-        require_holder(self._name, self._topic, self.where, generation, newest, stored, start)
-
-    def require_same_topic(self, database: Database) -> None:
-        """Raise `TopicRecreated` where the offsets belong to another topic of the name."""
-        known = self.known_topic(database)
-        if known.is_other(self._topic_id):
-            raise other_topic(self._topic, self.where, self.stored(database), known, self._topic_id)
-
     def known_topic(self, database: Database) -> StoredId:
         """The id of the topic that the offsets belong to."""
         if not self._is_there(database):
@@ -225,6 +215,12 @@ class JobState:
             "SELECT max(identity) FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic}",
         )
         return StoredId(self.marks.topic_id(database), int(found[0][0] or 0))
+
+    def write_mode(self, database: Database) -> str:
+        return self.marks.write_mode(database) if self.generation(database) else ""
+
+    def inconsistency(self, database: Database) -> tuple[str, str]:
+        return self.marks.inconsistency(database) if self.stored(database) else ("", "")
 
     def forget(self, database: Database) -> None:
         """Remove the offsets of job and topic."""

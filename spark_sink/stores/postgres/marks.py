@@ -60,10 +60,11 @@ class Marks:
     Args:
         state: of the job.
         topic_id: of the topic, or 0.
+        relations: the tables that the offsets belong to, the result first.
     """
 
-    def __init__(self, state: Statements, topic_id: int) -> None:
-        self._state, self._topic_id = state, topic_id
+    def __init__(self, state: Statements, topic_id: int, relations: Sequence[str]) -> None:
+        self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def create(self, database: Database) -> None:
         """Make the tables where they are not there."""
@@ -77,12 +78,12 @@ class Marks:
         found = self._run(database, TOPIC_ID)
         return str(found[0][0] or "")
 
-    def note(self, database: Database, relations: Sequence[str]) -> None:
-        """Remember these tables as the ones that the offsets belong to, in the caller's transaction."""
+    def note(self, database: Database) -> None:
+        """Remember the tables as the ones that the offsets belong to, in the caller's transaction."""
         from psycopg import sql
 
         self._run(database, FORGET)
-        for relation in relations:
+        for relation in self._relations:
             oid, filenode, filled = self._look(database, relation)
             self._run(
                 database,
@@ -96,21 +97,21 @@ class Marks:
                 filled=sql.Literal(filled),
             )
 
-    def inconsistency(self, database: Database, relations: Sequence[str]) -> tuple[str, str]:
+    def inconsistency(self, database: Database) -> tuple[str, str]:
         """Which of the tables was changed since the last note, and how, without the sentence's end; empty: none.
 
         Only for a job that has offsets.
         """
         if not self._is_there(database):
-            first = relations[0]
+            first = self._relations[0]
             return ("", "") if self._look(database, first)[0] else (first, f"table {first} was dropped")
         offsets_oid = self._look(database, "ratchet_sink_offsets")[0]
         found = self._run(database, NOTED)
         noted = {relation: rest for relation, *rest in found}
-        for relation in relations:
+        for relation in self._relations:
             oid, filenode, filled = self._look(database, relation)
             if relation not in noted:
-                if relation == relations[0] and not oid:
+                if relation == self._relations[0] and not oid:
                     return relation, f"table {relation} was dropped"
                 continue
             was_oid, was_filenode, was_offsets_oid, was_filled = noted[relation]

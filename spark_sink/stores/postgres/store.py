@@ -7,22 +7,23 @@ else is staged by the tasks and moved into the table by one transaction of the d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names, spark_schema, table_parts
-from kafka_ratchet.spark_sink.stores.store import TableStore, require_names, require_start, rows_lost
-from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
+from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
+from kafka_ratchet.spark_sink.stores.store import require_start
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,82 +37,40 @@ BATCH_ROWS = 50_000
 """Rows that a scan fetches at a time: the driver hands them over as Python objects."""
 
 
-class PostgresStore(TableStore):
-    """A `ResultStore` over one table of a PostgreSQL database; jobs of different names may share it.
+class PostgresStore(SqlStore["Database"]):
+    """A store over one table of a PostgreSQL database, `table` or `schema.table`.
 
-    Args:
-        url: postgresql://user@host:port/database, or libpq's "host=... dbname=...".
-        table: the result table, or schema.table; rejects go to the table with `_rejects` behind its name.
-        name: the job's name; a job that opens the store fences the older one of its name.
-        topic: the topic the offsets belong to.
-        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
-        write_mode: what the rows do to the table.
-        rejects: columns of the rejects table; None: commits bring no rejects.
-        password: wins over one in the url.
-        in_tasks: commit per Kafka partition, inside the tasks. Each task must have the rows of one Kafka partition, as
-            Spark's Kafka source hands them out; only for rows that are added, without rejects.
-
-    Raises:
-        OptionRefused: a name or the url cannot be used, or psycopg is not installed.
+    The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location` wins
+    over one in the url. With `in_tasks` each task must have the rows of one Kafka partition, as Spark's Kafka source
+    hands them out; only for rows that are added, without rejects.
     """
 
     needs_path = False
     restricted_values = True
 
-    def __init__(
-        self,
-        url: str,
-        table: str,
-        name: str,
-        topic: str,
-        topic_id: int = 0,
-        write_mode: WriteMode = APPEND,
-        *,
-        rejects: StructType | None = None,
-        password: str | None = None,
-        in_tasks: bool = False,
-    ) -> None:
-        require_names(name, topic)
-        if in_tasks and (write_mode.kind != "append" or rejects is not None):
+    def _prepare(self, location: TableLocation) -> None:
+        if self._in_tasks and (self._write_mode.kind != "append" or self._rejects is not None):
             raise OptionRefused("only rows that are added, without rejects, can be committed by the tasks")
-        self._result = table_parts(table)[-1]
-        self._rejected = table_parts(f"{table}_rejects")[-1]
-        self._state = JobState(url, password, table, name, topic, topic_id)
-        self._topic_id = topic_id
-        self._name, self._write_mode, self._rejects, self._in_tasks = name, write_mode, rejects, in_tasks
-        self._generation: int | None = None
+        url, password, table = location.url, location.password, location.table
+        self._result, self._rejected = table_parts(table)[-1], table_parts(f"{table}_rejects")[-1]
+        self._state: JobState = JobState(url, password, table, self._name, self._topic, self._topic_id, self._relations)
+        self._where = self._state.where
         self._columns: list[Column] = []
 
-    @classmethod
-    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
-           *, rejects: StructType | None = None, in_tasks: bool = False) -> PostgresStore:  # fmt: skip
-        """See `TableStore.at`."""
-        return cls(
-            location.url,
-            location.table,
-            name,
-            topic,
-            topic_id,
-            write_mode,
-            rejects=rejects,
-            password=location.password,
-            in_tasks=in_tasks,
-        )
+    def _reading(self) -> AbstractContextManager[Database]:
+        return self._state.database()
 
     def count(self) -> int:
-        """See `TableStore.count`."""
         with self._state.database() as database:
             table = self._state.table(self._result)
             [(found,)] = self._state.run(database, "SELECT count(*) FROM {table}", table=table)
         return int(found)
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """See `TableStore.rows`."""
         with self._state.database() as database:
             return database.execute(self._select(columns)).fetchall()
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `TableStore.scan`."""
         import pyarrow as pa
 
         with self._state.database() as database, database.transaction(), database.cursor("ratchet_scan") as cursor:
@@ -126,38 +85,15 @@ class PostgresStore(TableStore):
         return self._state.text("SELECT {wanted} FROM {table}", wanted=wanted, table=self._state.table(self._result))
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """See `TableStore.orphans`. Staging tables have no time of their own: the generation alone decides."""
+        """Staging tables have no time of their own: the generation alone decides."""
         with self._state.database() as database:
             for job, newest in self._state.generations(database).items():
                 state = self._state.of_job(job)
                 for table, size in state.staged(database, newest - 1):
                     yield Orphan(table, size, None, partial(state.drop_staged, table, newest - 1))
 
-    def generation(self) -> int:
-        """See `ResultStore.generation`."""
-        with self._state.database() as database:
-            return self._state.generation(database)
-
-    def offsets(self) -> dict[int, int]:
-        """See `ResultStore.offsets`."""
-        with self._state.database() as database:
-            self._require_consistent(database)
-            self._state.require_same_topic(database)
-            return self._state.stored(database)
-
-    def check(self) -> StoreCheck:
-        """See `ResultStore.check`."""
-        with self._state.database() as database:
-            if not self._state.generation(database):
-                raise StoreError(f"{self._state.where}: job and table have never met. Run the sink first")
-            stored = self._state.stored(database)
-            is_other = self._state.known_topic(database).is_other(self._topic_id)
-            relation, what = self._inconsistency(database)
-            row_offsets = None if is_other or relation not in {"", self._result} else {} if relation else stored
-            return StoreCheck(stored, row_offsets, str(self._lost(relation, what)) if relation else "", is_other)
-
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """See `ResultStore.reset_offsets`; decisions are kept in the table `ratchet_sink_decisions`."""
+        """Decisions are kept in the table `ratchet_sink_decisions`."""
         with self._state.database() as database:
             newest = self._state.generation(database)
             self._state.end_sessions(database, newest)
@@ -165,95 +101,68 @@ class PostgresStore(TableStore):
                 self._state.marks.create(database)
                 generation = self._state.take_over(database)
                 before = self._state.stored(database)
-                decision.require_seen(self._state.where, before)
+                decision.require_seen(self._where, before)
                 self._state.forget(database)
                 self._state.move(database, offsets)
-                self._state.marks.note(database, self._relations)
-                write_modes = (self._stored_write_mode(database), write_mode_text(self._write_mode))
+                self._state.marks.note(database)
+                write_modes = (self._state.write_mode(database), write_mode_text(self._write_mode))
                 self._state.marks.note_write_mode(database, write_modes[1])
                 self._state.marks.decide(database, decision.as_json(before, offsets, write_modes))
             self._state.end_sessions(database, generation - 1)
         return generation
 
-    def require_write_mode(self) -> None:
-        """See `ResultStore.require_write_mode`."""
-        with self._state.database() as database:
-            self._require_write_mode(database)
-
-    def _stored_write_mode(self, database: Database) -> str:
-        return self._state.marks.write_mode(database) if self._state.generation(database) else ""
-
-    def _require_write_mode(self, database: Database) -> None:
-        require_write_mode(self._state.where, self._name, self._stored_write_mode(database), self._write_mode)
-
-    @property
-    def _relations(self) -> list[str]:
-        return [self._result, *([] if self._rejects is None else [self._rejected])]
-
-    def _inconsistency(self, database: Database) -> tuple[str, str]:
-        return self._state.marks.inconsistency(database, self._relations) if self._state.stored(database) else ("", "")
-
-    def _lost(self, relation: str, what: str) -> RowsLost:
-        return rows_lost(self._state.where, what, relation == self._result)
-
-    def _require_consistent(self, database: Database) -> None:
-        """Raise `RowsLost` where the table is not the one that the offsets were committed with."""
-        relation, what = self._inconsistency(database)
-        if relation:
-            raise self._lost(relation, what)
-
     def columns(self) -> StructType | None:
-        """See `ResultStore.columns`."""
         with self._state.database() as database:
             found = self._state.columns(database, self._result)
         return spark_schema(found) if found else None
 
     def require_fits(self, schema: StructType) -> None:
-        """See `ResultStore.require_fits`."""
-        tables = {self._result: column_types(schema)}
-        if self._rejects is not None:
-            tables[self._rejected] = column_types(self._rejects)
+        tables = self._tables(schema)
         with self._state.database() as database:
             for table, columns in tables.items():
                 if self._state.columns(database, table):
                     self._state.require_columns(database, table, columns)
 
-    def open(self, schema: StructType) -> dict[int, int]:
-        """See `ResultStore.open`. Ends the older holder's sessions: a frozen one would keep its locks for ever."""
-        columns = column_types(schema)
-        tables = {self._result: columns}
+    def _tables(self, schema: StructType) -> dict[str, list[Column]]:
+        """Columns of each table, the result first."""
+        tables = {self._result: column_types(schema)}
         if self._rejects is not None:
             tables[self._rejected] = column_types(self._rejects)
+        return tables
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """Ends the older holder's sessions: a frozen one would keep its locks for ever."""
+        tables = self._tables(schema)
         with self._state.database() as database:
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)  # before an index over another key
             with database.transaction():
                 self._state.create_tables(database, tables, self._write_mode.key)
-            self._state.require_same_topic(database)  # a refusal ends nobody's sessions
+            self._require_same_topic(database)  # a refusal ends nobody's sessions
             self._state.end_sessions(database, self._state.generation(database))
             with database.transaction():
-                self._state.require_same_topic(database)
+                self._require_same_topic(database)
                 generation = self._state.take_over(database)
                 self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
                 stored = self._state.stored(database)
-                self._state.marks.note(database, self._relations)
+                self._state.marks.note(database)
             # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
             self._state.end_sessions(database, generation - 1)
             self._state.drop_staging(database, generation - 1)
-        self._columns, self._generation = columns, generation
+        self._columns, self._generation = tables[self._result], generation
         return stored
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """See `ResultStore.commit`. With `in_tasks`, the action is one per Kafka partition."""
+        """With `in_tasks`, the action is one per Kafka partition."""
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
             raise ValueError("rejects go to a store that was made with rejects")
         rows: list[int] = []
         try:
             with self._state.database(generation) as database:
-                self._state.require_holder(database, generation, start)  # a fenced job stages nothing
+                self._require_holder(database, generation, start)  # a fenced job stages nothing
                 self._require_consistent(database)
                 crash_points.passing("before-write")
                 if self._in_tasks:
@@ -269,17 +178,13 @@ class PostgresStore(TableStore):
         crash_points.passing("after-commit")
         return sum(rows)
 
-    def close(self) -> None:
-        """See `ResultStore.close`. No connection outlives a call."""
-        self._generation = None
-
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
         """Before the first task commits: a job that is killed amid them leaves rows of this write mode."""
-        if self._stored_write_mode(database):
+        if self._state.write_mode(database):
             return
         with database.transaction():
             self._state.lock(database)
-            self._state.require_holder(database, generation, start)
+            self._require_holder(database, generation, start)
             self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
 
     def _commit_in_tasks(
@@ -306,9 +211,9 @@ class PostgresStore(TableStore):
         with database.transaction():
             # What is left are partitions without a row: their range has markers and aborted records only.
             self._state.lock(database)
-            self._state.require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
+            self._require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
             self._state.move(database, {partition: end[partition] for partition in end if partition not in found})
-            self._state.marks.note(database, self._relations)
+            self._state.marks.note(database)
             crash_points.passing("in-commit")
 
     def _commit_staged(
@@ -328,12 +233,12 @@ class PostgresStore(TableStore):
         crash_points.passing("before-commit")
         with database.transaction():
             self._state.lock(database)
-            self._state.require_holder(database, generation, start)
+            self._require_holder(database, generation, start)
             for statements, _ in staged:
                 for statement in statements:
                     database.execute(statement)
             self._state.move(database, end)
-            self._state.marks.note(database, self._relations)
+            self._state.marks.note(database)
             self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
 
@@ -377,14 +282,3 @@ class PostgresStore(TableStore):
         return self._state.text(
             "COPY {table} ({columns}) FROM STDIN (FORMAT csv)", table=self._state.table(table), columns=names(columns)
         ).as_string(None)
-
-    def _is_committed(self, generation: int, end: dict[int, int]) -> bool:
-        """After an error, what the database itself says: a commit whose answer was lost is one all the same.
-
-        Raises:
-            Fenced: what looked like an error is a session that the new holder has ended.
-            StoreError: the database is away, which is why there was an error.
-        """
-        with self._state.database() as database:
-            self._state.require_holder(database, generation, None)
-            return self._state.stored(database).items() >= end.items()

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.extras import require_package
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -110,13 +111,10 @@ def conninfo(url: str, password: str | None) -> tuple[str, str]:
     Raises:
         OptionRefused: it cannot be read, or psycopg is not installed. The url is not shown: it may have a password.
     """
-    try:
-        import psycopg
-        from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    except ImportError:
-        raise OptionRefused(
-            "store postgres needs psycopg in the driver and in the executors: pip install 'kafka-ratchet[postgres]'"
-        ) from None
+    require_package("psycopg", "store postgres needs psycopg in the driver and in the executors")
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
     if not url:
         raise OptionRefused("store postgres needs a url. Write: postgresql://user@host:5432/database")
     try:

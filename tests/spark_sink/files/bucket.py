@@ -15,10 +15,9 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.files.bucket import Bucket
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.store import ResultStore
-from tests.spark_sink.sites import Rows, Site
+from tests.spark_sink.sites import Rows, Site, delta_store
 
 
 @contextmanager
@@ -57,7 +56,7 @@ class BucketSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        return DeltaStore(self.path, name, topic, topic_id, write_mode, storage_options=self.options)
+        return delta_store(self.path, name, topic, topic_id, write_mode, storage_options=self.options)
 
     def rows(self, rejects: bool = False) -> Rows:
         table = DeltaTable(self.path, storage_options=Bucket.of(self.options).for_delta())

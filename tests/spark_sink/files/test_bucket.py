@@ -17,14 +17,13 @@ from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
 from kafka_ratchet.spark_sink.files.bucket import Bucket
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.files.bucket import BucketSite, s3_server
+from tests.spark_sink.sites import delta_store, iceberg_store
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 
@@ -131,7 +130,7 @@ def test_it_can_be_reached_by_the_environment_alone(bucket: BucketSite, monkeypa
     bucket.make().open(schema())
     for name, value in Bucket.of(bucket.options).options.items():
         monkeypatch.setenv(name, value)
-    store = DeltaStore(bucket.path, "job", "events")
+    store = delta_store(bucket.path, "job", "events")
     assert (store.generation(), vacuum(TableLocation("delta", bucket.path))) == (1, [])
 
 
@@ -191,6 +190,6 @@ def test_a_catalog_that_cannot_be_is_named(lake: LakeSite) -> None:
         ("gs://bucket/x", lake.catalog, "write s3://bucket/folder"),
     ]:
         with pytest.raises(OptionRefused, match=sentence):
-            IcebergStore(path, "results", "job", "events", catalog=catalog)
+            iceberg_store(path, "results", "job", "events", catalog=catalog)
     with pytest.raises(StoreError, match="results"):
-        IcebergStore(lake.path, "results", "job", "events", catalog={"type": "sql", "uri": "nonsense"}).offsets()
+        iceberg_store(lake.path, "results", "job", "events", catalog={"type": "sql", "uri": "nonsense"}).offsets()

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecreated
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.run_state import Outcome
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
+from tests.spark_sink.sites import delta_store
 
 Run = Callable[..., Outcome]
 Write = Callable[..., None]
@@ -124,7 +124,7 @@ def test_refuses_a_topic_that_was_created_again(
 def _run_without_identity(planner: TopicPlanner, table: str, topic: str) -> None:
     from kafka_ratchet.spark_sink.job.plan import resume
 
-    resume(planner.offset_range(), DeltaStore(table, "job", topic).offsets())
+    resume(planner.offset_range(), delta_store(table, "job", topic).offsets())
 
 
 def _create_again(broker: str, topic: str) -> None:

@@ -30,7 +30,7 @@ from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
-from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
+from tests.spark_sink.sites import duckdb_store
 
 Write = Callable[..., None]
 
@@ -60,7 +60,7 @@ def test_the_metrics_of_a_stream_and_of_a_run_after_it(
     scraped: list[dict[tuple[str, str | None], float]] = []
     planner = TopicPlanner(broker, topic, {})
     pipeline = RowPipeline("n long", rejects=True)
-    store = DuckDBStore(
+    store = duckdb_store(
         str(tmp_path / "x.duckdb"), "results", "job", topic, planner.topic_id(), rejects=record_schema()
     )
     state, offset_range = RunState(log_run), planner.offset_range

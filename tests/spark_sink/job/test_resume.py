@@ -20,11 +20,11 @@ from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.results import count
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, first_bits, of_parts, parts, text
+from tests.spark_sink.sites import delta_store
 
 Run = Callable[..., Outcome]
 Write = Callable[..., None]
@@ -126,7 +126,7 @@ def test_an_output_that_has_lost_its_end_is_refused_and_goes_on_where_somebody_s
     write(topic, [b"x"] * 4)
     run(topic)
     planner = TopicPlanner(broker, topic, {})
-    store = DeltaStore(table, "job", topic, planner.topic_id())
+    store = delta_store(table, "job", topic, planner.topic_id())
     store.open(store.columns())  # type: ignore[arg-type]
     store._write(store._existing(), Staged(0), 2, {0: 9})
     with pytest.raises(TopicRecreated, match=r"read up to offset 9, but the topic ends at 5; .*ratchet sink resume"):

@@ -24,9 +24,9 @@ from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
+from tests.spark_sink.sites import delta_store
 
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]
@@ -50,7 +50,7 @@ def stream(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcom
 
     def run(topic: str, steps: list[Callable[[], None]], stop: Event, max_records: int = 1_000_000) -> Outcome:
         planner = Scripted(broker, topic, steps)
-        store = DeltaStore(table, "job", topic, planner.topic_id())
+        store = delta_store(table, "job", topic, planner.topic_id())
         job = Job(broker, topic, "job", RowPipeline(), max_records)
         return run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop)
 
@@ -94,7 +94,7 @@ def test_a_stop_waits_for_the_commit_under_way_and_no_longer(
     topic, stop = new_topic(partitions=1), Event()
     write(topic, [b"x"] * 10)
     assert stream(topic, [stop.set], stop, max_records=4).commits == 1
-    assert DeltaStore(table, "job", topic).offsets() == {0: 4}
+    assert delta_store(table, "job", topic).offsets() == {0: 4}
     assert count(TableLocation("delta", table)) == 4
 
 

@@ -25,12 +25,11 @@ from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, sql_transform
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.results import count, read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
-from tests.spark_sink.sites import Site
+from tests.spark_sink.sites import Site, delta_store
 
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]
@@ -106,7 +105,7 @@ def test_ended_between_and_after_commits_it_goes_on_from_the_store(
     arguments += ["--max-records=100", f"--scratch={left}"]
     killed = command(*arguments, SPARK_SINK_CRASH_AT="after-commit:2")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert sum(DeltaStore(table, "job", topic).offsets().values()) == 200
+    assert sum(delta_store(table, "job", topic).offsets().values()) == 200
     [checkpoint] = left.iterdir()
     # It has a batch begun that it does not know to be committed: resumed from, it would add those rows again.
     assert (checkpoint / "offsets" / "1").exists()
@@ -122,12 +121,12 @@ def test_ended_between_and_after_commits_it_goes_on_from_the_store(
 
     monkeypatch.setattr(crash_points, "passing", end_between)
     with pytest.raises(InterruptedError):
-        structured(DeltaStore(table, "job", topic), topic, {}, max_records=100)
+        structured(delta_store(table, "job", topic), topic, {}, max_records=100)
     monkeypatch.undo()
-    assert sum(DeltaStore(table, "job", topic).offsets().values()) == 300
+    assert sum(delta_store(table, "job", topic).offsets().values()) == 300
 
     end = {0: 253, 1: 253}  # records, aborted records, markers
-    assert structured(DeltaStore(table, "job", topic), topic, end).offsets == end
+    assert structured(delta_store(table, "job", topic), topic, end).offsets == end
     assert rows("_partition", "_value") == [(p, b"%d" % n) for p in (0, 1) for n in range(200)]
 
 
@@ -154,7 +153,7 @@ def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"x"])
-    store = DeltaStore(table, "job", topic)
+    store = delta_store(table, "job", topic)
     with pytest.raises(OptionRefused, match=r"the pipeline keeps state.*--state-is-lost"):
         structured(store, topic, {}, RowPipeline(transform=pipeline))
     assert store.offsets() == {}
@@ -166,7 +165,7 @@ def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
     topic, pipeline = new_topic(partitions=1), RowPipeline(transform=_distinct)
 
     def run(reached: dict[int, int]) -> int:
-        return structured(DeltaStore(table, "job", topic), topic, reached, pipeline, state_is_lost=True).rows
+        return structured(delta_store(table, "job", topic), topic, reached, pipeline, state_is_lost=True).rows
 
     write(topic, [b"x", b"x", b"y"])
     assert run({0: 4}) == 2
@@ -202,17 +201,17 @@ def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
     commits = []
 
     def go_on() -> None:
-        commits.append(DeltaStore(table, "job", topic).offsets())
+        commits.append(delta_store(table, "job", topic).offsets())
         if len(commits) == 1:
             admin = AdminClient({"bootstrap.servers": broker})
             admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
             write(topic, [b"b"], 1)
         else:
-            DeltaStore(table, "job", topic).open(record_schema())
+            delta_store(table, "job", topic).open(record_schema())
             write(topic, [b"c"])
 
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
-        structured(DeltaStore(table, "job", topic), topic, {}, after=go_on)
+        structured(delta_store(table, "job", topic), topic, {}, after=go_on)
     assert commits == [{0: 2}, {0: 2, 1: 2}]
     assert rows("_partition", "_value") == [(0, b"a"), (1, b"b")]
 
@@ -229,7 +228,7 @@ def test_retention_that_passes_a_running_query_is_named(
         admin.delete_records([TopicPartition(topic, 0, 15)])[TopicPartition(topic, 0)].result(30)
 
     with pytest.raises(OffsetsLost, match=rf"{topic}/0: the table needs offset 11 next, but the topic begins at 15"):
-        structured(DeltaStore(table, "job", topic), topic, {}, after=lose_records)
+        structured(delta_store(table, "job", topic), topic, {}, after=lose_records)
     assert count(TableLocation("delta", table)) == 10
 
 
@@ -246,20 +245,20 @@ def test_another_topic_of_the_name_is_not_read(
         write(topic, [b"y"])
 
     with pytest.raises(TopicRecreated, match="deleted and created again while"):
-        structured(DeltaStore(table, "job", topic), topic, {}, after=create_again)
+        structured(delta_store(table, "job", topic), topic, {}, after=create_again)
     assert count(TableLocation("delta", table)) == 1
 
 
 def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
     pipeline = RowPipeline("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
     with pytest.raises(OptionRefused, match="a streaming query has one result"):
-        structured(DeltaStore(table, "job", "events"), "events", {}, pipeline)
+        structured(delta_store(table, "job", "events"), "events", {}, pipeline)
 
 
 def test_the_folder_for_the_checkpoint_must_be_there(
     broker: str, new_topic: Callable[..., str], table: str, tmp_path: Path
 ) -> None:
     topic = new_topic()
-    planner, store = TopicPlanner(broker, topic, {}), DeltaStore(table, "job", topic)
+    planner, store = TopicPlanner(broker, topic, {}), delta_store(table, "job", topic)
     with pytest.raises(OptionRefused, match="is no folder"):
         run_structured(Job(broker, topic, "job"), planner, store, nullcontext, 0.0, Event(), scratch=tmp_path / "none")  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import result_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.errors import reason_of
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from tests.spark_sink.sites import delta_store
 
 Write = Callable[..., None]
 Rows = Callable[..., list[tuple[object, ...]]]
@@ -59,7 +59,7 @@ def test_a_batch_ends_with_one_sentence_and_the_next_goes_on(
     job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)), max_records=2)
 
     def run() -> Outcome:
-        return run_batch(job, planner, DeltaStore(table, "job", topic, planner.topic_id()), lambda: nullcontext(spark))
+        return run_batch(job, planner, delta_store(table, "job", topic, planner.topic_id()), lambda: nullcontext(spark))
 
     with pytest.raises(SparkFailed, match=r"offsets 0: 2-4 \(ValueError: this record is bad\)\. What was"):
         run()
@@ -102,7 +102,7 @@ def test_a_stream_tries_again_and_counts_nothing_twice(
             stop.set()
 
     planner = Watched(broker, topic, seen)
-    store = DeltaStore(table, "job", topic, planner.topic_id())
+    store = delta_store(table, "job", topic, planner.topic_id())
     job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)), max_records=2)
     outcome = run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop)
     assert (outcome.commits, outcome.rows) == (2, 3)
@@ -119,10 +119,10 @@ def test_a_stream_that_failed_does_not_take_over_from_its_successor(
 
     def seen(look: int) -> None:
         assert look == 1
-        DeltaStore(table, "job", topic, planner.topic_id()).open(result_schema(None))
+        delta_store(table, "job", topic, planner.topic_id()).open(result_schema(None))
 
     planner = Watched(broker, topic, seen)
-    store = DeltaStore(table, "job", topic, planner.topic_id())
+    store = delta_store(table, "job", topic, planner.topic_id())
     job = Job(broker, topic, "job", RowPipeline(transform=failing_where(switch)))
     with pytest.raises(Fenced, match="has taken over"):
         run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, Event())

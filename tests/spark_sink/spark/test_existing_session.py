@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.session import ROW_SETTINGS, existing_session
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from tests.spark_sink.sites import delta_store
 
 
 def test_its_settings_are_those_of_the_rows_for_the_time_of_the_job_only(
@@ -26,7 +26,7 @@ def test_its_settings_are_those_of_the_rows_for_the_time_of_the_job_only(
             spark.conf.set(key, value)
         planner = TopicPlanner(broker, topic, {})
         job = Job(broker, topic, "job", RowPipeline("n long, m long"))
-        store = DeltaStore(table, "job", topic, planner.topic_id())
+        store = delta_store(table, "job", topic, planner.topic_id())
         assert run_batch(job, planner, store, lambda: existing_session(spark)).rows == 2
         assert {key: spark.conf.get(key) for key in theirs} == theirs
     finally:

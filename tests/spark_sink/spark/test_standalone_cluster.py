@@ -15,8 +15,8 @@ from psycopg import sql
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
 from tests.spark_sink.conftest import QUICK_JVM
+from tests.spark_sink.sites import postgres_store
 from tests.spark_sink.spark.standalone import HOSTS, Cluster, run_cluster, wait_for
 
 Write = Callable[..., None]
@@ -126,7 +126,9 @@ def test_an_executor_killed_amid_a_transaction_of_postgresql(
     """Both tasks wait within their COPY, because the test has the table locked, when the executor of one is killed."""
     name = f"cluster of {tmp_path.name}"
     with psycopg.connect(postgres.url, password=postgres.password, autocommit=True) as database:
-        PostgresStore(postgres.url, name, "job", topic, password=postgres.password, in_tasks=True).open(record_schema())
+        postgres_store(postgres.url, name, "job", topic, password=postgres.password, in_tasks=True).open(
+            record_schema()
+        )
         locked = sql.Identifier(name)
         arguments = [f"--bootstrap={broker}", f"--topic={topic}", "--store=postgres", f"--table={name}"]
         arguments += ["--name=job", "--json"]

@@ -23,7 +23,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -54,14 +53,8 @@ class Version:
 
 
 class FolderStore(OptimisticStore[Version]):
-    def __init__(self, location: TableLocation, name: str, topic: str, topic_id: int, write_mode: WriteMode) -> None:
-        self._root = Path(location.path) / location.table
-        super().__init__(self._root, name, topic, topic_id, write_mode)
-
-    @classmethod
-    def at(cls, location: TableLocation, name: str, topic: str, topic_id: int = 0, write_mode: WriteMode = APPEND,
-           *, rejects: StructType | None = None, in_tasks: bool = False) -> FolderStore:  # fmt: skip
-        return cls(location, name, topic, topic_id, write_mode)
+    def _prepare(self, location: TableLocation) -> None:
+        self._where = self._root = Path(location.path) / location.table
 
     def count(self) -> int:
         return self._for_reading().rows().num_rows

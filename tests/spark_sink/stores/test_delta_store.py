@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError, TopicRecreated
 from kafka_ratchet.spark_sink.files.parquet import write_files
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count, read_totals
+from tests.spark_sink.sites import delta_store
 
 Frame = Callable[..., DataFrame]
 
@@ -35,21 +35,21 @@ def frame(spark: SparkSession, schema: StructType) -> Frame:
 
 
 def test_offsets_of_sparse_partitions_come_back(table: str, schema: StructType, frame: Frame) -> None:
-    store = DeltaStore(table, "job", "events")
+    store = delta_store(table, "job", "events")
     assert store.offsets() == {}
     assert store.open(schema) == {}
     assert store.commit(frame(("a", 1), ("b", 2)), {3: 0, 17: 5}, {3: 2, 17: 5}) == 2
     assert store.offsets() == {3: 2, 17: 5}
     assert store.commit(frame(), {3: 2, 17: 5}, {3: 9, 17: 6}) == 0
-    assert DeltaStore(table, "job", "events").open(schema) == {3: 9, 17: 6}
-    assert DeltaStore(table, "job", "other-topic").offsets() == {}
+    assert delta_store(table, "job", "events").open(schema) == {3: 9, 17: 6}
+    assert delta_store(table, "job", "other-topic").offsets() == {}
     assert count(TableLocation("delta", table)) == 2
 
 
 def test_the_older_of_two_jobs_is_fenced_before_and_after_its_files_are_written(
     table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older, newer = DeltaStore(table, "job", "events"), DeltaStore(table, "job", "events")
+    older, newer = delta_store(table, "job", "events"), delta_store(table, "job", "events")
     older.open(schema)
     older.commit(frame(("a", 1)), {0: 0}, {0: 1})
     assert newer.open(schema) == {0: 1}
@@ -57,7 +57,7 @@ def test_the_older_of_two_jobs_is_fenced_before_and_after_its_files_are_written(
         older.commit(frame(("older", 1)), {0: 1}, {0: 2})
     newer.commit(frame(("b", 1)), {0: 1}, {0: 2})
 
-    third = DeltaStore(table, "job", "events")
+    third = delta_store(table, "job", "events")
 
     def take_over_at(point: str) -> None:
         if point == "before-commit":
@@ -73,7 +73,7 @@ def test_the_older_of_two_jobs_is_fenced_before_and_after_its_files_are_written(
 def test_jobs_of_other_names_share_the_table(
     table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = DeltaStore(table, "one", "events"), DeltaStore(table, "other", "events")
+    one, other = delta_store(table, "one", "events"), delta_store(table, "other", "events")
     one.open(schema)
     other.open(schema)
 
@@ -93,7 +93,7 @@ def test_a_failure_after_the_log_entry_is_in_place_is_no_failure(
 ) -> None:
     from deltalake.exceptions import DeltaError
 
-    store = DeltaStore(table, "job", "events")
+    store = delta_store(table, "job", "events")
     store.open(schema)
     write = DeltaTable.create_write_transaction
 
@@ -107,7 +107,7 @@ def test_a_failure_after_the_log_entry_is_in_place_is_no_failure(
 
 
 def test_only_user_metadata_is_added_to_the_commit(table: str, schema: StructType, frame: Frame) -> None:
-    store = DeltaStore(table, "job", "events")
+    store = delta_store(table, "job", "events")
     store.open(schema)
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
     entry = max(Path(table, "_delta_log").glob("*.json")).read_text("utf-8")
@@ -123,14 +123,14 @@ def test_only_user_metadata_is_added_to_the_commit(table: str, schema: StructTyp
 
 
 def test_another_topic_of_the_same_name_is_refused(table: str, schema: StructType, frame: Frame) -> None:
-    store = DeltaStore(table, "job", "events", 1111)
+    store = delta_store(table, "job", "events", 1111)
     store.open(schema)
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
-    again = DeltaStore(table, "job", "events", 2222)
+    again = delta_store(table, "job", "events", 2222)
     for use in (again.offsets, lambda: again.open(schema)):
         with pytest.raises(TopicRecreated, match=r"topic events is not the one .*\{0: 1\}.*ratchet sink resume"):
             use()
-    assert DeltaStore(table, "job", "events", 0).offsets() == {0: 1}  # a broker that gives no id
+    assert delta_store(table, "job", "events", 0).offsets() == {0: 1}  # a broker that gives no id
 
 
 @pytest.mark.parametrize(
@@ -153,19 +153,19 @@ def test_another_topic_of_the_same_name_is_refused(table: str, schema: StructTyp
 )
 def test_names_and_paths_that_could_mean_something_else_are_refused(path: str, name: str, topic: str) -> None:
     with pytest.raises(OptionRefused):
-        DeltaStore(path, name, topic)
+        delta_store(path, name, topic)
 
 
 def test_a_file_or_a_folder_without_rights_is_named(tmp_path: Path, schema: StructType) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match=r"file is a file, not the folder"):
-        DeltaStore(str(tmp_path / "file"), "job", "events").offsets()
+        delta_store(str(tmp_path / "file"), "job", "events").offsets()
     with pytest.raises(StoreError, match="folder cannot be made"):
-        DeltaStore("/proc/nowhere/table", "job", "events").open(schema)
+        delta_store("/proc/nowhere/table", "job", "events").open(schema)
 
 
 def test_totals(table: str, schema: StructType, frame: Frame) -> None:
-    store = DeltaStore(table, "job", "events")
+    store = delta_store(table, "job", "events")
     store.open(schema)
     store.commit(frame(("b", 2**60), ("a", 1), (None, 5)), {0: 0}, {0: 3})
     store.commit(frame(("a", None), ("a", -4), ("c", None)), {0: 3}, {0: 6})
@@ -188,11 +188,11 @@ def test_who_finds_its_staged_files_removed_is_fenced(
     table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_mode = WriteMode("upsert", ("who",))
-    store = DeltaStore(table, "job", "events", write_mode=write_mode)
+    store = delta_store(table, "job", "events", write_mode=write_mode)
     store.open(schema)
 
     def taken_over(*arguments: Any) -> list[tuple[str, int, int]]:
-        DeltaStore(table, "job", "events", write_mode=write_mode).open(
+        delta_store(table, "job", "events", write_mode=write_mode).open(
             schema
         )  # removes the folder that the tasks write to
         return write_files(*arguments)

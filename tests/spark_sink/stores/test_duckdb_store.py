@@ -14,11 +14,12 @@ import pytest
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
+from tests.spark_sink.sites import duckdb_store
 
 
 def test_only_what_earlier_holders_left_is_removed(tmp_path: Path) -> None:
     def store(table: str = "results") -> DuckDBStore:
-        return DuckDBStore(str(tmp_path / "file"), table, "job", "events")
+        return duckdb_store(str(tmp_path / "file"), table, "job", "events")
 
     store().open(record_schema())
     mine, others = store()._staging, store("other")._staging
@@ -36,7 +37,7 @@ def test_a_process_that_has_the_file_open_is_waited_for_and_named_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    store = DuckDBStore(str(path), "results", "job", "events")
+    store = duckdb_store(str(path), "results", "job", "events")
     store.open(record_schema())
     holding = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -57,15 +58,15 @@ def test_a_process_that_has_the_file_open_is_waited_for_and_named_in_the_end(
 def test_what_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "garbage").write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match=r"garbage: .*not a valid DuckDB database"):
-        DuckDBStore(str(tmp_path / "garbage"), "results", "job", "events").offsets()
+        duckdb_store(str(tmp_path / "garbage"), "results", "job", "events").offsets()
     with pytest.raises(StoreError, match="is a folder"):
-        DuckDBStore(str(tmp_path), "results", "job", "events").open(record_schema())
+        duckdb_store(str(tmp_path), "results", "job", "events").open(record_schema())
     with duckdb.connect(str(tmp_path / "other")) as database:
         database.execute("CREATE TABLE results (x INTEGER)")
-    assert DuckDBStore(str(tmp_path / "other"), "results", "job", "events").offsets() == {}
+    assert duckdb_store(str(tmp_path / "other"), "results", "job", "events").offsets() == {}
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/file", ":memory:", "a\0b"])
 def test_paths_that_are_no_files_are_refused(path: str) -> None:
     with pytest.raises(OptionRefused):
-        DuckDBStore(path, "results", "job", "events")
+        duckdb_store(path, "results", "job", "events")

@@ -25,6 +25,7 @@ from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.sites import delta_store, iceberg_store
 
 pytestmark = [
     pytest.mark.long,  # two Sparks, and every statement of Delta's takes seconds
@@ -111,7 +112,7 @@ def test_delta_by_its_own_writer(
     table = f"delta.`{path}`"
 
     def make() -> DeltaStore:
-        return DeltaStore(path, "job", "events", 7 << 64)
+        return delta_store(path, "job", "events", 7 << 64)
 
     def offsets() -> list[int]:
         return sorted(row["_offset"] for row in execute(f"SELECT _offset FROM {table}"))
@@ -180,7 +181,7 @@ def test_delta_by_its_own_writer(
     clone = str(tmp_path / "clone")
     execute(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE {table}")
     with pytest.raises(RowsLost, match="or it is a clone"):
-        DeltaStore(clone, "job", "events").offsets()
+        delta_store(clone, "job", "events").offsets()
 
     execute(f"INSERT OVERWRITE {table} VALUES (9, 9, 'by hand')")
     refused(r"all rows of the table were replaced or removed \(version \d+ of its log, WRITE\)")
@@ -210,7 +211,7 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
     )
 
     def make() -> IcebergStore:
-        return IcebergStore(str(warehouse), "results", "job", "events", 7 << 64)
+        return iceberg_store(str(warehouse), "results", "job", "events", 7 << 64)
 
     def offsets() -> list[int]:
         return sorted(row["_offset"] for row in execute(f"SELECT _offset FROM {table}"))

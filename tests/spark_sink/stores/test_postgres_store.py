@@ -14,9 +14,8 @@ from pyspark.sql.types import StructType
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
-from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
-from tests.spark_sink.sites import PostgresSite, PostgresTasksSite
+from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
 
 pytestmark = pytest.mark.postgres
 
@@ -141,10 +140,10 @@ def test_a_crash_and_a_restart_of_the_server_keep_what_was_committed(
 
 def test_missing_rights_are_named_and_no_password_is(place: PostgresSite, schema: StructType) -> None:
     with pytest.raises(StoreError, match="authentication failed") as refused:
-        PostgresStore(place.server.url, "results", "job", "events", password="wrong-s3cret").open(schema)  # noqa: S106
+        postgres_store(place.server.url, "results", "job", "events", password="wrong-s3cret").open(schema)  # noqa: S106
     assert "s3cret" not in str(refused.value)
     with pytest.raises(StoreError, match='schema "no such" does not exist'):
-        PostgresStore(place.server.url, "no such.t", "job", "events", password=place.server.password).open(schema)
+        postgres_store(place.server.url, "no such.t", "job", "events", password=place.server.password).open(schema)
 
 
 @pytest.mark.parametrize(
@@ -162,5 +161,5 @@ def test_missing_rights_are_named_and_no_password_is(place: PostgresSite, schema
 )
 def test_addresses_and_names_that_cannot_be_used(url: str, table: str) -> None:
     with pytest.raises(OptionRefused) as refused:
-        PostgresStore(url, table, "job", "events")
+        postgres_store(url, table, "job", "events")
     assert "s3cret" not in str(refused.value)

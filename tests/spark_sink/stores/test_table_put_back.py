@@ -15,10 +15,9 @@ from pyspark.sql.types import StructType
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.damage import add_column, moment, put_back
-from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, Site
+from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, Site, delta_store
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 RECORD = "_partition int, _offset long, _value binary"
@@ -294,9 +293,9 @@ def test_rows_without_the_offsets_of_their_job_are_not_doubled(delta: DeltaSite,
         shutil.copy(Path(delta.path) / name, copy / name)
     clone = DeltaTable.create(str(copy), DeltaTable(delta.path).schema())
     _add_files(clone, copy, names)
-    store = DeltaStore(str(copy), "job", "events")
+    store = delta_store(str(copy), "job", "events")
     refused(store.offsets, lambda: store.open(ddl()), match="rows that job job wrote, and its log has no offsets")
-    assert DeltaStore(str(copy), "other", "events").offsets() == {}
+    assert delta_store(str(copy), "other", "events").offsets() == {}
 
 
 def test_a_table_of_an_earlier_version_is_taken_on_in_place(delta: DeltaSite, frame: Frame) -> None:

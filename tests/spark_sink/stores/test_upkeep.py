@@ -12,11 +12,10 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, TopicRecreated
 from kafka_ratchet.spark_sink.stores.decision import decide
-from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
-from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.results import count
+from tests.spark_sink.sites import delta_store, iceberg_store
 
 Frame = Callable[..., DataFrame]
 
@@ -46,10 +45,10 @@ def keep_up(path: str) -> None:
 def test_a_compacted_cleaned_and_vacuumed_delta_table_knows_its_jobs(
     table: str, schema: StructType, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    idle = DeltaStore(table, "idle", "events", 78)  # has not committed for long when its entries are cleaned up
+    idle = delta_store(table, "idle", "events", 78)  # has not committed for long when its entries are cleaned up
     idle.open(schema)
     idle.commit(frame(("idle", 1)), {5: 0}, {5: 9})
-    older, store = DeltaStore(table, "job", "events", 77), DeltaStore(table, "job", "events", 77)
+    older, store = delta_store(table, "job", "events", 77), delta_store(table, "job", "events", 77)
     older.open(schema)
     store.open(schema)
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
@@ -58,16 +57,16 @@ def test_a_compacted_cleaned_and_vacuumed_delta_table_knows_its_jobs(
     assert "00000000000000000000.json" not in entries
     assert len(list(Path(table).glob("*.parquet"))) == 1
     # Nothing says any more whether the table was restored while it was idle: somebody else has added rows meanwhile.
-    idle = DeltaStore(table, "idle", "events", 78)
+    idle = delta_store(table, "idle", "events", 78)
     assert (idle.check().stored, idle.generation()) == ({5: 9}, 1)
     with pytest.raises(RowsLost, match=r"cleaned up to version \d+ since this job's last commit"):
         idle.offsets()
     idle.reset_offsets({5: 9}, decide("stored", "nobody has restored it"))
     for name, topic_id, offsets, generation in (("job", 77, {0: 1}, 2), ("idle", 78, {5: 9}, 2)):
-        again = DeltaStore(table, name, "events", topic_id)
+        again = delta_store(table, name, "events", topic_id)
         assert (again.offsets(), again.generation()) == (offsets, generation)
         with pytest.raises(TopicRecreated):
-            DeltaStore(table, name, "events", 79).offsets()
+            delta_store(table, name, "events", 79).offsets()
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         older.commit(frame(("older", 1)), {0: 1}, {0: 2})
 
@@ -86,7 +85,7 @@ def test_a_compacted_cleaned_and_vacuumed_delta_table_knows_its_jobs(
 
 
 def test_a_delta_log_is_checkpointed_and_cleaned_by_the_commits_themselves(table: str, schema: StructType) -> None:
-    store = DeltaStore(table, "job", "events", 77)
+    store = delta_store(table, "job", "events", 77)
     store.open(schema)
     DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
     delta = DeltaTable(table)
@@ -103,10 +102,10 @@ def test_iceberg_forgets_snapshots_and_neither_rows_nor_offsets(
     tmp_path: Path, schema: StructType, frame: Frame
 ) -> None:
     path = str(tmp_path / "results")
-    store = IcebergStore(path, "results", "job", "events", 77)
+    store = iceberg_store(path, "results", "job", "events", 77)
     store.open(schema)
     store.commit(frame(("a", 1)), {0: 0}, {0: 1})
-    other = IcebergStore(path, "results", "other", "events")
+    other = iceberg_store(path, "results", "other", "events")
     table = store._find()
     assert table is not None
     first = table.current_snapshot()
@@ -125,6 +124,6 @@ def test_iceberg_forgets_snapshots_and_neither_rows_nor_offsets(
     assert store.commit(frame(("b", 1)), {0: 1}, {0: 2}) == 1
     table.refresh()
     assert sorted(table.scan().to_arrow()["who"].to_pylist()) == ["a", "b"]
-    IcebergStore(path, "results", "job", "events", 77).open(schema)
+    iceberg_store(path, "results", "job", "events", 77).open(schema)
     with pytest.raises(Fenced):
         store.commit(frame(("older", 1)), {0: 2}, {0: 3})
