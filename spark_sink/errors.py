@@ -68,7 +68,7 @@ def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
     """Raise an error of a store's library or the disk as `StoreError`.
 
     Args:
-        where: the store, for people.
+        where: the store, as messages name it.
         error: what was raised.
         look_at: where the reason is to be found.
     """

@@ -1,4 +1,4 @@
-"""Values that are never written: passwords, keys, urls with a password. A net below all that is careful already.
+"""Values that are never written: passwords, keys, urls with a password. A safety net: no message of ours has them.
 
 Whoever reads such a value from settings or environment calls `keep`; what is printed, logged or raised to the top goes
 through `hidden`. A library's error text may quote any of its arguments.

@@ -17,7 +17,7 @@ from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, vacuum
 
 
 def run_vacuum(arguments: Sequence[str]) -> None:
-    """Remove, or list, and say so.
+    """Remove what is left, or list it with --dry-run, and print how much it is.
 
     Args:
         arguments: the command line behind the word `vacuum`.
@@ -47,14 +47,14 @@ def run_vacuum(arguments: Sequence[str]) -> None:
 
 
 def summary(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> str:
-    """For people: what there is on a dry run, one line each, and how much it is."""
+    """What the command prints: on a dry run a line for each file, then how many and how large they are."""
     lines = [f"{orphan.bytes:>15,}  {orphan.name!a}" for orphan in found] if dry_run else []
     size = sum(orphan.bytes for orphan in found)
     return "\n".join([*lines, f"{location}: {len(found):,} {'would be ' if dry_run else ''}removed, {size:,} bytes"])
 
 
 def as_dict(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> dict[str, object]:
-    """For one line of JSON."""
+    """The line that `--json` prints."""
     return {
         "store": location.kind,
         "table": str(location),

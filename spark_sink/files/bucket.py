@@ -20,12 +20,12 @@ OPTIONS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "A
 variables of these names, files in ~/.aws, the role of the machine."""
 
 URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<key>[A-Za-z0-9_=.-]+(/[A-Za-z0-9_=.-]+)*)/?")
-"""Letters that nobody on the way quotes or decodes."""
+"""Characters that need no quoting or decoding anywhere on the way."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """How a bucket is reached."""
+    """Keys, region and endpoint of a bucket."""
 
     options: Mapping[str, str] = field(repr=False)
     """Of `OPTIONS`, in capitals."""
@@ -63,7 +63,7 @@ class Bucket:
     def filesystem(self) -> S3FileSystem:
         """The same for tasks, which get it by pickle, with the keys in it; without keys, each finds its own.
 
-        Where the bucket is, is the driver's to know: variables of executors may say nothing of it.
+        Region and endpoint come from the driver, because the executors' environment may lack them.
         """
         from pyarrow.fs import S3FileSystem
 

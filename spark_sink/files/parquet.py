@@ -47,7 +47,7 @@ def write_files(
     """Write the rows into new files of `folder`, which every executor sees.
 
     Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
-    their own, which nobody learns.
+    their own, which the driver never hears of.
 
     Args:
         dataframe: the rows.
@@ -95,7 +95,7 @@ def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any =
 
 
 def require_files(folder: Any, written: Sequence[tuple[str, int, int]], named: str = "") -> None:
-    """Refuse to commit files that somebody has removed since the tasks wrote them: the table could not be read.
+    """Refuse to commit files that were removed since the tasks wrote them: the table could not be read.
 
     Args:
         folder: of the table, or of its data; see `LocalFolder.sizes`.

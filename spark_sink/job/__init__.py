@@ -7,8 +7,8 @@ The way of a record from Kafka to the commit goes forward through these files:
    (`stores.open_store`, which finds its class in `stores.registry`), the `TopicPlanner`, which asks Kafka, and the
    `RunState`, which is told each step from here on. Then it starts 3.
 3. `job.run_batch` and `run_stream`, or `structured.run_structured`: when to look, and when to end.
-4. `start`: `require_startable` refuses what is wrong without Spark, `with_columns` reads columns off the values where
-   nobody has named them, `opened` takes over: `ResultStore.open` returns the offsets that the table has.
+4. `start`: `require_startable` refuses what is wrong without Spark, `with_columns` infers columns from the values where
+   settings do not name them, `opened` takes over: `ResultStore.open` returns the offsets that the table has.
 5. `plan`: `TopicPlanner.offset_range` is what the topic holds, `resume` where to read on.
 6. `commit.commit_slices`: 7 to 9 for each slice of that range. A query of Structured Streaming makes its own slices,
    and goes on at `commit.commit_records`.
@@ -16,6 +16,6 @@ The way of a record from Kafka to the commit goes forward through these files:
 8. `rows.pipeline.RowPipeline.frames`: parsed, told apart from rejects, transformed, and reduced to one row per key.
 9. `ResultStore.commit`, in the store's folder: tasks stage the rows, and one action of the store makes rows and offsets
    visible.
-10. `run_state.RunState.committed`: whoever shows the run reads it there, `run_log` the log lines and the bar,
-    `metrics` what Prometheus asks for.
+10. `run_state.RunState.committed`: what shows the run reads it there, `run_log` for log lines and the bar, `metrics`
+    for Prometheus.
 """

@@ -1,4 +1,4 @@
-"""What a job is not told on a command line, because others can read that: how Kafka and the store are reached."""
+"""Addresses, passwords and keys of Kafka and the store: in environment variables, as others can read a command line."""
 
 from __future__ import annotations
 

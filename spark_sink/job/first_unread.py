@@ -1,4 +1,4 @@
-"""How long records have been waiting: the first that can be read from an offset on, in each partition."""
+"""Timestamps of the first records that the table does not have yet, one for each partition."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAILS_FOR_S = 600.0
 """How long a stream tries again, in seconds, without one commit in between: brokers restart, partitions move and disks
-are freed within minutes. What lasts longer is for somebody to look at."""
+are freed within minutes. What lasts longer needs a person."""
 
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
@@ -98,7 +98,7 @@ def run_stream(
         store: where the rows go.
         session: starts Spark, and stops it at the end.
         interval_s: from the beginning of one look at the topic to the next, in seconds; 0: at once.
-        stop: set by whoever wants an end; the commit that is under way is finished first.
+        stop: set it to end the run; the commit under way is finished first.
         run: is told each step; None: log lines are all that is wanted.
 
     Raises:

@@ -43,7 +43,7 @@ class LagWatch:
 def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:
     """Age of each partition's first record that is not stored, by its own timestamp and this machine's clock, in s.
 
-    Markers and aborted records wait for nobody: a partition that has nothing else left is missing, as is one that is
+    Markers and aborted records do not count: a partition that has nothing else left is missing, as is one that is
     read to its end. A timestamp of the future counts as now.
 
     Raises:

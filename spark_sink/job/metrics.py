@@ -82,7 +82,7 @@ class RunCollector:
 
 @contextmanager
 def served(run: RunState, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
-    """Serve them at http://host:port/metrics meanwhile. port: 0 takes a free one; None: nothing is served.
+    """Serve the run's metrics at http://host:port/metrics meanwhile. port: 0 takes a free one; None: nothing is served.
 
     Raises:
         OptionRefused: the address cannot be bound, or prometheus-client is missing.
@@ -110,7 +110,7 @@ def served(run: RunState, sink: str, topic: str, host: str, port: int | None) ->
 
 
 def write_file(run: RunState, sink: str, topic: str, path: str) -> None:
-    """Put them into a file, which is replaced as a whole: a collector never sees half of it.
+    """Write the run's metrics into a file, which is replaced as a whole: a collector never sees half of it.
 
     Raises:
         OptionRefused: it cannot be written, or prometheus-client is missing.

@@ -216,7 +216,7 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
 
 
 def warn_of_missing_beginning(offset_range: OffsetRange, stored: Mapping[int, int]) -> None:
-    """Say where a partition that is read for the first time has lost its beginning: nobody else would notice."""
+    """Warn where retention has removed the beginning of a partition that is read for the first time."""
     gone = {p: offset for p, offset in offset_range.earliest.items() if p not in stored and offset > 0}
     if gone:
         log.warning(

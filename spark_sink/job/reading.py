@@ -20,10 +20,10 @@ MAX_RECORDS = 1_000_000
 
 
 FETCH_WAIT_MS = 50
-"""How long Kafka holds back the answer to a fetch that finds nothing. Only what is there already is read, so that there
-is never anything to wait for; but Spark has a consumer per range and partition, which fetches ahead, and whoever closes
-it waits for that answer: at Kafka's 500 ms, commits of few records took 1.8 s from the 22nd on, when Spark's pool of 64
-is full, in place of 0.4 s, and as long where the end of a range has aborted records only."""
+"""How long Kafka holds back the answer to a fetch that finds nothing, in ms. Only what is there already is read, so
+there is never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead, and to
+close it waits for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s in place of 0.4 s from
+the 22nd on, when Spark's pool of 64 is full; so did those of ranges that end in aborted records."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
     """
     # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added at any moment.
     return (
-        reading(spark.read, job)
+        kafka_reader(spark.read, job)
         .option("assign", json.dumps({job.topic: sorted(start)}))
         .option("startingOffsets", json.dumps({job.topic: start}))
         .option("endingOffsets", json.dumps({job.topic: end}))
@@ -80,8 +80,8 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
     )
 
 
-def reading(reader: Reader, job: Job) -> Reader:
-    """A reader of the job's Kafka, committed records only; what to read of it is left to say."""
+def kafka_reader(reader: Reader, job: Job) -> Reader:
+    """A reader of the job's Kafka that sees committed records only; the caller says which topic and offsets."""
     reader = reader.format("kafka").option("kafka.bootstrap.servers", job.bootstrap)
     reader = reader.option("kafka.isolation.level", "read_committed")
     reader = reader.option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)

@@ -1,4 +1,4 @@
-"""`ratchet sink resume`: somebody decides where a job goes on that refuses to go on by itself."""
+"""`ratchet sink resume`: an operator decides where a job goes on that refuses to go on by itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ResumePlan:
     offset_range: OffsetRange = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """For one line of JSON."""
+        """The line that `--json` prints."""
         partitions = sorted({*self.before, *self.after})
         return {
             "topic": self.topic,
@@ -46,7 +46,7 @@ class ResumePlan:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The lines that the command prints."""
         said = [self.trouble or f"topic {self.topic}: nothing is wrong; the job would go on by itself"]
         for partition in sorted({*self.before, *self.after}):
             before, after = self.before.get(partition), self.after.get(partition)
@@ -74,7 +74,7 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
         store: of the job, not opened.
         planner: of the topic as it is now.
         source: table, stored, earliest, latest or PARTITION:OFFSET[,...].
-        reason: why, in the words of whoever decides.
+        reason: why, in the operator's words.
 
     Raises:
         OptionRefused: there is no such place to go on from.

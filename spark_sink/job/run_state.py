@@ -169,7 +169,7 @@ class RunState:
 
     @contextmanager
     def observed(self, observer: Callable[[RunState], None]) -> Iterator[None]:
-        """One more observer meanwhile."""
+        """Call one more observer, until the block ends."""
         self._observers.append(observer)
         try:
             yield
@@ -198,7 +198,7 @@ class RunState:
             }
 
     def as_dict(self) -> dict[str, Any]:
-        """For one line of JSON."""
+        """The line that `--json` prints."""
         found = self.snapshot()
         at = found["committed_at"]
         return {

@@ -1,4 +1,4 @@
-"""All that a job is told, but for what is secret: one document, whoever tells it.
+"""The description of a job, without its secrets, as one document.
 
 Settings and command-line options both fill a `JobSpec`. `ratchet sink` hands it to the job as JSON on one option; the
 page, `ratchet sink status` and verify use the same, so that what one refuses the others do not take.
@@ -186,7 +186,7 @@ class JobSpec:
         """The store, not opened yet.
 
         Args:
-            pipeline: `pipeline()`; a plain one does for whoever looks at offsets only.
+            pipeline: `pipeline()`; a plain one does where only offsets are looked at.
             access: how it is reached.
             topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
 

@@ -1,4 +1,4 @@
-"""Before the first commit: what is refused without Spark, and columns that nobody has named."""
+"""Before the first commit: what is refused without Spark, columns that are still to be inferred, and the take-over."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def wait_for_columns(
         store: where the rows go.
         spark: a running Spark.
         interval_s: between two looks, in seconds; `PAUSE_S` at least.
-        stop: set by whoever wants an end.
+        stop: set it to end the run.
         run: is told of failures.
 
     Returns:

@@ -38,7 +38,7 @@ class SinkStatus:
         return {partition: self.waiting_s.get(partition, 0.0) for partition in self.end}
 
     def as_dict(self) -> dict[str, Any]:
-        """For one line of JSON."""
+        """The line that `--json` prints."""
         return {
             "generation": self.generation,
             "partitions": {

@@ -19,7 +19,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, SparkFaile
 from kafka_ratchet.spark_sink.job.commit import commit_records
 from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
-from kafka_ratchet.spark_sink.job.reading import Job, reading
+from kafka_ratchet.spark_sink.job.reading import Job, kafka_reader
 from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
 from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable
@@ -68,7 +68,7 @@ def run_structured(
         store: where the rows go.
         session: starts Spark, and stops it at the end.
         interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
-        stop: set by whoever wants an end; the commit that is under way is finished first.
+        stop: set it to end the run; the commit under way is finished first.
         run: is told each step; None: log lines are all that is wanted.
         state_is_lost: allow stateful operators; their state is discarded at every start.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
@@ -144,7 +144,7 @@ class _Query:
 
     def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> None:
         """Start it, and wait for its end."""
-        reader = reading(spark.readStream, self._job).option("subscribe", self._job.topic)
+        reader = kafka_reader(spark.readStream, self._job).option("subscribe", self._job.topic)
         reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._run.offsets}))
         records = reader.option("maxOffsetsPerTrigger", self._job.max_records).load()
         pipeline = self._job.pipeline

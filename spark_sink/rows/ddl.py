@@ -85,7 +85,7 @@ class _Parser:
         self._next = 0
 
     def columns(self) -> StructType:
-        """All of it."""
+        """Parse the whole text."""
         from pyspark.sql.types import StructType
 
         if not self._tokens:

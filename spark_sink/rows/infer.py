@@ -1,4 +1,4 @@
-"""Columns read off the values themselves: once, from a sample, and from then on the table's own are the ones."""
+"""Columns inferred from a sample of the values. Once there is a table, its columns count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE_OBJECTS = 10_000
 """Objects that each task judges by, the first it sees."""
 
 MAX_NAMES = 10_000
-"""Names that each task remembers: a stranger's objects may have a new one each."""
+"""Names that each task remembers: each object may have new ones."""
 
 MAX_COLUMNS = 500
 """Columns of a table, at most; those that most objects have. PostgreSQL ends at 1,600, and readers before."""

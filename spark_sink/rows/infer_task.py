@@ -27,7 +27,7 @@ class Fields:
         self.left_out: dict[str, str] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """One object."""
+        """Count the fields of one object."""
         for name, value in event.items():
             if name not in self.types:
                 if len(self.types) + len(self.left_out) >= self._max_names:

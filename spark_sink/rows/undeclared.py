@@ -1,4 +1,4 @@
-"""Fields of JSON values that the columns do not name: the table has no place for them, and somebody should know."""
+"""Fields of JSON values that no column is declared for. They are not kept, so their names are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLE_OFFSETS = 10_000
 """Offsets that are looked at, the first of a run: enough to see what events have, and a fraction of a second's work."""
 
 MAX_NAMES = 100
-"""Names that are remembered: a stranger's objects may have a new one each."""
+"""Names that are remembered: each object may have new ones."""
 
 SHOWN = 10
 """Names in the log line."""

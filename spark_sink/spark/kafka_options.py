@@ -24,7 +24,7 @@ PEM_TEXTS = {
 
 
 def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Say the security options of `client` in Java's names.
+    """Translate the security options of `client` into Java's names.
 
     PEM files are sent as text, so that executors on other machines need no files. Options of `client` that tune
     librdkafka and say nothing about security are left out.

@@ -25,7 +25,7 @@ ROW_SETTINGS = {
     # Records may be of a megabyte each, and Spark's default of 10,000 to an Arrow batch knows no bytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
-"""Settings that the rows depend on; they are set whoever started Spark."""
+"""Settings that the rows depend on; they are set in every session, also in one that was there before."""
 
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -89,9 +89,9 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
 
 @contextmanager
 def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A Spark that somebody else has started, and goes on using: a notebook's, or one of Spark Connect.
+    """A Spark that was there before and stays: a notebook's, or one of Spark Connect.
 
-    The settings that the rows depend on are made, and at the end what they were before.
+    The settings that the rows depend on are set, and restored at the end.
     """
     before = {key: spark.conf.get(key) for key in ROW_SETTINGS}
     for key, value in ROW_SETTINGS.items():
@@ -104,7 +104,7 @@ def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def under_spark_submit() -> bool:
-    """Whether somebody else decides where Spark runs: spark-submit, or a Spark Connect server.
+    """Whether it is decided elsewhere where Spark runs: by spark-submit, or a Spark Connect server.
 
     spark-submit starts the JVM first and tells the driver's Python the port to talk to it.
     """

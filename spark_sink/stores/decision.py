@@ -1,4 +1,4 @@
-"""How somebody lets a job go on whose stored offsets do not fit its table or its topic, and what is kept of that."""
+"""An operator's decision where a job goes on whose stored offsets do not fit its table or topic, and its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """What a store says to whoever has to decide. Looking takes nothing over, and refuses nothing."""
+    """What an operator has to know of a store before such a decision. To ask takes nothing over."""
 
     stored: dict[int, int]
     """Next offset of each partition as it is stored."""

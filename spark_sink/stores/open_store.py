@@ -1,4 +1,4 @@
-"""Makes stores: of a job, and for whoever only reads."""
+"""Makes stores, for a job or only to read."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def require_path(location: TableLocation) -> None:
 
 
 def reader(location: TableLocation, name: str = "reader") -> TableStore:
-    """A store for whoever reads the table and has no job."""
+    """A store that only reads the table."""
     return store_class(location.kind)(location, name, "none")

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COMMIT_ATTEMPTS = 100
-"""How often a commit is tried again after another writer of the table was first. Each of those is a success of somebody
-else (another job, a compaction), so this many in a row means that something is wrong."""
+"""How often a commit is tried again after another writer of the table was first. Each time another job or a compaction
+has succeeded, so this many in a row means that something is wrong."""
 
 Table = TypeVar("Table")
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Rows of a commit that nobody sees yet."""
+    """Rows of a commit that no reader sees yet."""
 
     rows: int
     files: list[tuple[str, int, int]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Write the rows to where nobody sees them."""
+        """Write the rows to where no reader sees them."""
         raise NotImplementedError
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
@@ -120,16 +120,16 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
-        """Raise `StoreError` where somebody's clean-up has taken what is staged."""
+        """Raise `StoreError` where a clean-up has removed what is staged."""
 
     def _after_take_over(self, table: Table, schema: StructType) -> None:
-        """After a take-over."""
+        """Called after each take-over."""
 
     def _after_commit(self) -> None:
-        """As soon as a commit is in place."""
+        """Called as soon as a commit is in place."""
 
     def _finish(self, table: Table, staged: Staged) -> None:
-        """Then: raise `StoreError` where what was committed is gone, and remove what is staged and not part of it."""
+        """Called after that: raise `StoreError` where what was committed is gone; remove what is staged beside it."""
 
     # -- what all do
 

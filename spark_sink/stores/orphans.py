@@ -38,6 +38,6 @@ def files_of_older_holders(folder: Folder, files: Iterable[FileInfo], newest: Ca
         newest: the newest generation of a job.
     """
     for file in files:
-        written = FILE_NAME.fullmatch(file.name)  # every other file is somebody else's
+        written = FILE_NAME.fullmatch(file.name)  # every other file is another writer's
         if written and int(written["generation"]) < newest(written["job"]):
             yield file_orphan(folder, file)

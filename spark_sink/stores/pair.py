@@ -26,7 +26,7 @@ TAKE_OVER_ATTEMPTS = 100
 
 
 class ExternallyNumbered(ResultStore, Protocol):
-    """A store that can take over with a generation that somebody else has counted."""
+    """A store that can take over with a generation that its caller has counted."""
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `ResultStore.open`.
@@ -45,7 +45,7 @@ class ExternallyNumbered(ResultStore, Protocol):
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """See `ResultStore.reset_offsets` and `open`."""
+        """As `ResultStore.reset_offsets`, with the generation to do it with, as `open` takes one."""
         ...
 
 
@@ -89,7 +89,7 @@ class PairedStore:
         elif rejects.trouble and decision.source != STORED:
             reached = rejects.row_offsets or {}
         generation = max(self._rows.generation(), self._rejects.generation()) + 1
-        # Rows first: whoever ends in between leaves rejects that are still refused.
+        # Rows first: a process that ends in between leaves rejects that are still refused.
         taken = self._rows.reset_offsets(offsets, decision, generation)
         self._rejects.make(self._rejects_schema)
         self._rejects.reset_offsets(reached, replace(decision, seen=None), generation)

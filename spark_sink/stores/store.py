@@ -35,7 +35,8 @@ class ResultStore(Protocol):
     """Rows and the Kafka offsets they reach to, changed together or not at all.
 
     The store alone knows how far the job has read; no checkpoint lies beside it that could disagree. Offsets are
-    "next to read", per partition number; partition numbers may have gaps.
+    "next to read", per partition number; partition numbers may have gaps. The run that opened the store last is its
+    holder; the generation counts them, and a commit of an earlier one is refused.
     """
 
     restricted_values: bool = False
@@ -132,7 +133,7 @@ class ResultStore(Protocol):
         Raises:
             Fenced: another job has taken over; nothing of this call is visible.
             RowsLost: see `offsets`; nothing of this call is visible.
-            SchemaDiffers: somebody has changed the table's columns; nothing of this call is visible.
+            SchemaDiffers: the table's columns were changed since `open`; nothing of this call is visible.
             StoreError: the store cannot be written; nothing of this call is visible.
         """
         ...
@@ -203,7 +204,7 @@ class TableStore(ResultStore):
         self._generation: int | None = None
         """Of this holder, once it is open."""
         self._where: object = location
-        """The table, for people."""
+        """The table, as messages name it."""
         self._prepare(location)
 
     def _prepare(self, location: TableLocation) -> None:
@@ -349,7 +350,7 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
     """The error for a table whose rows and offsets have parted.
 
     Args:
-        where: the store, for people.
+        where: the store, as messages name it.
         what: what happened to the table, as a sentence without its end.
         known: whether it is known which offsets fit the rows.
     """
@@ -371,7 +372,7 @@ def require_columns(
     """Compare names and types of columns.
 
     Args:
-        where: the store, for people.
+        where: the store, as messages name it.
         present: the table's.
         expected: the job's.
         table: its name, where a store has several; None: the path is the table.

@@ -22,7 +22,7 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
     """Compare the write mode of the rows that are there with the job's.
 
     Args:
-        where: the store, for people.
+        where: the store, as messages name it.
         job: the job's name.
         stored: as `write_mode_text` has it; empty: the job has committed nothing, or an earlier version did.
         write_mode: the job's.

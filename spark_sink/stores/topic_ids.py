@@ -26,13 +26,13 @@ def first_bits(topic_id: int) -> int:
 
 
 def parts(topic_id: int) -> tuple[int, int, int]:
-    """The id in three numbers that are not negative: 63 bits of each half, and the two that are left."""
+    """Split an id into three numbers that are not negative: 63 bits of each half, and the two that are left."""
     high, low = topic_id >> 64, topic_id & HALF
     return high & POSITIVE_63_BITS, low & POSITIVE_63_BITS, (high >> 63) * 2 + (low >> 63)
 
 
 def of_parts(high: int, low: int, rest: int) -> int:
-    """The id again."""
+    """The id that `parts` has split."""
     return (high | (rest >> 1) << 63) << 64 | low | (rest & 1) << 63
 
 

@@ -170,8 +170,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def cook(broker: str, spark: SparkSession, site: Site) -> Callable[..., Outcome]:
-    """cook(topic, pipeline, max_records=...) runs the batch job into the site."""
+def ingest(broker: str, spark: SparkSession, site: Site) -> Callable[..., Outcome]:
+    """ingest(topic, pipeline, max_records=...) runs the batch job into the site."""
 
     def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> Outcome:
         planner = TopicPlanner(broker, topic, {})

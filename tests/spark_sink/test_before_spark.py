@@ -71,12 +71,12 @@ def test_options_that_contradict_each_other(
 
 
 def test_columns_of_a_table_that_is_there(
-    site: Site, broker: str, new_topic: NewTopic, write: Callable[..., None], cook: Callable[..., object]
+    site: Site, broker: str, new_topic: NewTopic, write: Callable[..., None], ingest: Callable[..., object]
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b'{"who":"a","n":1}'])
     first = RowPipeline("who string, n long", rejects=site.rejects)
-    cook(topic, first)
+    ingest(topic, first)
     planner, rejects = TopicPlanner(broker, topic, {}), record_schema() if site.rejects else None
     store = site.make("job", topic, planner.topic_id(), first.write_mode, rejects)
     generation = store.generation()

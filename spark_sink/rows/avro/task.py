@@ -1,7 +1,7 @@
-"""The part of reading Avro that runs in the executors: bytes of strangers become values, or are found not to be any.
+"""The part of reading Avro that runs in the executors: untrusted bytes become values, or are found malformed.
 
-Every length, count and index is held against the bytes that are there before anything is made of it, and no type of a
-plan takes zero bytes, so that work and memory are bounded by the length of the value. pyspark sends this module by
+Every length, count and index is checked against the bytes that are there before it is used, and no type of a plan
+takes zero bytes, so that work and memory are bounded by the length of the value. pyspark sends this module by
 value; executors need pyarrow and nothing of this package.
 """
 

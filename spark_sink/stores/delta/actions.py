@@ -34,7 +34,7 @@ def write_mode_actions(job: str, write_mode: str) -> dict[str, int]:
 
 
 def stored_write_mode(table: DeltaTable, job: str) -> str:
-    """The text again; empty: an earlier version has written the table, or nobody."""
+    """The text again; empty: no job has written the table, or one of an earlier version."""
     key = _write_mode_key(job)
     size, data = table.transaction_version(key) or 0, b""
     while len(data) < size:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 UNKNOWN_ROWS = 2**62
-"""Noted where a merge decides how many rows there are; no table has as many."""
+"""Stored as the number of rows where only the merge knows it; no table has as many."""
 
 
 @dataclass(frozen=True)

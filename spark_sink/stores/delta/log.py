@@ -48,7 +48,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Break:
-    """Why the newest version does not stand on an older one."""
+    """Why the newest version does not contain the rows of an older one any more."""
 
     kind: Literal["restored", "replaced", "unknown"]
     version: int
@@ -59,7 +59,7 @@ class Break:
 
     @property
     def sentence(self) -> str:
-        """For people, without its end."""
+        """What happened, as a sentence without its full stop."""
         if self.kind == "restored":
             to = "an older version" if self.target is None else f"version {self.target}"
             return f"the table was restored to {to} (version {self.version} of its log, RESTORE)"

@@ -93,5 +93,5 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
 
 
 def types_of(schema: Schema) -> dict[str, str]:
-    """Each column's type."""
+    """Type of each column, by name."""
     return {field.name: str(field.type) for field in schema.fields}

@@ -24,7 +24,7 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
-    """See `TableStore.orphans`."""
+    """Files and staging folders that no version names, of holders that were fenced; see `TableStore.orphans`."""
     if open_table(folder) is None:
         if needed:
             raise StoreError(f"{folder}: there is no result table. Look at the path")

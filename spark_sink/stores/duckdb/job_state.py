@@ -59,7 +59,7 @@ class JobState:
         return dict(found.fetchall())
 
     def take_over(self, database: DuckDBPyConnection) -> int:
-        """A new generation."""
+        """Count the generation on by one, and return it."""
         generation = self.generation(database) + 1
         database.execute(
             "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]

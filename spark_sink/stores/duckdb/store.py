@@ -203,7 +203,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows on their way, as the tasks wrote them."""
+    """Rows that the tasks have written and that are not committed yet."""
 
     folder: Path
     written: list[tuple[str, int, int]]

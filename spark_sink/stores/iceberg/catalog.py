@@ -65,7 +65,7 @@ class IcebergCatalog:
             self._file.parent.mkdir(parents=True, exist_ok=True)
 
     def connect(self) -> Catalog:
-        """The catalog."""
+        """Connect to the catalog."""
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.sql import SqlCatalog
 
@@ -97,7 +97,7 @@ class IcebergCatalog:
 
 
 def _unpooled(catalog: SqlCatalog) -> SqlCatalog:
-    """The same, without connections that outlive a call: nobody would close them."""
+    """The same, without connections that outlive a call: nothing would close them."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 

@@ -70,7 +70,7 @@ class Commit:
         with table.transaction() as transaction:
             if not len(rows):
                 with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                    pass  # a snapshot without files, for whoever holds the older one to fail on
+                    pass  # a snapshot without files, at which a commit of the holder before fails
             elif not isinstance(rows, list):
                 plain = [name for name in rows.column_names if name != DELETED]
                 target = table.scan().to_arrow().cast(rows.select(plain).schema)

@@ -69,7 +69,7 @@ def total_rows(table: Table) -> int | None:
 
 
 def _emptied(table: Table, mark: str) -> bool:
-    """Whether somebody has removed all rows since the commit of that mark, if it left any."""
+    """Whether all rows were removed since the commit of that mark, if it left any."""
     for snapshot in _ancestors(table):
         if snapshot is None:
             return False

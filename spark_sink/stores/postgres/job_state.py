@@ -88,7 +88,7 @@ class JobState:
         """A connection for the time of one call.
 
         Args:
-            generation: the holder's; None: whoever asks holds nothing, or not yet.
+            generation: the holder's; None: the caller does not hold the job, or not yet.
 
         Raises:
             StoreError: the database refuses, or does not answer.
@@ -101,7 +101,7 @@ class JobState:
                 self._conninfo, autocommit=True, application_name=application, client_encoding="UTF8"
             ) as database:
                 database.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
-                # A visitor who is frozen amid a take-over is ended by the server: no successor knows him.
+                # The server ends a session that hangs amid a take-over: it has no generation to be found by.
                 if generation is None:
                     database.execute(f"SET idle_in_transaction_session_timeout = {VISIT_TIMEOUT_MS}")
                 yield database
@@ -113,11 +113,11 @@ class JobState:
         return f"{self._application}{generation}"
 
     def connection(self, generation: int) -> Connection:
-        """The same for tasks."""
+        """How tasks connect under that name."""
         return Connection(self._conninfo, self.application(generation), LOCK_TIMEOUT_MS)
 
     def end_sessions(self, database: Database, newest: int) -> None:
-        """End those of holders up to that generation: a frozen one's open COPY would block whoever comes after it."""
+        """End those of holders up to that generation: the open COPY of a frozen one would block the next holder."""
         found = database.execute(
             "SELECT pid, application_name FROM pg_stat_activity "
             "WHERE starts_with(application_name, %s) AND datname = current_database()",

@@ -27,7 +27,7 @@ class Statements(Protocol):
         """The table of that name, where the results are."""
 
     def columns(self, database: Database, table: str) -> list[Any]:
-        """Of a table; empty where there is none."""
+        """Columns of a table; empty where there is none."""
 
     def run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
         """The rows that a statement gives."""
@@ -116,7 +116,7 @@ class Marks:
                 continue
             was_oid, was_filenode, was_offsets_oid, was_filled = noted[relation]
             if was_oid == 0 or (was_offsets_oid != offsets_oid and oid):
-                continue  # somebody has decided without a table; or all comes from a dump, which is of one moment
+                continue  # an operator has decided without a table; or all comes from a dump, which is of one moment
             if not oid:
                 return relation, f"table {relation} was dropped"
             if oid != was_oid:

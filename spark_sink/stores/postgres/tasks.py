@@ -150,7 +150,7 @@ def _committing(
         partition, rows = first.column(position)[0].as_py(), 0
         with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
             database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
-            # Held until this transaction ends, so that whoever takes over waits for it, or ends it.
+            # Locked until this transaction ends, so that a take-over waits for it, or ends it.
             holder = database.execute(statements["holder"]).fetchone()
             if holder is None or holder[0] != generation:
                 raise RuntimeError(f"fenced: generation {generation} no longer holds the job ({holder})")

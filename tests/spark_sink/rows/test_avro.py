@@ -226,7 +226,11 @@ def test_values_are_taken_apart_a_few_at_a_time() -> None:
 
 @pytest.mark.parametrize("site", ["delta", pytest.param("postgres-tasks", marks=pytest.mark.postgres)], indirect=True)
 def test_values_of_a_topic_with_a_registrys_id(
-    site: Site, cook: Callable[..., Outcome], new_topic: Callable[..., str], write: Callable[..., None], tmp_path: Path
+    site: Site,
+    ingest: Callable[..., Outcome],
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
     file = tmp_path / "event.avsc"
     file.write_text(json.dumps(SCHEMA), "utf-8")
@@ -236,7 +240,7 @@ def test_values_of_a_topic_with_a_registrys_id(
         write(topic, values, partition)
         write(topic, values, partition, commit=False)
     pipeline = RowPipeline(avro=avro_values(str(file), 7), rejects=site.rejects)
-    assert cook(topic, pipeline).rows == (4 if site.rejects else 10)
+    assert ingest(topic, pipeline).rows == (4 if site.rejects else 10)
     rows = sorted(site.rows(), key=lambda row: (row["_offset"], row["_partition"]))
     assert [(row["_partition"], row["_offset"], row["who"]) for row in rows[:2]] == [(0, 0, "Zoë"), (1, 0, "Zoë")]
     for name in ("n", "amount", "at", "local", "day", "kind", "hash", "tags"):

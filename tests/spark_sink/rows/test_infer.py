@@ -38,7 +38,7 @@ HOSTILE = {
 
 def test_columns_are_inferred_once_and_stored_with_the_table(
     site: Site,
-    cook: Callable[..., Outcome],
+    ingest: Callable[..., Outcome],
     new_topic: Callable[..., str],
     write: Write,
     caplog: pytest.LogCaptureFixture,
@@ -60,7 +60,7 @@ def test_columns_are_inferred_once_and_stored_with_the_table(
     write(topic, [json.dumps(first | dict.fromkeys(HOSTILE, 1)).encode(), b'{"who":"b","x":0.5,"far":0.5,"mix":"m"}'])
     write(topic, [b'{"aborted":1}'], commit=False)
     pipeline = RowPipeline("infer")
-    assert cook(topic, pipeline).rows == 6
+    assert ingest(topic, pipeline).rows == 6
     rows = sorted(site.rows(), key=lambda row: (row["_partition"], row["_offset"]))
     # What most objects have comes first.
     assert list(rows[0])[:10] == ["far", "long", "mix", "who", "x", "in", "n", "none", "ok", 'qu"o`te']
@@ -75,7 +75,7 @@ def test_columns_are_inferred_once_and_stored_with_the_table(
 
     late = [b'{"who":"c","later":1}', b'{"who":"d","n":1.5}']
     write(topic, late)
-    assert cook(topic, pipeline).rows == 2
+    assert ingest(topic, pipeline).rows == 2
     rows = sorted((row for row in site.rows() if row["_partition"] == 0), key=lambda row: row["_offset"])[2:]
     assert "later" not in rows[0]
     assert [(row["who"], row["_value"]) for row in rows] == [("c", None), (None, late[1])]

@@ -1,4 +1,4 @@
-"""Results that are more than rows: the user's own step, rejects, and what a narrow store cannot hold."""
+"""Results that are more than rows: the user's own step, rejects, and what a store of restricted values cannot hold."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.spark_sink.sites import LOCAL, Site
 
 AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
 
-Cook = Callable[..., Outcome]
+Ingest = Callable[..., Outcome]
 
 
 def test_values_that_a_store_cannot_hold_are_kept_whole(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Callable[..., None]
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Callable[..., None]
 ) -> None:
     restricted_values = site.make().restricted_values
     far = b"+123456" if restricted_values else b"9999"  # the other stores hold such years, but Python cannot read them
@@ -45,7 +45,7 @@ def test_values_that_a_store_cannot_hold_are_kept_whole(
     for partition in (0, 1):
         write(topic, values, partition)
         write(topic, [b'{"who":"aborted"}'], partition, commit=False)
-    outcome = cook(
+    outcome = ingest(
         topic,
         RowPipeline("who string, at timestamp, `in` struct<at: array<timestamp>>, m map<string, date>"),
         max_records=5,
@@ -61,7 +61,7 @@ def test_values_that_a_store_cannot_hold_are_kept_whole(
 
 
 def test_rejects_and_totals_of_a_real_topic(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Callable[..., None]
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Callable[..., None]
 ) -> None:
     if not site.rejects:
         with pytest.raises(OptionRefused, match="without rejects"):
@@ -79,7 +79,7 @@ def test_rejects_and_totals_of_a_real_topic(
         write(topic, [b'{"who":"a","amount":0.1}', b'{"who":"A","amount":0.2}', b"broken %d" % n], n % 2)
         write(topic, [b'{"who":"a","amount":1}'], n % 2, commit=False)
         expected += 30
-        cook(topic, pipeline, max_records=2)
+        ingest(topic, pipeline, max_records=2)
         [total] = site.rows()
         assert (total["who"], total["_records"], int(total["cents"])) == ("A", 2 * (n + 1), expected)
     rejected = sorted(site.rows(rejects=True), key=lambda row: row["_value"])

@@ -23,15 +23,15 @@ from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site
 
 Write = Callable[..., None]
-Cook = Callable[..., tuple[Outcome, RunState]]
+Ingest = Callable[..., tuple[Outcome, RunState]]
 
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 KEYED = pytest.mark.parametrize("site", [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 
 
 @pytest.fixture
-def cooked(broker: str, spark: SparkSession, site: Site) -> Cook:
-    """cooked(topic, pipeline) runs the batch job into the site, and returns what it has counted as well."""
+def ingested(broker: str, spark: SparkSession, site: Site) -> Ingest:
+    """ingested(topic, pipeline) runs the batch job into the site, and returns what it has counted as well."""
 
     def run(topic: str, pipeline: RowPipeline, max_records: int = 1_000_000) -> tuple[Outcome, RunState]:
         planner, state = TopicPlanner(broker, topic, {}), RunState(log_run)
@@ -46,7 +46,7 @@ def cooked(broker: str, spark: SparkSession, site: Site) -> Cook:
 
 @ONE_SITE
 def test_their_names_are_said_at_the_first_commit(
-    cooked: Cook, new_topic: Callable[..., str], write: Write, caplog: pytest.LogCaptureFixture, tmp_path_factory:
+    ingested: Ingest, new_topic: Callable[..., str], write: Write, caplog: pytest.LogCaptureFixture, tmp_path_factory:
     pytest.TempPathFactory,
 ) -> None:  # fmt: skip
     topic = new_topic(partitions=2)
@@ -61,7 +61,7 @@ def test_their_names_are_said_at_the_first_commit(
     columns = "who string, `in` struct<at: int>, list array<struct<x: int>>, map map<string, struct<q: int>>, n string"
     write(topic, [json.dumps(value).encode(), b"no json", None, b'{"who":"b","\\u001b[31m":1, "Who": 2}'])
     write(topic, [b'{"other": %s}' % (b"9" * 5000)], 1)
-    _, state = cooked(topic, RowPipeline(columns), max_records=3)
+    _, state = ingested(topic, RowPipeline(columns), max_records=3)
     names = ("Who", "\\x1b[31m", "in.off", "list[].y", "map[].z", "other")
     assert set(state.undeclared) <= set(names)
     assert state.undeclared
@@ -70,11 +70,11 @@ def test_their_names_are_said_at_the_first_commit(
     assert all(name in line.message for name in state.undeclared)
     caplog.clear()
 
-    _, state = cooked(topic, RowPipeline(columns))  # nothing is new, and nothing is looked at
+    _, state = ingested(topic, RowPipeline(columns))  # nothing is new, and nothing is looked at
     assert (state.undeclared, caplog.records) == ((), [])
     write(topic, [json.dumps(value).encode(), b'{"who":"b","\\u001b[31m":1, "Who": 2}'])
     write(topic, [b'{"other": %s}' % (b"9" * 5000)], 1)
-    _, state = cooked(topic, RowPipeline(columns))
+    _, state = ingested(topic, RowPipeline(columns))
     assert state.undeclared == names  # those of most objects first, then by name
     assert state.as_dict()["undeclared_fields"] == list(names)
     file = tmp_path_factory.mktemp("metrics") / "sink.prom"
@@ -84,21 +84,21 @@ def test_their_names_are_said_at_the_first_commit(
 
 @ONE_SITE
 def test_where_every_field_has_a_place_nothing_is_said(
-    cooked: Cook, new_topic: Callable[..., str], write: Write, caplog: pytest.LogCaptureFixture
+    ingested: Ingest, new_topic: Callable[..., str], write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b'{"who":{"deep":[1]}}', b'{"more":1}'])
-    assert cooked(topic, RowPipeline("who string, more int"))[1].undeclared == ()
+    assert ingested(topic, RowPipeline("who string, more int"))[1].undeclared == ()
     assert not [record for record in caplog.records if "do not name" in record.message]
 
 
 def test_a_value_is_kept_whole_where_that_is_asked_for(
-    site: Site, cooked: Cook, new_topic: Callable[..., str], write: Write
+    site: Site, ingested: Ingest, new_topic: Callable[..., str], write: Write
 ) -> None:
     topic = new_topic(partitions=1)
     values = [b'{"who":"a","more":1}', b"no json", None, b"{}"]
     write(topic, values)
-    _, state = cooked(topic, RowPipeline("who string", keep_value=True))
+    _, state = ingested(topic, RowPipeline("who string", keep_value=True))
     assert state.undeclared == ()
     rows = sorted(site.rows(), key=lambda row: row["_offset"])
     assert [(row["who"], row["_value"]) for row in rows] == list(zip(["a", None, None, None], values, strict=True))
@@ -106,25 +106,25 @@ def test_a_value_is_kept_whole_where_that_is_asked_for(
 
 @KEYED
 def test_kept_values_go_with_rejects_and_keys(
-    site: Site, cooked: Cook, new_topic: Callable[..., str], write: Write
+    site: Site, ingested: Ingest, new_topic: Callable[..., str], write: Write
 ) -> None:
     topic = new_topic(partitions=1)
     values = [b'{"who":"a","more":1}', b"no json", b'{"who":"b"}', None]
     write(topic, values, keys=[b"k", b"k", b"l", b"l"])
-    cooked(topic, RowPipeline("who string", WriteMode("upsert", ("_key",)), rejects=True, keep_value=True))
+    ingested(topic, RowPipeline("who string", WriteMode("upsert", ("_key",)), rejects=True, keep_value=True))
     assert [(row["who"], row["_value"]) for row in site.rows()] == [("a", values[0])]
     assert [row["_value"] for row in site.rows(rejects=True)] == [values[1]]
 
 
 @ONE_SITE
 def test_kept_values_of_avro_and_before_a_query(
-    site: Site, cooked: Cook, new_topic: Callable[..., str], write: Write
+    site: Site, ingested: Ingest, new_topic: Callable[..., str], write: Write
 ) -> None:
     topic = new_topic(partitions=1)
     avro = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
     write(topic, [b"\x02a", b"no avro", None])
     query = sql_transform("SELECT who, _offset, _value FROM records")
-    cooked(topic, RowPipeline(avro=avro, rejects=True, transform=query, keep_value=True))
+    ingested(topic, RowPipeline(avro=avro, rejects=True, transform=query, keep_value=True))
     rows = sorted(site.rows(), key=lambda row: row["_offset"])
     assert [(row["who"], row["_offset"], row["_value"]) for row in rows] == [("a", 0, b"\x02a"), (None, 2, None)]
     assert [row["_value"] for row in site.rows(rejects=True)] == [b"no avro"]

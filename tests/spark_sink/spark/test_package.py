@@ -17,7 +17,7 @@ from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.spark.package import write_package
 
-ROOM = Path(kafka_ratchet.spark_sink.__file__).parent
+PACKAGE = Path(kafka_ratchet.spark_sink.__file__).parent
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -41,10 +41,10 @@ def test_the_same_source_gives_the_same_bytes(tmp_path: Path) -> None:
     assert zips[0].read_bytes() == zips[1].read_bytes()
     assert set(digests) == {hashlib.sha256(zips[0].read_bytes()).hexdigest()}
     with zipfile.ZipFile(zips[0]) as archive:
-        inside = sorted(f"kafka_ratchet/spark_sink/{path.relative_to(ROOM)}" for path in ROOM.rglob("*.py"))
+        inside = sorted(f"kafka_ratchet/spark_sink/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py"))
         assert sorted(archive.namelist()) == ["kafka_ratchet/__init__.py", *inside]
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert archive.read("kafka_ratchet/spark_sink/job/job.py") == (ROOM / "job" / "job.py").read_bytes()
+        assert archive.read("kafka_ratchet/spark_sink/job/job.py") == (PACKAGE / "job" / "job.py").read_bytes()
     assert {path.name for path in zips[0].parent.iterdir()} == {"spark_sink.zip", "sink_job.py"}
 
 

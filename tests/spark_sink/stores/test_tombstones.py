@@ -15,7 +15,7 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site
 
-Cook = Callable[..., Outcome]
+Ingest = Callable[..., Outcome]
 Write = Callable[..., None]
 
 BY_KEY = WriteMode("upsert", ("_key",))
@@ -42,10 +42,10 @@ AT_LENGTH = pytest.mark.parametrize(
 """A minute for each store: by default one that merges files and one that deletes rows."""
 
 
-def test_appended_it_is_a_row_of_nulls(site: Site, cook: Cook, new_topic: Callable[..., str], write: Write) -> None:
+def test_appended_it_is_a_row_of_nulls(site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write) -> None:
     topic = new_topic(partitions=1)
     write(topic, [event(1), None, b"no json"], keys=[b"a", b"a", None])
-    assert cook(topic, RowPipeline("n long", rejects=site.rejects)).rows == (2 if site.rejects else 3)
+    assert ingest(topic, RowPipeline("n long", rejects=site.rejects)).rows == (2 if site.rejects else 3)
     rows = sorted(site.rows(), key=lambda row: row["_offset"])
     assert [(row["_key"], row["n"], row.get("_value")) for row in rows[:2]] == [(b"a", 1, None), (b"a", None, None)]
     if site.rejects:
@@ -54,7 +54,7 @@ def test_appended_it_is_a_row_of_nulls(site: Site, cook: Cook, new_topic: Callab
 
 @AT_LENGTH
 def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, spark: SparkSession, broker: str
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write, spark: SparkSession, broker: str
 ) -> None:
     topic, pipeline = new_topic(partitions=2), RowPipeline("n long", BY_KEY, rejects=True)
     #        0: value, tombstone, value   1: value, tombstone   2: tombstone   None: a key like others
@@ -67,18 +67,18 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
         assert all("_ratchet" not in column for row in site.rows() for column in row)
         return sorted(((row["_key"], row["n"]) for row in site.rows()), key=str)
 
-    cook(topic, pipeline)  # in one slice
+    ingest(topic, pipeline)  # in one slice
     assert rows() == [(None, 3), (b"0", 4), (b"9", 9)]
     write(topic, [None, event(5), None, None, event(6)], keys=[b"0", b"0", b"0", None, b"1"])
     write(topic, [None], 1, keys=[b"never there"])
     for _ in range(2):
-        cook(topic, pipeline, max_records=1)  # each in a slice of its own
+        ingest(topic, pipeline, max_records=1)  # each in a slice of its own
         assert rows() == [(b"1", 6), (b"9", 9)]
     write(topic, [None], 1, keys=[b"never there"])
-    assert cook(topic, pipeline).commits == 1
+    assert ingest(topic, pipeline).commits == 1
     assert rows() == [(b"1", 6), (b"9", 9)]
     write(topic, [None, None], keys=[b"1", b"9"])
-    cook(topic, pipeline)
+    ingest(topic, pipeline)
     assert rows() == []
     assert [row["_value"] for row in site.rows(rejects=True)] == [b"no json"]
 
@@ -91,7 +91,7 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
 
 @AT_LENGTH
 def test_a_deletion_is_there_once_whenever_the_job_dies(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, monkeypatch: pytest.MonkeyPatch
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, pipeline = new_topic(partitions=1), RowPipeline("n long", BY_KEY, rejects=True)
     for number, point in enumerate(("before-write", "before-commit", "after-commit")):
@@ -106,22 +106,22 @@ def test_a_deletion_is_there_once_whenever_the_job_dies(
         with monkeypatch.context() as patch:
             patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", die)
             with pytest.raises(Died):
-                cook(topic, pipeline, max_records=3)
-        cook(topic, pipeline, max_records=3)
+                ingest(topic, pipeline, max_records=3)
+        ingest(topic, pipeline, max_records=3)
         assert [(row["_key"], row["n"]) for row in site.rows()] == [(b"k", number)]
         write(topic, [None], keys=[b"k"])
-        cook(topic, pipeline)
+        ingest(topic, pipeline)
         assert site.rows() == []
         assert len(site.rows(rejects=True)) == number + 1
 
 
 @KEYED
 def test_where_it_does_not_say_which_row_it_means_it_is_a_reject(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Write
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [event(1), None, event(2)], keys=[b"a", b"a", b"b"])
-    cook(topic, RowPipeline("n long", WriteMode("upsert", ("n",)), rejects=True))
+    ingest(topic, RowPipeline("n long", WriteMode("upsert", ("n",)), rejects=True))
     assert sorted(row["n"] for row in site.rows()) == [1, 2]
     assert [(row["_key"], row["_offset"], row["_value"]) for row in site.rows(rejects=True)] == [(b"a", 1, None)]
 
@@ -129,11 +129,11 @@ def test_where_it_does_not_say_which_row_it_means_it_is_a_reject(
 @KEYED
 @pytest.mark.parametrize("key", ["_key", "who"])
 def test_totals_count_it_under_its_key_or_reject_it(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Write, key: str
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write, key: str
 ) -> None:
     topic, who = new_topic(partitions=1), b'{"who":"a","n":2}'
     write(topic, [who, None, who], keys=[b"a"] * 3)
-    cook(topic, RowPipeline("who string, n long", WriteMode("totals", (key,), ("n",)), rejects=True))
+    ingest(topic, RowPipeline("who string, n long", WriteMode("totals", (key,), ("n",)), rejects=True))
     [row] = site.rows()
     assert (row["_records"], int(row["n"])) == (3 if key == "_key" else 2, 4)
     assert len(site.rows(rejects=True)) == (key != "_key")
@@ -141,13 +141,13 @@ def test_totals_count_it_under_its_key_or_reject_it(
 
 @KEYED
 def test_bytes_with_a_key_are_deleted_and_a_query_sees_nulls(
-    site: Site, cook: Cook, new_topic: Callable[..., str], write: Write
+    site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"1", b"2", None], keys=[b"a", b"b", b"a"])
-    cook(topic, RowPipeline(None, BY_KEY))
+    ingest(topic, RowPipeline(None, BY_KEY))
     assert [(row["_key"], row["_value"]) for row in site.rows()] == [(b"b", b"2")]
     query = RowPipeline(None, BY_KEY, transform=sql_transform("SELECT * FROM records WHERE _value IS NOT NULL"))
     write(topic, [None], keys=[b"b"])
-    cook(topic, query)
+    ingest(topic, query)
     assert [row["_key"] for row in site.rows()] == [b"b"]  # the query has left the tombstone out

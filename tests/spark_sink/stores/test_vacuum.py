@@ -68,7 +68,7 @@ def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyP
 @pytest.fixture(
     params=["delta", "delta-merge", "iceberg", "duckdb", "folder", pytest.param("postgres", marks=pytest.mark.postgres)]
 )
-def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, WriteMode | None]:
+def with_mode(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, WriteMode | None]:
     kind, _, merge = request.param.partition("-")
     if kind == "postgres":
         return PostgresSite(request.getfixturevalue("postgres"), f"schema of {tmp_path.name}"), None
@@ -79,12 +79,12 @@ def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, WriteM
 
 
 def test_what_a_dead_holder_left_goes_and_what_a_holder_may_still_commit_stays(
-    shaped: tuple[Site, WriteMode | None],
+    with_mode: tuple[Site, WriteMode | None],
     frame: Callable[..., DataFrame],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    site, write_mode = shaped
+    site, write_mode = with_mode
     options: dict[str, Any] = {"write_mode": write_mode} if write_mode else {}
     brought = lambda *rows: reduced(frame(*rows), write_mode) if write_mode else frame(*rows)  # noqa: E731
     dead = site.make(**options)
