@@ -19,7 +19,7 @@ from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
 from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
-from tests.quick import is_quick
+from tests.quick import is_quick, runs_plain
 
 # Brokers and Sparks of tests: a Kafka with little to do needs half of the processor time to start.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
@@ -27,12 +27,24 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only the tests that take less than two minutes together")
+    parser.addoption(
+        "--plain-kernels", action="store_true", help="only the tests of what Numba compiles, as plain Python"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--plain-kernels"):
+        if os.environ.get("NUMBA_DISABLE_JIT") != "1":  # read when Numba is imported, which may be long before this
+            raise pytest.UsageError("--plain-kernels: set NUMBA_DISABLE_JIT=1 as well")
+        # Hashes multiply modulo 2^64: of NumPy's numbers too, which say so.
+        config.addinivalue_line("filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--quick"):
-        config.hook.pytest_deselected(items=[item for item in items if not is_quick(item)])
-        items[:] = [item for item in items if is_quick(item)]
+    for option, chosen in (("--quick", is_quick), ("--plain-kernels", runs_plain)):
+        if config.getoption(option):
+            config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
+            items[:] = [item for item in items if chosen(item)]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What `./ratchet test --quick` runs: see CONTRIBUTING. A line here may be a folder, a file or one test."""
+"""What `./ratchet test --quick` and `--coverage` run: see CONTRIBUTING. A line may be a folder, a file or one test."""
 
 from __future__ import annotations
 
@@ -39,9 +39,30 @@ WITH_BROKER: Final = (
 )
 """Worth a broker's ten seconds: the way of an event through one worker, and the producer."""
 
+PLAIN: Final = (
+    "tests/agents/test_extraction.py",
+    "tests/tables/map/",
+    "tests/tables/test_activity.py",
+    "tests/transport/batch/",
+)
+"""Tests of compiled passes, which run as plain Python too, so that coverage sees them, ..."""
+
+COMPILED: Final = (
+    "tests/tables/map/test_judge.py::test_a_map_that_grows_keeps_its_open_transaction",
+    "tests/transport/batch/test_fuzzed_batches.py",
+    "tests/transport/batch/test_kernels.py::test_no_read_leaves_its_batch",
+    "tests/transport/batch/test_kernels.py::test_no_write_leaves_its_room",
+)
+"""... except where that takes long, or where they take the compiled function apart."""
+
 
 def is_quick(item: pytest.Item) -> bool:
     """Whether a test belongs to the quick ones."""
     if item.nodeid.startswith(WITH_BROKER):
         return True
     return not item.nodeid.startswith(SLOW) and HEAVY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def runs_plain(item: pytest.Item) -> bool:
+    """Whether a test belongs to those of the compiled passes as plain Python."""
+    return item.nodeid.startswith(PLAIN) and not item.nodeid.startswith(COMPILED) and is_quick(item)

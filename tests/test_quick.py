@@ -1,4 +1,4 @@
-"""The lists of the quick tests name what is there."""
+"""The lists of tests name what is there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick import SLOW, WITH_BROKER
+from tests.quick import COMPILED, PLAIN, SLOW, WITH_BROKER
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("line", [*SLOW, *WITH_BROKER])
+@pytest.mark.parametrize("line", [*SLOW, *WITH_BROKER, *PLAIN, *COMPILED])
 def test_each_line_is_a_folder_a_file_or_a_test(line: str) -> None:
     path, _, test = line.partition("::")
     assert (ROOT / path).exists()

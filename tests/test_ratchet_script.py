@@ -37,6 +37,10 @@ if [ -n "${{SHOW:-}}" ]; then
 fi
 if [ "$*" = "-m kafka_ratchet setup" ] && [ -n "${{SETUP_FAILS:-}}" ]; then exit 3; fi
 if [ "$*" = "-m kafka_ratchet fail" ]; then exit 9; fi
+case "$*" in
+    "-m coverage report") [ -z "${{BELOW_GATE:-}}" ] || exit 2 ;;
+    "-m coverage run -m pytest "*) [ -z "${{TESTS_FAIL:-}}" ] || exit 1 ;;
+esac
 if [ "$*" = "-m kafka_ratchet wait" ]; then echo waiting; exec sleep 600; fi
 """
 
@@ -305,6 +309,46 @@ def test_all_tests_run_two_files_at_a_time(clone: Clone) -> None:
     assert clone.recorded() == ["-m pytest --quick --numprocesses 2 --dist loadfile -x"]
 
 
+PLAIN_KERNELS = (
+    "-m coverage run -m pytest --plain-kernels --quiet --numprocesses 2 tests/agents tests/tables tests/transport"
+)
+
+
+@pytest.mark.parametrize("words", [("--quick", "--coverage"), ("--coverage", "--quick")])
+def test_coverage_of_the_quick_tests_has_a_gate(clone: Clone, words: tuple[str, str]) -> None:
+    clone.complete().run("setup", "--dev")
+    clone.recorded()
+    assert clone.run("test", *words).returncode == 0
+    assert clone.recorded() == [
+        "-m coverage erase",
+        "-m coverage run -m pytest --quick --numprocesses 2 --dist loadfile",
+        PLAIN_KERNELS,
+        "-m coverage combine --quiet",
+        "-m coverage report",
+    ]
+    clone.environment["BELOW_GATE"] = "1"
+    assert clone.run("test", *words).returncode == 2
+
+
+def test_coverage_of_some_tests_has_none(clone: Clone) -> None:
+    clone.complete().run("setup", "--dev")
+    clone.recorded()
+    clone.run("test", "--coverage", "tests/tables", "-x")
+    recorded = clone.recorded()
+    assert recorded[1] == "-m coverage run -m pytest tests/tables -x"
+    assert recorded[-1] == "-m coverage report --fail-under=0"
+
+
+def test_a_failed_test_fails_the_coverage_run_too(clone: Clone) -> None:
+    clone.complete().run("setup", "--dev")
+    clone.recorded()
+    clone.environment["TESTS_FAIL"] = "1"
+    assert clone.run("test", "--coverage").returncode == 1
+    recorded = clone.recorded()
+    assert PLAIN_KERNELS not in recorded
+    assert recorded[-1] == "-m coverage report --fail-under=0"
+
+
 def test_exit_codes_come_through(clone: Clone) -> None:
     assert clone.complete().run("fail").returncode == 9
 
@@ -336,7 +380,14 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
     told = {"PATH": f"{programs}:{os.environ['PATH']}"} | ({"RATCHET_HOME": str(environment)} if home else {})
     done = subprocess.run([clone / ".ci" / "run"], env=told, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line for line in record.read_text().splitlines() if ".venv" in line] == [
+    lines = record.read_text().splitlines()
+    assert [line.split("ratchet ")[1].strip() for line in lines if "/ratchet " in line] == [
+        "setup --dev",
+        "test --quick --coverage",
+        "test",
+        "test -m browser",
+    ]
+    assert [line for line in lines if ".venv" in line] == [
         f"{tools[0] if home else './.venv/bin/ruff'} check .",
         f"{tools[0] if home else './.venv/bin/ruff'} format --check .",
         f"{tools[1] if home else './.venv/bin/mypy'} ",
