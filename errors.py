@@ -23,7 +23,9 @@
     │   └── TransactionError
     │       ├── Fenced              another owner of the partition has taken over
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
+    ├── AgentFailed                 an agent of one's own raised, ended by itself, or was abandoned
     └── StateError                  the local state cannot be used
+        ├── TableError              a key or value does not fit its table, or a table is used outside its agent
         ├── StateFolderInUse        another worker holds the folder
         ├── StateFileRefused        the file of `ratchet verify --state` cannot be used
         ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
@@ -138,6 +140,10 @@ class Aborted(TransactionError):
     """The transaction is not committed, or nobody knows; the lane reads its partition again from the last commit."""
 
 
+class AgentFailed(RatchetError):
+    """An agent of one's own raised, ended by itself, or was abandoned; its partition starts again or halts."""
+
+
 class StateError(RatchetError):
     """The local state of a partition cannot be used."""
 
@@ -168,3 +174,7 @@ class OwnerDiffers(StateError):
 
 class PolicyLost(StateError):
     """The policy topic ends before what a partition was last judged by: whether to judge would be a guess."""
+
+
+class TableError(StateError):
+    """A key or value does not fit its table, or a table is used where no partition of it is at hand."""

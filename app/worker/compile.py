@@ -14,6 +14,7 @@ from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward
 from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.rows import encode_pairs
 
 
 def compile_kernels() -> None:
@@ -42,3 +43,4 @@ def compile_kernels() -> None:
         timed.judge(batch, 1, 1024, sequences, reasons)
         timed.quiet(1, 0, 1)
     list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))
+    encode_pairs([(b"a", b"1")], 1 << 20)

@@ -1,0 +1,149 @@
+"""How keys and values of a table become bytes, and are read again."""
+
+from __future__ import annotations
+
+import math
+from types import NoneType
+from typing import Any, Final, Literal
+
+import msgspec
+
+from kafka_ratchet.errors import SettingsError, TableError
+
+PLAIN: Final = frozenset({int, float, str, bytes, bool, NoneType})
+"""Types whose values cannot be changed in place: a table hands them out as they are."""
+KEYS: Final = frozenset({int, str})
+"""Types of keys that are equal exactly where their bytes are; 1, 1.0 and True are one key to Python, three to JSON."""
+INT_LEAST: Final = -(2**63)
+INT_MOST: Final = 2**64 - 1
+"""What MessagePack and msgspec's JSON hold."""
+
+Serializer = Literal["json", "msgpack"]
+
+
+class Encoded(bytes):
+    """A value of a type that can be changed in place, as it is kept: each reader gets an object of its own."""
+
+    __slots__ = ()
+
+
+class Codec:
+    """Keys and values of one table.
+
+    Args:
+        table: its name, for what is said
+        key_type: None: `str` or `int`, told apart by their JSON
+        value_type: None: whatever the serializer holds without a type
+        serializer: of the values; keys are JSON, and raw where key_type is bytes
+
+    Raises:
+        SettingsError: msgspec cannot read such a type.
+    """
+
+    def __init__(self, table: str, key_type: Any, value_type: Any, serializer: Serializer) -> None:
+        self.table, self.key_type, self.value_type = table, key_type, value_type
+        if serializer not in ("json", "msgpack"):
+            raise SettingsError(f"table {table}: serializer is {serializer!r}; there are json and msgpack")
+        module: Any = msgspec.json if serializer == "json" else msgspec.msgpack
+        try:
+            self._keys = msgspec.json.Decoder(str | int if key_type is None else key_type)
+            self._decode = module.Decoder(Any if value_type is None else value_type).decode
+        except TypeError as error:
+            raise SettingsError(f"table {table}: {error}") from None
+        self._encode = module.Encoder().encode
+        self.is_simple = key_type is None or key_type in KEYS or key_type is bytes
+        """Whether keys are kept as they are; else as their bytes."""
+        self.kinds: frozenset[Any] = frozenset({key_type} if key_type else KEYS) if self.is_simple else frozenset()
+        """Types of keys that are kept as they are."""
+        self._plain = PLAIN - {bytes} if value_type is None else (PLAIN - {bytes}) & frozenset({value_type})
+
+    def check_key(self, key: Any) -> Any:
+        """The key as the table keeps it: itself, or its bytes.
+
+        Raises:
+            TableError: it is of another type.
+        """
+        kind = type(key)
+        if kind in self.kinds:
+            return key
+        if self.is_simple:
+            wanted = "str or int" if self.key_type is None else self.key_type.__name__
+            raise TableError(f"table {self.table}: key {key!r:.100} is {kind.__name__}, not {wanted}; see key_type")
+        try:
+            found = msgspec.json.encode(key)
+            self._keys.decode(found)
+        except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
+            raise TableError(f"table {self.table}: key {key!r:.100} is not {self.key_type}: {error}") from None
+        return found
+
+    def key_bytes(self, kept: Any) -> bytes:
+        """The bytes of a key as the table keeps it."""
+        return kept if type(kept) is bytes else msgspec.json.encode(kept)
+
+    def kept_key(self, data: bytes) -> Any:
+        """The key as the table keeps it, of its bytes.
+
+        Raises:
+            TableError: no key of this table has these bytes.
+        """
+        if not self.is_simple or self.key_type is bytes:
+            return data
+        try:
+            return self._keys.decode(data)
+        except msgspec.MsgspecError as error:
+            raise TableError(f"table {self.table}: {data!r:.100} is no key: {error}. Was key_type changed?") from None
+
+    def key(self, kept: Any) -> Any:
+        """The key as the program has it."""
+        return kept if self.is_simple else self._keys.decode(kept)
+
+    def keep(self, value: Any) -> Any:
+        """The value as the table keeps it: itself where it cannot change in place, else `Encoded`.
+
+        Raises:
+            TableError: it could not be read again as it is.
+        """
+        kind = type(value)
+        if kind in self._plain:
+            if kind is int and not INT_LEAST <= value <= INT_MOST:
+                raise TableError(f"table {self.table}: {value} does not fit 64 bits. Keep it as text")
+            if kind is float and not math.isfinite(value):
+                raise TableError(f"table {self.table}: {value} cannot be kept: JSON has no such number")
+            return value
+        if kind is bytes and self.value_type is None:
+            raise TableError(f"table {self.table}: bytes are read again as text. Say value_type=bytes")
+        try:
+            data = self._encode(value)
+            self._decode(data)
+        except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
+            raise TableError(
+                f"table {self.table}: {value!r:.100} ({kind.__name__}) cannot be kept as {self.value_type}: {error}"
+            ) from None
+        return Encoded(data)
+
+    def value_bytes(self, kept: Any) -> bytes:
+        """The bytes of a value as the table keeps it."""
+        return bytes(kept) if type(kept) is Encoded else self._encode(kept)
+
+    def kept_value(self, data: bytes) -> Any:
+        """The value as the table keeps it, of its bytes.
+
+        Raises:
+            TableError: they are not of the table's type.
+        """
+        value = self.value(data)
+        return value if type(value) in PLAIN and type(value) is not bytes else Encoded(data)
+
+    def value(self, data: bytes) -> Any:
+        """The value as the program has it: a new object.
+
+        Raises:
+            TableError: the bytes are not of the table's type.
+        """
+        try:
+            return self._decode(data)
+        except msgspec.MsgspecError as error:
+            raise TableError(
+                f"table {self.table}: a value cannot be read: {error}. Was value_type or serializer changed? Name the "
+                "table anew, or put back what was changed"
+            ) from None

@@ -1,0 +1,308 @@
+"""One partition of the tables of a stream: what is pushed, what is persisted, and the changelog entries between them.
+
+Entries, in the stream's changelog, behind those of the last sequences:
+
+    b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
+
+What is pushed stands in `values`, where a program reads and writes it. What the open transaction found there before is
+kept beside it: rollback puts it back, commit forgets it. A key that is not in `values` is looked up in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from kafka_ratchet.errors import TableError
+from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.batch.rows import encode_pairs
+
+PREFIX: Final = b"t"
+ENTRY_BYTES: Final = 300
+"""What an entry takes in memory, roughly: two Python objects and their place in a dict."""
+ABSENT: Final = object()
+"""In `values`: the key is known not to be in the table."""
+UNKNOWN: Final = object()
+"""Not in `values`: the store knows."""
+
+Find = Callable[[bytes], bytes | None]
+"""Looks a key up in the store: the value's bytes, None where it has none."""
+Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
+"""The store's entries whose keys begin so, in the order of their bytes."""
+
+
+def prefix_of(table: str) -> bytes:
+    """What the keys of a table's entries begin with."""
+    name = table.encode()
+    return PREFIX + bytes([len(name)]) + name
+
+
+class _Gone(dict[Any, Any]):
+    """Stands in for the values of a run that is over: its transaction was rolled back, it may write nothing more."""
+
+    def __missing__(self, key: Any, instead: object = None) -> NoReturn:
+        raise TableError("the run of this agent is over: its transaction was rolled back, and another one has begun")
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        self.__missing__(key)
+
+    def __contains__(self, key: object) -> NoReturn:
+        self.__missing__(key)
+
+    def copy(self) -> NoReturn:
+        self.__missing__(None)
+
+    get = __missing__
+
+
+class TablePartition:
+    """One partition of one table, for one run of the agents."""
+
+    __slots__ = ("before", "codec", "default", "find", "kinds", "lent", "prefix", "scan", "undo", "values")
+
+    def __init__(
+        self, codec: Codec, default: Callable[[], Any] | None, lent: dict[Any, Any], find: Find, scan: Scan
+    ) -> None:
+        self.codec, self.default, self.find, self.scan = codec, default, find, scan
+        self.kinds = codec.kinds
+        self.prefix = prefix_of(codec.table)
+        self.values: dict[Any, Any] = {}
+        """By key as the codec keeps it: the value as the codec keeps it, or ABSENT."""
+        self.before: dict[Any, Any] = {}
+        """What keys that the open transaction has changed had before it."""
+        self.undo: dict[Any, Any] | None = None
+        """The same for the record at hand, where it may be undone alone; else None."""
+        self.lent = lent
+        """Objects that were handed out or taken in and can be changed in place, with their bytes; see `check_lent`."""
+
+    def again(self) -> TablePartition:
+        """The same values for the next run. This one takes no more reads nor writes."""
+        other = TablePartition(self.codec, self.default, self.lent, self.find, self.scan)
+        other.values, self.values, self.before = self.values, _Gone(), _Gone()
+        return other
+
+    def get(self, key: Any) -> Any:
+        """The value of a key; ABSENT where there is none."""
+        kept = key if type(key) in self.kinds else self.codec.check_key(key)
+        value = self.values.get(kept, UNKNOWN)
+        if value is UNKNOWN:
+            value = self._look_up(kept)
+        if type(value) is Encoded:
+            return self._lend(kept, value)
+        return value
+
+    def _lend(self, kept: Any, value: Encoded) -> Any:
+        there = self.lent.get((self.prefix, kept))
+        if there is not None:
+            return there[0]
+        found = self.codec.value(value)
+        if type(found) not in PLAIN:
+            self.lent[self.prefix, kept] = found, value, self
+        return found
+
+    def _look_up(self, kept: Any) -> Any:
+        data = self.find(self.prefix + self.codec.key_bytes(kept))
+        value = ABSENT if data is None else self.codec.kept_value(data)
+        self.values.setdefault(kept, value)
+        return value
+
+    def lend_default(self, key: Any) -> Any:
+        """What `default` makes for a key that is not there. Changed in place, it has to be assigned like any other."""
+        assert self.default is not None  # noqa: S101 - asked for by a table that has one
+        value = self.default()
+        if type(value) not in PLAIN:
+            kept = self.codec.check_key(key)
+            there = self.lent.setdefault((self.prefix, kept), (value, self.codec.keep(value), self))
+            return there[0]
+        return value
+
+    def set(self, key: Any, value: Any) -> None:
+        """Push a value."""
+        kept = key if type(key) in self.kinds else self.codec.check_key(key)
+        taken = self.codec.keep(value)
+        self._put(kept, taken)
+        if type(taken) is Encoded and type(value) not in PLAIN:
+            self.lent[self.prefix, kept] = value, taken, self
+        elif self.lent:
+            self.lent.pop((self.prefix, kept), None)
+
+    def delete(self, key: Any) -> None:
+        """Push that the key is gone. KeyError: it is not there."""
+        kept = self.codec.check_key(key)
+        value = self.values[kept] if kept in self.values else self._look_up(kept)
+        if value is ABSENT:
+            raise KeyError(key)
+        self._put(kept, ABSENT)
+        self.lent.pop((self.prefix, kept), None)
+
+    def _put(self, kept: Any, value: Any) -> None:
+        values = self.values
+        if kept not in self.before:
+            now = values.get(kept, UNKNOWN)
+            self.before[kept] = self._look_up(kept) if now is UNKNOWN else now
+        if self.undo is not None and kept not in self.undo:
+            self.undo[kept] = values[kept]
+        values[kept] = value
+
+    def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
+        """Raise where an object was changed in place and not assigned back: its change would be lost with the worker.
+
+        Raises:
+            TableError: it was.
+        """
+        if self.codec.keep(value) != data:
+            raise TableError(
+                f"table {self.codec.table}: the value of key {self.codec.key(kept)!r:.100} was changed in place, not "
+                f"assigned back: write {self.codec.table}[key] = value after the change"
+            )
+
+    def keys(self) -> Iterator[Any]:
+        """Keys that are pushed, as the program has them; no order is promised."""
+        here = self.values.copy()
+        for data, _ in self.scan(self.prefix):
+            kept = self.codec.kept_key(data[len(self.prefix) :])
+            if kept not in here:
+                yield self.codec.key(kept)
+        for kept, value in here.items():
+            if value is not ABSENT:
+                yield self.codec.key(kept)
+
+    def entry(self, kept: Any, value: Any) -> tuple[bytes, bytes | None]:
+        """The changelog entry of a value."""
+        try:
+            data = None if value is ABSENT else self.codec.value_bytes(value)
+        except (TypeError, OverflowError) as error:
+            raise TableError(f"table {self.codec.table}: {value!r:.100} cannot be kept: {error}") from None
+        return self.prefix + self.codec.key_bytes(kept), data
+
+
+class PartitionTables:
+    """What all tables of a stream keep for one input partition."""
+
+    def __init__(self, find: Find, scan: Scan) -> None:
+        """No table.
+
+        Args:
+            find: looks a key up in the partition's store
+            scan: reads the partition's store
+        """
+        self._find, self._scan = find, scan
+        self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
+        self._tables: dict[bytes, TablePartition] = {}
+        self._unsaved: set[tuple[bytes, Any]] = set()
+        self._of_others: dict[bytes, bytes | None] = {}
+        """Entries of tables that the program does not have (any more), for the store."""
+        self.rolled_back: list[Callable[[], None]] = []
+        """Called at each rollback, before the values fall back: who still runs on them has to end."""
+
+    def add(self, codec: Codec, default: Callable[[], Any] | None) -> None:
+        """Have a table in it."""
+        table = TablePartition(codec, default, self.lent, self._find, self._scan)
+        self._tables[table.prefix] = table
+
+    def of(self, table: str) -> TablePartition:
+        """A table, for the run that now begins."""
+        return self._tables[prefix_of(table)]
+
+    def begin_record(self) -> None:
+        """From now on, what changes can be undone by `undo_record`."""
+        for table in self._tables.values():
+            table.undo = {}
+
+    def undo_record(self) -> None:
+        """Put back what was changed since `begin_record`."""
+        for table in self._tables.values():
+            table.values.update(table.undo or {})
+            table.undo = None
+        self.lent.clear()
+
+    def check_lent(self) -> None:
+        """Raise where an object was changed in place and not assigned back; see `TablePartition.check_lent`."""
+        try:
+            for (_, kept), (value, data, table) in self.lent.items():
+                table.check_lent(kept, value, data)
+        finally:
+            self.lent.clear()
+
+    def encode(self, limit: int) -> list[EncodedBatch]:
+        """Changelog entries of what the open transaction has changed. limit: bytes of a batch."""
+        entries = [table.entry(kept, table.values[kept]) for table in self._tables.values() for kept in table.before]
+        return encode_pairs(entries, limit) if entries else []
+
+    def commit(self) -> None:
+        """What is pushed is persisted."""
+        for table in self._tables.values():
+            self._unsaved.update((table.prefix, kept) for kept in table.before)
+            table.before.clear()
+
+    def rollback(self) -> None:
+        """Pushed falls back to persisted; runs that wrote it can do so no more."""
+        for tell in self.rolled_back:
+            tell()
+        self.lent.clear()
+        for prefix, table in self._tables.items():
+            table.values.update(table.before)
+            self._tables[prefix] = table.again()
+
+    def apply(self, batch: RecordBatch) -> RecordBatch:
+        """Take over the entries of tables in a batch of the changelog; returns the batch without them.
+
+        Entries of a table that the program no longer has are kept: it may have it again.
+        """
+        named = np.flatnonzero(batch.columns[records.KEY_LENGTH] > 1)
+        mine = np.zeros(batch.count, np.bool_)
+        mine[named] = batch.data[batch.columns[records.KEY, named]] == PREFIX[0]
+        for index in np.flatnonzero(mine).tolist():
+            key = batch.key(index) or b""
+            prefix = key[: 2 + key[1]]
+            data = batch.value(index)
+            if (table := self._tables.get(prefix)) is None:
+                self._of_others[key] = data
+                continue
+            kept = table.codec.kept_key(key[len(prefix) :])
+            table.values[kept] = ABSENT if data is None else table.codec.kept_value(data)
+            self._unsaved.add((prefix, kept))
+        return batch.only(~mine) if mine.any() else batch
+
+    def unsaved_entries(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """What the store does not have of what is persisted."""
+        for prefix, kept in self._unsaved:
+            table = self._tables[prefix]
+            yield table.entry(kept, table.before.get(kept, table.values[kept]))
+        yield from self._of_others.items()
+
+    def saved(self, most: int) -> None:
+        """The store has everything that is persisted; what more than `most` keys take in memory is given up."""
+        self._unsaved.clear()
+        self._of_others.clear()
+        if sum(len(table.values) for table in self._tables.values()) > most:
+            for table in self._tables.values():
+                table.values = {kept: table.values[kept] for kept in table.before}
+
+    def closed(self) -> None:
+        """The store was closed or removed: nothing is known any more."""
+        self.rollback()
+        self._unsaved.clear()
+        self._of_others.clear()
+        for table in self._tables.values():
+            table.values.clear()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is any table."""
+        return bool(self._tables)
+
+
+def nowhere(key: bytes) -> bytes | None:
+    """A `Find` for tables without a store."""
+    return None
+
+
+def nothing(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """A `Scan` for tables without a store."""
+    return iter(())

@@ -1,0 +1,98 @@
+"""A table as a program has it: a mapping that stands for the partition at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from kafka_ratchet.errors import SettingsError, TableError
+from kafka_ratchet.tables.values.codec import PLAIN, Codec, Serializer
+from kafka_ratchet.tables.values.partition import ABSENT, TablePartition
+
+NAME_MOST = 255
+"""bytes: the length stands in one byte of each entry's key."""
+
+
+class Table(MutableMapping[Any, Any]):
+    """Keys and values of an agent, as Faust's tables are: `[]`, `get`, `pop`, `del`, `in`, iteration, `default`.
+
+    Inside an agent it is the partition of the input at hand: another partition's keys are not in it. Each change
+    commits with the record that made it, or not at all.
+
+    A value that can be changed in place (a list, a dict, a Struct) is handed out as an object of its own: change it and
+    assign it back. One that was changed and not assigned back is an error.
+
+    Args:
+        name: of the table; entries of the changelog bear it
+        default: makes the value of a key that is not there, as `int` or `list`; None: such a key is a KeyError
+        key_type: `str`, `int`, `bytes`, or what msgspec reads (a tuple, a frozen Struct); None: `str` or `int`
+        value_type: `int`, `float`, `str`, `bytes`, `bool`, or what msgspec reads (a Struct, `list[int]`); None: that of
+            `default`, or whatever JSON holds
+        serializer: "json" or "msgpack", of the values
+
+    Raises:
+        SettingsError: the name or a type cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        default: Callable[[], Any] | None = None,
+        key_type: Any = None,
+        value_type: Any = None,
+        serializer: Serializer = "json",
+    ) -> None:
+        if not name or len(name.encode()) > NAME_MOST:
+            raise SettingsError(f"table {name!r:.100}: its name must take 1 to {NAME_MOST} bytes")
+        if value_type is None and isinstance(default, type) and default in PLAIN:
+            value_type = default
+        self.name, self.default = name, default
+        self.codec = Codec(name, key_type, value_type, serializer)
+        self.here: ContextVar[TablePartition | None] = ContextVar(f"table {name}", default=None)
+        """The partition at hand; each run of an agent sets its own."""
+
+    def _partition(self) -> TablePartition:
+        return self.here.get() or self._nowhere()
+
+    def _nowhere(self) -> NoReturn:
+        raise TableError(f"table {self.name}: is read and written inside an agent of its stream only")
+
+    def __getitem__(self, key: Any) -> Any:
+        partition = self.here.get() or self._nowhere()
+        value = partition.get(key)
+        if value is ABSENT:
+            if self.default is None:
+                raise KeyError(key)
+            return partition.lend_default(key)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        (self.here.get() or self._nowhere()).set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._partition().delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self._partition().get(key) is not ABSENT
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default` where it is not there."""
+        value = self._partition().get(key)
+        return default if value is ABSENT else value
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._partition().keys()
+
+    def __len__(self) -> int:
+        """Counts: it reads every key."""
+        return sum(1 for _ in self)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name}>"

@@ -1,0 +1,207 @@
+"""Tables of one's own next to a plain dict, through commits, rollbacks, lost stores and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_ratchet.errors import SettingsError, TableError
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.transport.batch.record_batch import read_chunk
+
+LIMIT = 1 << 20
+
+
+class Point(msgspec.Struct):
+    x: int
+    tags: list[str] = []
+
+
+class Kept:
+    """A store that is a dict, and a changelog that is a list."""
+
+    def __init__(self, *tables: Table) -> None:
+        self.tables, self.store, self.log = tables, dict[bytes, bytes](), list[bytes]()
+        self.begin()
+
+    def begin(self) -> None:
+        self.partition = PartitionTables(self.store.get, self.scan)
+        for table in self.tables:
+            self.partition.add(table.codec, table.default)
+        self.run()
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self.store[key]) for key in sorted(self.store) if key.startswith(prefix))
+
+    def run(self) -> None:
+        for table in self.tables:
+            table.here.set(self.partition.of(table.name))
+
+    def commit(self) -> None:
+        self.partition.check_lent()
+        self.log += [bytes(encoded.seal(1, 0, 0)) for encoded in self.partition.encode(LIMIT)]
+        self.partition.commit()
+
+    def rollback(self) -> None:
+        self.partition.rollback()
+        self.run()
+
+    def save(self, most: int = 1 << 30) -> None:
+        for key, value in self.partition.unsaved_entries():
+            if value is None:
+                self.store.pop(key, None)
+            else:
+                self.store[key] = value
+        self.partition.saved(most)
+
+    def replay(self, from_: int = 0) -> None:
+        """Another worker: the store as it is, and the changelog from a place that the store has at least."""
+        self.begin()
+        for data in self.log[from_:]:
+            assert self.partition.apply(read_chunk("changelog", 0, 0, data, [])).count == 0
+
+
+KEYS = st.one_of(st.text(max_size=3), st.integers(-(2**63), 2**64 - 1), st.sampled_from([0, 1, "0", "1", ""]))
+PLAIN = st.one_of(st.integers(-(2**63), 2**64 - 1), st.text(max_size=5), st.booleans(), st.none())
+VALUES = st.one_of(PLAIN, st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(0, 9), max_size=3))
+STEPS = st.one_of(
+    st.tuples(st.just("set"), KEYS, VALUES),
+    st.tuples(st.just("delete"), KEYS, st.none()),
+    st.tuples(st.sampled_from(["commit", "rollback", "save", "forget", "replay"]), st.none(), st.none()),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_a_table_is_a_dict_that_can_be_rolled_back_and_lost(steps: list[tuple[str, Any, Any]]) -> None:
+    table = Table("t")
+    kept, pushed, persisted, saved_to = Kept(table), dict[Any, Any](), dict[Any, Any](), 0
+    for what, key, value in steps:
+        if what == "set":
+            table[key] = pushed[key] = value
+        elif what == "delete":
+            assert (key in table) == (key in pushed)
+            table.pop(key, None)
+            pushed.pop(key, None)
+        elif what == "commit":
+            kept.commit()
+            persisted = dict(pushed)
+        elif what == "rollback":
+            kept.rollback()
+            pushed = dict(persisted)
+        elif what in ("save", "forget"):
+            kept.save(0 if what == "forget" else 1 << 30)
+            saved_to = len(kept.log)
+        else:
+            kept.replay(saved_to)
+            pushed = dict(persisted)
+        assert dict(table.items()) == pushed
+        assert [type(each) for each in table.values()] == [type(table[each]) for each in table]
+
+
+def test_one_and_true_and_text_are_keys_of_their_own_or_refused() -> None:
+    table = Table("t")
+    kept = Kept(table)
+    table[1], table["1"] = "int", "text"
+    kept.commit()
+    kept.replay()
+    assert (table[1], table["1"], len(table)) == ("int", "text", 2)
+    for key in (True, 1.0, None, b"1", (1,)):
+        with pytest.raises(TableError, match=r"table t: key .* is .*, not str or int; see key_type"):
+            table[key] = 1
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+def test_typed_keys_and_values_come_back_as_what_they_were(serializer: Any) -> None:
+    points = Table("points", key_type=tuple[str, int], value_type=Point, serializer=serializer)
+    raw = Table("raw", key_type=bytes, value_type=bytes, serializer=serializer)
+    kept = Kept(points, raw)
+    points["a", 1], raw[b"\xff"] = Point(1, ["x"]), b"\0\xff"
+    kept.commit()
+    kept.replay()
+    assert (dict(points.items()), dict(raw.items())) == ({("a", 1): Point(1, ["x"])}, {b"\xff": b"\0\xff"})
+
+
+def test_a_value_of_another_type_is_refused_when_it_is_written() -> None:
+    table, points = Table("n", default=int), Table("points", value_type=Point)
+    Kept(table, points)
+    with pytest.raises(TableError, match=r"table n: 'x' \(str\) cannot be kept as <class 'int'>"):
+        table["a"] = "x"
+    with pytest.raises(TableError, match=r"table points: .* cannot be kept"):
+        points["a"] = Point("no int")  # type: ignore[arg-type]
+    with pytest.raises(TableError, match=r"table n: .* does not fit 64 bits"):
+        table["a"] = 2**64
+    Kept(any_ := Table("any"))
+    with pytest.raises(TableError, match=r"JSON has no such number"):
+        any_["a"] = float("nan")
+    assert list(table) == []
+
+
+@pytest.mark.parametrize("where", ["read", "default", "assigned"])
+def test_a_change_in_place_that_is_not_assigned_back_is_noticed(where: str) -> None:
+    table = Table("lists", default=list)
+    kept = Kept(table)
+    table["a"] = there = [1]
+    kept.commit()
+    value = {"read": lambda: table["a"], "default": lambda: table["b"], "assigned": lambda: there}[where]()
+    if where == "assigned":
+        table["a"] = there
+    value.append(2)
+    with pytest.raises(TableError, match=r"table lists: the value of key '[ab]' was changed in place"):
+        kept.commit()
+    kept.rollback()
+    assert dict(table.items()) == {"a": [1]}
+
+
+def test_a_change_in_place_that_is_assigned_back_is_kept() -> None:
+    table = Table("lists", default=list)
+    kept = Kept(table)
+    for number in range(3):
+        found = table["a"]
+        found.append(number)
+        table["a"] = found
+    kept.commit()
+    kept.replay()
+    assert table["a"] == [0, 1, 2]
+
+
+def test_a_run_that_was_rolled_back_can_neither_read_nor_write() -> None:
+    table = Table("t", default=int)
+    kept = Kept(table)
+    table["a"] = 1
+    kept.commit()
+    kept.partition.rollback()  # the run does not hear of it
+    for use in (lambda: table["a"], lambda: table.__setitem__("a", 2), lambda: table.pop("a"), lambda: list(table)):
+        with pytest.raises(TableError, match="the run of this agent is over"):
+            use()
+    kept.run()
+    assert table["a"] == 1
+
+
+def test_outside_an_agent_a_table_says_so() -> None:
+    with pytest.raises(TableError, match="table t: is read and written inside an agent of its stream only"):
+        Table("t")["a"]
+
+
+def test_names_and_types_that_cannot_be() -> None:
+    for name in ("", "x" * 256):
+        with pytest.raises(SettingsError, match="its name must take 1 to 255 bytes"):
+            Table(name)
+    with pytest.raises(SettingsError, match="serializer is 'pickle'"):
+        Table("t", serializer="pickle")  # type: ignore[arg-type]
+
+
+def test_a_table_whose_type_was_changed_says_so() -> None:
+    before = Kept(table := Table("t"))
+    table["a"] = "text"
+    before.commit()
+    after = Kept(Table("t", default=int))
+    after.log = before.log
+    with pytest.raises(TableError, match=r"table t: a value cannot be read: .* Was value_type or serializer changed"):
+        after.replay()

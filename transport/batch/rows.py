@@ -1,0 +1,130 @@
+"""New record batches from keys and values: what an agent yields, and the entries of its tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, finish
+from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, OPTIONS, copy_bytes, varint_size, write_varint
+from kafka_ratchet.transport.batch.record_batch import Bytes
+
+ROW_OVERHEAD: Final = 37
+"""Most bytes a record takes besides key and value: RECORD_OVERHEAD, two lengths (5 each), header count."""
+
+Ints = NDArray[np.int64]
+
+
+@njit(**OPTIONS)
+def write_rows(keys, key_starts, key_lengths, values, value_starts, value_lengths, times, first, out, limit):  # type: ignore[no-untyped-def]
+    """Write records without headers into the record section of one new batch.
+
+    Args:
+        keys: uint8[bytes], what the keys' spans point into
+        key_starts: int64[records]
+        key_lengths: int64[records]; -1 is null
+        values: uint8[bytes], what the values' spans point into
+        value_starts: int64[records]
+        value_lengths: int64[records]; -1 is null
+        times: int64[records], ms
+        first: index of the first record to write
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE
+        limit: bytes after which no further record is begun
+
+    Returns:
+        (index of the first record not written, position after the last byte, records, base timestamp, highest
+        timestamp)
+    """
+    at = HEADER_SIZE
+    count = 0
+    base_time = np.int64(-1)
+    top_time = np.int64(-1)
+    i = first
+    while i < len(key_starts):
+        time = times[i]
+        if count == 0:
+            base_time = time
+        key, value = key_lengths[i], value_lengths[i]
+        length = 1 + varint_size(time - base_time) + varint_size(np.int64(count)) + varint_size(key)
+        length += max(key, 0) + varint_size(value) + max(value, 0) + 1
+        if count > 0 and at + varint_size(length) + length > limit:
+            break
+        at = write_varint(out, at, length)
+        out[at] = 0  # attributes of a record: none are defined
+        at = write_varint(out, at + 1, time - base_time)
+        at = write_varint(out, at, np.int64(count))
+        at = write_varint(out, at, key)
+        if key > 0:
+            at = copy_bytes(out, at, keys, key_starts[i], key)
+        at = write_varint(out, at, value)
+        if value > 0:
+            at = copy_bytes(out, at, values, value_starts[i], value)
+        out[at] = 0  # no headers
+        at += 1
+        if count == 0 or time > top_time:
+            top_time = time
+        count += 1
+        i += 1
+    return i, at, count, base_time, top_time
+
+
+def spans(parts: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
+    """Joined, with where each begins and how long it is; None has length -1."""
+    lengths = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, len(parts))
+    sizes = np.maximum(lengths, 0)
+    starts = np.cumsum(sizes) - sizes
+    return np.frombuffer(b"".join(part for part in parts if part), np.uint8), starts, lengths
+
+
+def encode_rows(
+    keys: tuple[Bytes, Ints, Ints],
+    values: tuple[Bytes, Ints, Ints],
+    times: Ints,
+    limit: int,
+    what: str,
+    compression: str = "none",
+) -> list[EncodedBatch]:
+    """Batches of records without headers, of at most limit and about `BATCH_WRITTEN` bytes each.
+
+    Args:
+        keys: as `spans` has them
+        values: as `spans` has them
+        times: int64[records], ms
+        limit: bytes, max.message.bytes of where they go
+        what: the topic and where the records come from, for what is said
+        compression: "none", "gzip", "snappy", "lz4" or "zstd"
+
+    Raises:
+        RecordTooLarge: a single record does not fit.
+    """
+    sizes = np.maximum(keys[2], 0) + np.maximum(values[2], 0) + ROW_OVERHEAD
+    size = min(limit, BATCH_WRITTEN)
+    longest = int(sizes.max(initial=0))
+    room = HEADER_SIZE + min(int(sizes.sum()), max(size, longest))
+    batches: list[EncodedBatch] = []
+    at = 0
+    while at < len(times):
+        out = np.empty(room, np.uint8)
+        at, end, count, base_time, top_time = write_rows(*keys, *values, times, at, out, size)
+        encoded = finish(out[:end], count, base_time, top_time, compression)
+        if len(encoded.buffer) > limit:
+            raise RecordTooLarge(
+                f"{what}: a record of {len(encoded.buffer)} bytes does not fit max.message.bytes of {limit}. Raise it "
+                "for that topic, or write less into one record"
+            )
+        batches.append(encoded)
+    return batches
+
+
+def encode_pairs(
+    pairs: Sequence[tuple[bytes | None, bytes | None]], limit: int, what: str = "changelog"
+) -> list[EncodedBatch]:
+    """Batches of key and value pairs, stamped with the present time; a value that is None is null."""
+    now: Any = np.full(len(pairs), time.time_ns() // 1_000_000, np.int64)
+    return encode_rows(spans([key for key, _ in pairs]), spans([value for _, value in pairs]), now, limit, what)
