@@ -24,6 +24,7 @@ COPY kafka_ratchet/ kafka_ratchet/
 COPY producers/ producers/
 COPY spark_sink/ spark_sink/
 COPY tables/ tables/
+COPY testing/ testing/
 COPY transport/ transport/
 
 # RATCHET_CACHE and NUMBA_CACHE_DIR: what `setup` prepares below is found again by whatever runs in the container.

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_ratchet.agents.extraction import Reader
 from kafka_ratchet.tables.map.kernels import FRESH, INVALID
@@ -16,8 +17,18 @@ from kafka_ratchet.tables.reasons import REASONS
 from kafka_ratchet.tables.table import Sequences, SequenceTable
 from kafka_ratchet.transport.delivery import Delivery
 
+Then = Callable[[Delivery, NDArray[np.bool_]], None]
 
-def register(app: Any, channel: Any, name: str, sequences: Sequences, read: Reader, partitions: int) -> None:
+
+def register(
+    app: Any,
+    channel: Any,
+    name: str,
+    sequences: Sequences,
+    read: Reader,
+    partitions: int,
+    then: Then | None = None,
+) -> None:
     """Add a stream's table and its deduplicating agent to a Faust app.
 
     Args:
@@ -27,18 +38,28 @@ def register(app: Any, channel: Any, name: str, sequences: Sequences, read: Read
         sequences: the stream's table
         read: reads the sequences of a batch
         partitions: of the input, the output and the changelog
+        then: see `deduplicate`
     """
     app.tables.add(SequenceTable(app, name=name, sequences=sequences, partitions=partitions))
-    app.agent(channel, name=f"deduplicate-{name}")(deduplicate(sequences, read))
+    app.agent(channel, name=f"deduplicate-{name}")(deduplicate(sequences, read, then))
 
 
-def deduplicate(sequences: Sequences, read: Reader) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
+def deduplicate(
+    sequences: Sequences, read: Reader, then: Then | None = None
+) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
     """The agent of a stream, for `app.agent(channel)`.
 
     Args:
         sequences: the stream's table
         read: reads the sequences of a batch
+        then: takes what is to be forwarded, and gives the delivery back to its lane; None: it is forwarded
     """
+
+    def pass_on(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
+        if then is None:
+            delivery.forward(fresh)
+        else:
+            then(delivery, fresh)
 
     async def agent(deliveries: AsyncIterator[Delivery]) -> None:
         async for delivery in deliveries:
@@ -49,11 +70,11 @@ def deduplicate(sequences: Sequences, read: Reader) -> Callable[[AsyncIterator[D
             async with delivery as batch:
                 sequences.under(delivery.policy, batch)
                 if not delivery.policy.deduplicate:
-                    delivery.forward(np.ones(batch.count, np.bool_))
+                    pass_on(delivery, np.ones(batch.count, np.bool_))
                     continue
                 verdicts, reasons = sequences.judge(batch, *read(batch))
-                delivery.forward(verdicts == FRESH)
                 for index in np.flatnonzero(verdicts == INVALID).tolist():
                     delivery.dead_letter(index, REASONS[reasons[index]])
+                pass_on(delivery, verdicts == FRESH)
 
     return agent

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kafka_ratchet.agents.program import App
     from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.app.worker.application import Application
 
 __all__ = ["create_app"]
 
 
-def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
+def create_app(settings: Settings, bootstrap: str | None = None, program: App | None = None) -> Application:
     """A worker's application, for a process of one's own.
 
     `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust
@@ -20,6 +21,7 @@ def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
     Args:
         settings: from `kafka_ratchet.app.settings.load`
         bootstrap: host:port[,host:port]; None: `settings.bootstrap`
+        program: agents and tables of one's own; None: each record is forwarded as it came
 
     Raises:
         SettingsError: no bootstrap, no stream, or an extractor that cannot be imported.
@@ -35,4 +37,4 @@ def create_app(settings: Settings, bootstrap: str | None = None) -> Application:
         raise SettingsError("bootstrap: is missing. Say which Kafka the streams are in")
     prepare_policy(bootstrap, settings)
     topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
-    return Application(settings, bootstrap, topics)
+    return Application(settings, bootstrap, topics, program)

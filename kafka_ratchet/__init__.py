@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from kafka_ratchet.agents.event import Event
     from kafka_ratchet.agents.extraction import Record
+    from kafka_ratchet.agents.program import App
     from kafka_ratchet.app import create_app
     from kafka_ratchet.app.settings import Settings, load
     from kafka_ratchet.errors import RatchetError
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     )
 
 _WHERE: Final = {
+    "App": "agents.program",
     "AsyncProducer": "producers",
+    "Event": "agents.event",
     "FileSource": "producers",
     "Producer": "producers",
     "RatchetError": "errors",
@@ -37,7 +41,9 @@ _WHERE: Final = {
 }
 
 __all__ = [
+    "App",
     "AsyncProducer",
+    "Event",
     "FileSource",
     "Producer",
     "RatchetError",

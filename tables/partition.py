@@ -28,6 +28,7 @@ from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
+from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting
@@ -84,6 +85,10 @@ class SequencePartition:
         self.jumps = JumpReport(clock)
         self.recent = RecentShare(clock)
         self.ownership = Ownership()
+        self.tables = PartitionTables(
+            lambda key: self.known.opened().get(key), lambda prefix: self.known.opened().scan(prefix)
+        )
+        """Tables of one's own, which the same transactions move."""
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
         self._eviction = Eviction(bounds, clock, changelog=changelog, partition=partition) if bounds else None
@@ -140,6 +145,11 @@ class SequencePartition:
         """Whether `evictions` belong to each transaction."""
         return self._eviction is not None
 
+    @property
+    def _is_timed(self) -> bool:
+        """Whether the store has to know how old it is: Kafka keeps nulls for a time only."""
+        return self.is_bounded or self.tables.is_used
+
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
         return len(self.known)
@@ -152,7 +162,8 @@ class SequencePartition:
         """
         if self.is_open:
             return
-        found = read_store(self.path, self.known, timed=self.is_bounded, log=self.log)
+        found = read_store(self.path, self.known, timed=self._is_timed, log=self.log)
+        self.tables.closed()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self.position, self.progress, self.evicted = found.position, found.progress, found.evicted
         self.intervals, self._time = found.intervals, found.seconds
@@ -220,6 +231,7 @@ class SequencePartition:
             *self.ownership.encode(),
             *self.known.map.encode_changes((PROGRESS, self._pending.pack()), self.limit),
             *self.intervals.encode(),
+            *self.tables.encode(self.limit),
         ]
 
     def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
@@ -264,7 +276,10 @@ class SequencePartition:
         if self.tally is not None:
             moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
             self.tally.commit(key[1:] for key, value in moved if value is not None)
+        if self._is_timed and not self.is_bounded:
+            self._time = max(self._time, int(time.time()))
         self.known.map.commit(self._time)
+        self.tables.commit()
         self.intervals.commit()
         self.jumps.commit()
         self.ownership.commit()
@@ -313,9 +328,10 @@ class SequencePartition:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()
-            stands_for = self.position, len(self), self._time if self.is_bounded else None, self.sighting
+            stands_for = self.position, len(self), self._time if self._is_timed else None, self.sighting
+            unsaved = (each.unsaved_entries() for each in (self.known.map, self.intervals, self.tables))
             try:
-                entries = chain(self.known.map.unsaved_entries(), self.intervals.unsaved_entries(), totals)
+                entries = chain(*unsaved, totals)
                 self.known.opened().write(entries, *stands_for, forget=self._forgets)
             except StateError:
                 self.known.release()  # the next `open` is a fresh start
@@ -324,6 +340,7 @@ class SequencePartition:
             self.known.map.saved()
             self.intervals.saved()
             self.ownership.saved()
+            self.tables.saved(self.known.room() // ENTRY_BYTES)
             self._stored, self._stored_sighting = self.position, self.sighting
             crash_point("saved")
             # What is still to be taken from the store would bring back whom it has not heard is gone.
@@ -333,6 +350,7 @@ class SequencePartition:
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""
+        self.tables.rollback()
         self.known.map.rollback()
         self.intervals.rollback()
         self.jumps.rollback()
@@ -358,7 +376,7 @@ class SequencePartition:
             )
             self.discard()
             return
-        batch = self.intervals.apply(self.ownership.apply(batch))
+        batch = self.tables.apply(self.intervals.apply(self.ownership.apply(batch)))
         if (remaining := forgetting.remaining(batch)) is not None:
             self.known.forget()
             self._forgets = True
@@ -372,7 +390,7 @@ class SequencePartition:
                 "Is another program writing to this topic?"
             )
         self.progress, self.evicted = read_totals(batch, progress, evicted, (self.progress, self.evicted))
-        if self.is_bounded and batch.count:
+        if self._is_timed and batch.count:
             self._time = max(self._time, int(batch.timestamps[-1]) // 1000)
         self.position = batch.next
         if self._forgets:
@@ -387,7 +405,7 @@ class SequencePartition:
     def restored(self) -> bool:
         """The replay is done. False: the state was too old for it to be enough, and is begun anew from position 0."""
         behind = self._replay.end(self._time)
-        if not self.is_bounded or not is_too_old(behind):
+        if not self._is_timed or not is_too_old(behind):
             return True
         self.log.warning(
             "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",

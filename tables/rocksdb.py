@@ -303,6 +303,22 @@ class Store:
         finally:
             del at  # RocksDB keeps its lock for as long as there is an iterator
 
+    def get(self, key: bytes) -> bytes | None:
+        """The value of one entry; None where there is none.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
+        return self._get(key)
+
+    def scan(self, prefix: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """The entries whose keys begin so, in the order of keys.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
+        return self._entries(prefix, prefix)
+
     @staticmethod
     def remove(path: Path) -> None:
         """Throw away a damaged store. Call it only where this process is known to be alone with the folder.

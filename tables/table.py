@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from faust.stores.base import Store
-from faust.tables.table import Table
+from faust.tables.table import Table as FaustTable
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StateError
@@ -19,6 +19,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.policy import Policy
 
@@ -34,6 +35,7 @@ class Sequences:
         limit: int,
         memory: int = sys.maxsize,
         bounds: Bounds | None = None,
+        tables: Collection[Table] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """No partition is opened yet.
@@ -45,8 +47,10 @@ class Sequences:
             limit: bytes, max.message.bytes of the changelog
             memory: bytes that the maps of all partitions may take together
             bounds: of each partition, beyond which identities are evicted
+            tables: of one's own, moved by the same transactions
             clock: of each partition
         """
+        self.tables = tables
         self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit
         self.memory, self.bounds, self.clock = memory, bounds, clock
         self.partitions: dict[int, SequencePartition] = {}
@@ -55,7 +59,9 @@ class Sequences:
         """The state of an input partition, made when it is first asked for; not yet opened."""
         if number not in self.partitions:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
-            self.partitions[number] = SequencePartition(*where, self._room, self.bounds, self.clock)
+            self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock)
+            for table in self.tables:
+                made.tables.add(table.codec, table.default)
         return self.partitions[number]
 
     def _room(self) -> int:
@@ -142,7 +148,7 @@ class _CommittedStore(Store):
         """Nothing of Faust's to reset."""
 
 
-class SequenceTable(Table):
+class SequenceTable(FaustTable):
     """Registers a stream's changelog with Faust, whose assignor thereby hands out the lanes."""
 
     logger = logging.getLogger("faust.tables.sequences")

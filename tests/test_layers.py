@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("agents", "app", "producers", "spark_sink", "tables", "transport")
+PACKAGES = ("agents", "app", "producers", "spark_sink", "tables", "testing", "transport")
 
 ORDER = [
     "errors",
@@ -25,6 +25,7 @@ ORDER = [
     "tables.map",
     "tables",
     "agents",
+    "testing",
     # The job ships to a Spark cluster without the rest.
     "spark_sink.errors",
     "spark_sink.extras",

@@ -30,6 +30,8 @@ class Delivery:
         self.batch, self.spec, self.policy = batch, spec, policy
         self.outputs: deque[tuple[str, EncodedBatch]] = deque()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_taken = False
+        """Somebody else gives it back: leaving it does not."""
 
     def forward(self, keep: NDArray[np.bool_]) -> None:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""
@@ -53,7 +55,7 @@ class Delivery:
         return self.batch
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not self.done.done():
+        if not self.done.done() and not (self.is_taken and error is None):
             if error is None:
                 self.done.set_result(None)
             elif isinstance(error, Exception):

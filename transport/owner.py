@@ -23,8 +23,14 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 KEY: Final = b"o"
-FORMAT: Final = 2
-"""1 was without this entry: such a changelog is taken as it is, and gets its entry with the next commit."""
+FORMAT: Final = 3
+"""The newest that is read. 1 was without this entry: such a changelog is taken as it is, and gets its entry with the
+next commit. 3 has entries of tables of one's own, and is written only where a program has agents: a worker that does
+not know them must not take them for anything else."""
+FORMAT_WITHOUT_AGENTS: Final = 2
+RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
+"""Of a rule, "output": what the output topic holds. The first where nothing is said; the last after a person has
+decided to go on, whoever comes then."""
 NEWEST_DECISIONS: Final = 100
 """How many are kept: the entry has to fit a record, and each may have a long reason."""
 INPUT, OUTPUT, CHANGELOG, POLICY = "input", "output", "changelog", "policy"
@@ -73,7 +79,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     topics: dict[str, Topic]
     decisions: tuple[Decision, ...] = ()
     broken: str = ""
-    format: int = FORMAT
+    format: int = FORMAT_WITHOUT_AGENTS
 
     def pack(self) -> tuple[bytes, bytes]:
         """Key and value of its entry."""
@@ -110,8 +116,11 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         for name in sorted(now.rule):
             before = self.rule.get(name)
-            if before is not None and before != now.rule[name]:
+            if name != "output" and before is not None and before != now.rule[name]:
                 found.append(f"it was judged with {name} = {before!r}, and the settings say {now.rule[name]!r}")
+        held, holds = self.rule.get("output", RECORDS), now.rule.get("output", RECORDS)
+        if held not in (holds, UNDECIDED):
+            found.append(f"its output was {held}, and is {holds} here (`ratchet worker --app`)")
         for part in (INPUT, OUTPUT, CHANGELOG, POLICY):
             topic, here = self.topics.get(part), now.topics.get(part)
             if topic is not None and here is not None and topic != here:

@@ -11,7 +11,7 @@ from kafka_ratchet.errors import ChangelogLost, OwnerDiffers
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import Owner, Topic
+from kafka_ratchet.transport.owner import AGENTS, FORMAT, FORMAT_WITHOUT_AGENTS, Owner, Topic
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions.requests import OURS
 
@@ -31,7 +31,8 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
         TopicReplaced: a topic is another one than the stream has claimed.
         OwnerDiffers: the changelog belongs to something else.
     """
-    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics))
+    form = FORMAT if spec.rule.get("output") == AGENTS else FORMAT_WITHOUT_AGENTS
+    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics), format=form)
     if (before := state.owner) is None:
         for topic in topics.values():
             if (claimed := spec.claimed.get(topic.name, topic.id)) != topic.id:

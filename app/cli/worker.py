@@ -15,17 +15,24 @@ def worker(
     state_folder: Annotated[
         Path | None, typer.Option("--state-folder", help="Folder for local stores. No two workers may share one.")
     ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", "-A", help="Agents of your own: MODULE:NAME of an App, as shop:app.")
+    ] = None,
 ) -> None:
     """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition."""
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker import process
+    from kafka_ratchet.app.worker.program import load_program
     from kafka_ratchet.transport.client.security import client_options
 
     settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
     settings.require_streams()  # this and the next: before a Kafka is waited for, or started
     client_options(settings.bootstrap or "", settings.kafka)
+    program = load_program(app) if app is not None else None
+    if program is not None:
+        program.check(settings.streams)
     configure(settings.log_level)
     with choose_broker(settings) as bootstrap:
-        process.run(settings, bootstrap)
+        process.run(settings, bootstrap, program)

@@ -19,6 +19,7 @@ from kafka_ratchet.app.verify.skips import skipped_by_decision
 from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.transport.owner import AGENTS
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.verify.results import ResultTable, Session
@@ -127,6 +128,12 @@ def _verify(
     with run.continued(state):
         letters = run.letters()
         intervals, owners = reader.changelog(reader.changelog_name(settings.app, name))
+        if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
+            raise SettingsError(
+                f"streams.{name}: its output is what agents of one's own yield. verify compares records that are "
+                "forwarded as they came; it proves nothing about this stream. Test the program with "
+                "kafka_ratchet.testing, see docs/guide/agents.md"
+            )
         for partition in range(reader.partitions):
             baseline = run.begin(partition)
             owner = owners.get(partition)

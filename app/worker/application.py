@@ -13,6 +13,8 @@ from yarl import URL
 
 from kafka_ratchet.agents.deduplicate import register
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
@@ -36,6 +38,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.standby import Standby
 
 REQUEST_SLACK_S = 5.0
@@ -47,8 +50,19 @@ of it with their next heartbeat, and lanes go on through it."""
 class Stream:
     """One stream at work: its settings, its topics as found, its table."""
 
-    def __init__(self, name: str, settings: StreamSettings, topics: StreamTopics, folder: Path, memory: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: StreamSettings,
+        topics: StreamTopics,
+        folder: Path,
+        memory: int,
+        program: App | None = None,
+    ) -> None:
         self.name, self.settings, self.topics = name, settings, topics
+        agents = program.of(name) if program else []
+        tables = program.tables_of(name) if program and agents else []
+        self.rule = settings.rule | ({"output": AGENTS} if agents else {})
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
         self.producer_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
@@ -60,6 +74,12 @@ class Stream:
             topics.changelog_limit,
             memory,
             _bounds(name, settings, topics.partitions),
+            tables,
+        )
+        self.then = (
+            StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables).take
+            if agents
+            else None
         )
 
     def lane(
@@ -82,7 +102,7 @@ class Stream:
             earlier_id=earlier_transactional_id(settings.app, self.settings.input, number),
             app=settings.app,
             stream=self.name,
-            rule=self.settings.rule,
+            rule=self.rule,
             policy_topic=policy_topic(settings.app),
             claimed=self.topics.claimed,
             sequence_header=self.sequence_header,
@@ -107,28 +127,34 @@ class Stream:
 class Application:
     """A worker's parts. `app` is the Faust app, for timers, agents and commands of one's own."""
 
-    def __init__(self, settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
+    def __init__(
+        self, settings: Settings, bootstrap: str, topics: dict[str, StreamTopics], program: App | None = None
+    ) -> None:
         """Nothing is started.
 
         Args:
             settings: the whole of them
             bootstrap: host:port[,host:port]
             topics: of each stream, as `kafka_ratchet.app.worker.topics.prepare` found them
+            program: agents and tables of one's own; None: each record is forwarded as it came
 
         Raises:
             SettingsError: there is no stream, or a stream's extractor cannot be imported.
         """
         settings.require_streams()
+        if program is not None:
+            program.check(settings.streams)
         self.settings = settings
         # Faust makes its own folder but not those above it.
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
         options = client_options(bootstrap, settings.kafka)
         self.cluster = Cluster(options)
-        self.app = _faust_app(settings, bootstrap, options)
+        self.app = _faust_app(settings, bootstrap, options, program)
         folder = settings.state_folder / settings.app
         memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
         self.streams = {
-            name: Stream(name, stream, topics[name], folder, memory) for name, stream in settings.streams.items()
+            name: Stream(name, stream, topics[name], folder, memory, program)
+            for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
         self.claims = ClaimCheck(self.cluster, settings)
@@ -145,11 +171,13 @@ class Application:
                 for changelog, stream in by_changelog.items()
             },
             {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
-            partial(refusal, bootstrap, settings),
+            partial(refusal, bootstrap, settings, program),
         )
         for stream in self.streams.values():
             channel = self.lanes.channels[stream.topics.changelog]
-            register(self.app, channel, stream.name, stream.sequences, stream.read, stream.topics.partitions)
+            register(
+                self.app, channel, stream.name, stream.sequences, stream.read, stream.topics.partitions, stream.then
+            )
 
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
@@ -295,7 +323,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
     )
 
 
-def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any]) -> Any:
+def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any], program: App | None) -> Any:
     session_s = settings.session_timeout_ms / 1000
     return faust.App(
         settings.app,
@@ -307,7 +335,7 @@ def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any]) -> A
         broker_request_timeout=session_s + REQUEST_SLACK_S,
         broker_rebalance_timeout=session_s,
         TableManager=LaneTableManager,
-        PartitionAssignor=RuledAssignor.of(rules_of(settings)),
+        PartitionAssignor=RuledAssignor.of(rules_of(settings, program)),
         datadir=str(settings.state_folder / settings.app / "faust"),
         table_standby_replicas=settings.num_standby_replicas,
         topic_disable_leader=True,

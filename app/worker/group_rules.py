@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.errors import BrokerUnavailable
@@ -18,22 +19,23 @@ SHOWN: Final = 200
 """Characters of another member's value in a sentence: whoever may join the group may write anything there."""
 
 
-def rules_of(settings: Settings) -> dict[str, str]:
-    """Settings that all members of the group share, by name."""
-    return {
+def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
+    """What all members of the group share, by name: settings, and which agents each stream has."""
+    shared = {
         f"streams.{name}.{field}": str(getattr(stream, field))
         for name, stream in sorted(settings.streams.items())
         for field in SHARED
     }
+    return shared | (program.rules() if program else {})
 
 
-async def refusal(bootstrap: str, settings: Settings) -> str:
+async def refusal(bootstrap: str, settings: Settings, program: App | None = None) -> str:
     """Why the group does not take a worker with these settings, and what to do."""
     try:
         group = await describe_group(bootstrap, settings)
     except BrokerUnavailable as error:
         return f"its members use other settings than this worker, and cannot be asked which: {error}"
-    return why(rules_of(settings), group)
+    return why(rules_of(settings, program), group)
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:

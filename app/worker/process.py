@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
@@ -31,8 +32,8 @@ STOP_WITHIN_S: Final = 90.0
 """The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
 
 
-def run(settings: Settings, bootstrap: str) -> None:
-    """Run a worker until SIGINT or SIGTERM.
+def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
+    """Run a worker until SIGINT or SIGTERM. program: agents and tables of one's own.
 
     Raises:
         RatchetError: it cannot start; the text says why.
@@ -43,7 +44,7 @@ def run(settings: Settings, bootstrap: str) -> None:
         topics = _prepared(settings, bootstrap)
         kernels.result()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(settings, bootstrap, topics))
+            runner.run(_serve(settings, bootstrap, topics, program))
 
 
 def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
@@ -60,7 +61,7 @@ def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
             log.warning("Kafka went away while the topics were prepared; trying again", reason=str(error))
 
 
-async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics]) -> None:
+async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics], program: App | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -70,7 +71,7 @@ async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTop
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked_to_stop)
-    application = Application(settings, bootstrap, topics)
+    application = Application(settings, bootstrap, topics, program)
     status = StatusServer(application, settings.web.host)
     url = await status.start()
     try:

@@ -33,7 +33,7 @@ from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import Decision, Owner
+from kafka_ratchet.transport.owner import UNDECIDED, Decision, Owner
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
 from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, find_hanging
 
@@ -295,7 +295,7 @@ class Resume:
         if policy in (policies := await cluster.topics([policy])):
             names["policy"], there = policy, there | policies
         topics = {part: OwnedTopic(name, id_text(there[name].id)) for part, name in names.items()}
-        return Owner(self.settings.app, self.name, self.stream.rule, topics)
+        return Owner(self.settings.app, self.name, {**self.stream.rule, "output": UNDECIDED}, topics)
 
     def _decided(self, owner: Owner, before: Owner | None, plan: Plan, by: str) -> Owner:
         what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -73,9 +73,9 @@ class WorkerProcess:
         self.state = site.folder / f"{name}-state"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, crash_at: str | None = None, module: str = "kafka_ratchet") -> None:
+    def start(self, crash_at: str | None = None, module: str = "kafka_ratchet", arguments: Sequence[str] = ()) -> None:
         """crash_at: a point of kafka_ratchet.transport.transactions.crash_points, POINT or POINT:N; module: what runs
-        the command."""
+        the command; arguments: more of them."""
         planned = {"TRANSPORT_CRASH_AT": crash_at} if crash_at else {}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -88,6 +88,7 @@ class WorkerProcess:
                     str(self.site.config),
                     "--state-folder",
                     str(self.state),
+                    *arguments,
                 ],
                 env={**self.site.environment, **planned},
                 cwd=self.site.folder,

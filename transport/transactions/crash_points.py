@@ -14,6 +14,10 @@ call of an empty function, a few times per commit. The order of the points is th
     remembered    step 6: pushed has become persisted, the local store does not know
     saved         step 6: the local store knows
 
+Only where an agent of one's own runs, between `fetched` and `judged`:
+
+    agent         it has worked through a batch: it has yielded and written to tables
+
 Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
 
     noted         its outcome is recorded, the id is not taken over yet
@@ -40,6 +44,7 @@ POINTS: Final = (
     "remembered",
     "saved",
 )
+AGENT_POINTS: Final = ("agent",)
 COMPLETION_POINTS: Final = ("noted", "owing", "completing")
 
 
@@ -47,8 +52,8 @@ class _Plan:
     def __init__(self, text: str) -> None:
         self.point, _, times = text.partition(":")
         self.left = int(times or 1)
-        if self.point not in POINTS + COMPLETION_POINTS:
-            points = ", ".join(POINTS + COMPLETION_POINTS)
+        if self.point not in POINTS + AGENT_POINTS + COMPLETION_POINTS:
+            points = ", ".join(POINTS + AGENT_POINTS + COMPLETION_POINTS)
             raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {points}")
 
     def __call__(self, point: str) -> None:

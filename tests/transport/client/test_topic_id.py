@@ -27,6 +27,7 @@ from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.move import PartitionMove
+from kafka_ratchet.transport.owner import FORMAT
 from kafka_ratchet.transport.owner import Owner as OwnerEntry
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
 from tests.transport.kafka_side import LIMIT_S, until
@@ -268,12 +269,14 @@ async def test_what_was_mirrored_from_another_cluster_is_not_gone_on_from(site: 
 
 async def test_a_changelog_of_a_newer_format_is_refused(site: Site) -> None:
     producer = Producer({"bootstrap.servers": site.bootstrap})
-    producer.produce(site.changelog, b'{"format": 3, "who": ["knows"]}', b"o")
+    producer.produce(site.changelog, b'{"format": %d, "who": ["knows"]}' % (FORMAT + 1), b"o")
     assert producer.flush(30) == 0
     owner = await site.owner()
     site.produce(events(1))
     owner.lane.start()
-    await stays_halted(owner, f"{site.changelog}, partition 0, offset 0: it was written in format 3 by a newer Ratchet")
+    await stays_halted(
+        owner, f"{site.changelog}, partition 0, offset 0: it was written in format {FORMAT + 1} by a newer Ratchet"
+    )
 
 
 async def test_state_of_an_earlier_version_gets_its_owner_without_waiting_for_an_event(

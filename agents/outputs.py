@@ -1,0 +1,63 @@
+"""What an agent yields while it works on a batch, and the record batches that become of it."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import numpy as np
+
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.rows import encode_rows, spans
+from kafka_ratchet.transport.delivery import Delivery
+
+FORWARD: Final = object()
+"""In place of a value: the record itself, byte for byte."""
+
+
+class Outputs:
+    """Outputs of one batch, in the order in which they were yielded."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        """Of the batch, the record whose key and timestamp an output gets."""
+        self.values: list[bytes | object | None] = []
+        """An output's bytes; None is null, FORWARD the record itself."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def cut(self, length: int = 0) -> None:
+        """Drop what was added after the first so many."""
+        del self.indices[length:], self.values[length:]
+
+    def flush(self, delivery: Delivery) -> None:
+        """Hand everything to the delivery.
+
+        Raises:
+            RecordTooLarge: a record does not fit the output topic.
+        """
+        first = 0
+        while first < len(self):
+            forwards = self.values[first] is FORWARD
+            end = first + 1
+            while end < len(self) and (self.values[end] is FORWARD) == forwards:
+                if forwards and self.indices[end] <= self.indices[end - 1]:
+                    break  # the same record once more: a mask has it once
+                end += 1
+            if forwards:
+                keep = np.zeros(delivery.batch.count, np.bool_)
+                keep[self.indices[first:end]] = True
+                delivery.forward(keep)
+            else:
+                self._encode(delivery, first, end)
+            first = end
+
+    def _encode(self, delivery: Delivery, first: int, end: int) -> None:
+        batch, spec = delivery.batch, delivery.spec
+        rows = np.array(self.indices[first:end], np.int64)
+        compression = batch.codec if spec.compression == "input" else spec.compression
+        keys = batch.data, batch.columns[records.KEY, rows], batch.columns[records.KEY_LENGTH, rows]
+        values = cast("list[bytes | None]", self.values[first:end])  # none is FORWARD here
+        what = f"{spec.output}, partition {spec.partition}: yielded between offsets {batch.start} and {batch.next - 1}"
+        for encoded in encode_rows(keys, spans(values), batch.timestamps[rows], spec.output_limit, what, compression):
+            delivery.outputs.append((spec.output, encoded))

@@ -1,0 +1,153 @@
+"""A program over given records: the agents and tables of the worker, with lists in place of topics."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.run import PartitionProgram
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.values.partition import ABSENT, PartitionTables, nothing, nowhere
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.rows import encode_pairs
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.policy import Policy
+
+LIMIT: Final = 1 << 20
+"""bytes: Kafka's default for max.message.bytes."""
+
+
+class Output(NamedTuple):
+    """A record that an agent has yielded, or that became a dead letter.
+
+    topic: name of the stream; with `-dead-letters` behind it for a dead letter
+    value: decoded JSON; bytes where it is none
+    """
+
+    topic: str
+    key: bytes | None
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Ran(NamedTuple):
+    """What came of a run. tables: by name, all that each has in the end."""
+
+    outputs: list[Output]
+    tables: dict[str, dict[Any, Any]]
+
+    @property
+    def values(self) -> list[Any]:
+        """The outputs' values, without dead letters."""
+        return [output.value for output in self.outputs if not output.topic.endswith("-dead-letters")]
+
+    @property
+    def dead_letters(self) -> list[Output]:
+        """The dead letters, each with its reason in the header `ratchet-reason`."""
+        return [output for output in self.outputs if output.topic.endswith("-dead-letters")]
+
+
+def run(app: App, records: Mapping[str, Sequence[Any]], *, batch: int = 100) -> Ran:
+    """Run a program over records, each of them as if it came for the first time, on one partition per stream.
+
+    Args:
+        app: of the program
+        records: by stream; each a value, or (key, value). Bytes are taken as they are, the rest becomes JSON; a key is
+            bytes, str or None
+        batch: so many records to a transaction
+
+    Returns:
+        (outputs, tables)
+
+    Raises:
+        SettingsError: the program has no such stream.
+        AgentFailed: an agent raised.
+    """
+    return asyncio.run(_run(app, records, batch))
+
+
+async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran:
+    outputs: list[Output] = []
+    tables: dict[str, dict[Any, Any]] = {name: {} for name in app.tables}
+    for name, rows in records.items():
+        if name not in app.streams:
+            raise SettingsError(f"there is no stream {name!r}; the program has {', '.join(app.streams) or 'none'}")
+        partition = PartitionTables(nowhere, nothing)
+        for table in app.tables.values():
+            partition.add(table.codec, table.default)
+        program = PartitionProgram(app.streams[name].agents, list(app.tables.values()), partition)
+        try:
+            for first in range(0, len(rows), size):
+                outputs += await _batch(name, program, first, rows[first : first + size])
+                partition.encode(LIMIT)
+                partition.commit()
+        finally:
+            program.abandon()
+        for table in app.tables.values():
+            kept = partition.of(table.name)
+            tables[table.name].update(
+                (table.codec.key(key), kept.get(table.codec.key(key)))
+                for key, value in kept.values.items()
+                if value is not ABSENT
+            )
+    return Ran(outputs, copy.deepcopy(tables))
+
+
+async def _batch(name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
+    fetched = _fetched(name, first, [_pair(row) for row in rows])
+    delivery = Delivery(_spec(name), Policy(), fetched)
+    program.take(delivery, np.ones(fetched.count, np.bool_))
+    await delivery.done
+    found: list[Output] = []
+    for topic, encoded in delivery.outputs:
+        written = read_chunk(topic, 0, 0, bytes(encoded.seal(1, 0, 0)), [])
+        found += [
+            Output(topic, written.key(index), _value(written.value(index)), tuple(map(tuple, written.headers(index))))  # type: ignore[arg-type]
+            for index in range(written.count)
+        ]
+    return found
+
+
+def _pair(row: Any) -> tuple[bytes | None, bytes | None]:
+    key, value = row if isinstance(row, tuple) and len(row) == 2 else (None, row)
+    return (
+        key.encode() if isinstance(key, str) else key,
+        value if value is None or isinstance(value, bytes) else msgspec.json.encode(value),
+    )
+
+
+def _fetched(topic: str, start: int, pairs: list[tuple[bytes | None, bytes | None]]) -> RecordBatch:
+    (encoded,) = encode_pairs(pairs, LIMIT)
+    data = bytearray(encoded.seal(1, 0, 0))
+    data[:8] = start.to_bytes(8, "big")
+    return read_chunk(topic, 0, start, bytes(data), [])
+
+
+def _value(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return data
+
+
+def _spec(stream: str) -> LaneSpec:
+    return LaneSpec(
+        topic=stream,
+        partition=0,
+        output=stream,
+        dead_letters=f"{stream}-dead-letters",
+        group="testing",
+        transactional_id="testing",
+        compression="none",
+        output_limit=LIMIT,
+        dead_letters_limit=LIMIT,
+    )

@@ -1,0 +1,165 @@
+"""Programs over lists of records: what the worker does with them, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.errors import AgentFailed, SettingsError
+from kafka_ratchet.testing import run
+
+
+class Order(msgspec.Struct):
+    user: str
+    amount: int
+
+
+ORDERS = [(f"key-{number}", Order(f"user-{number % 3}", number)) for number in range(100)]
+
+
+def totals_app(**agent: Any) -> App:
+    app = App()
+    orders, totals = app.stream("orders", value_type=Order), app.Table("totals", default=int)
+
+    @app.agent(orders, **agent)
+    async def add_up(orders: Any) -> AsyncIterator[Any]:
+        async for order in orders:
+            totals[order.user] += order.amount
+            yield {"user": order.user, "total": totals[order.user]}
+            if order.amount < 0:
+                raise ValueError("negative")
+
+    return app
+
+
+def expected(rows: list[tuple[str, Order]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    totals, values = dict[str, int](), []
+    for _, order in rows:
+        totals[order.user] = totals.get(order.user, 0) + order.amount
+        values.append({"user": order.user, "total": totals[order.user]})
+    return values, totals
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_running_totals(batch: int) -> None:
+    ran = run(totals_app(), {"orders": ORDERS}, batch=batch)
+    assert (ran.values, ran.tables["totals"]) == expected(ORDERS)
+    assert [output.key for output in ran.outputs] == [key.encode() for key, _ in ORDERS]
+
+
+def test_what_raises_halts_with_its_record_and_its_line() -> None:
+    rows = [*ORDERS[:5], ("bad", Order("u", -1))]
+    with pytest.raises(
+        AgentFailed,
+        match=r"orders, partition 0, offset 5: agent add_up raised ValueError: negative \(.*test_program_run",
+    ):
+        run(totals_app(), {"orders": rows})
+
+
+@pytest.mark.parametrize("batch", [1, 3, 1000])
+def test_or_becomes_a_dead_letter_and_is_undone(batch: int) -> None:
+    bad = ("bad", Order("user-1", -5))
+    rows = [bad, *ORDERS[:5], bad, bad, *ORDERS[5:20], bad]
+    ran = run(totals_app(on_error="dead-letter"), {"orders": rows}, batch=batch)
+    assert (ran.values, ran.tables["totals"]) == expected(ORDERS[:20])
+    assert [letter.value["amount"] for letter in ran.dead_letters] == [-5] * 4
+    reason = dict(ran.dead_letters[0].headers)["ratchet-reason"] or b""
+    assert reason.startswith(b"agent add_up: raised ValueError: negative (")
+
+
+@pytest.mark.parametrize("on_error", ["halt", "dead-letter"])
+def test_a_value_that_does_not_decode_is_a_dead_letter(on_error: str) -> None:
+    rows = [*ORDERS[:3], ("x", b"{"), ("y", b'{"user": 1}'), ("z", None), ("deep", b"[" * 100_000), *ORDERS[3:6]]
+    ran = run(totals_app(on_error=on_error), {"orders": rows}, batch=4)
+    assert (ran.values, ran.tables["totals"]) == expected(ORDERS[:6])
+    assert [letter.key for letter in ran.dead_letters] == [b"x", b"y", b"z", b"deep"]
+    assert b"value does not decode" in (dict(ran.dead_letters[1].headers)["ratchet-reason"] or b"")
+
+
+def test_the_event_itself_goes_on_byte_for_byte() -> None:
+    app = App()
+
+    @app.agent(app.stream("in"))
+    async def some(stream: Any) -> AsyncIterator[Any]:
+        async for event in stream.events():
+            if event.offset % 2:
+                yield event
+                yield {"at": event.offset, "key": event.key.decode()}
+                yield event
+            else:
+                yield None
+
+    rows = [("k", b'  {"spaces":   1}'), ("l", b"[1,  2]"), ("m", b"3"), ("n", b" 4 ")]
+    ran = run(app, {"in": rows})
+    assert [output.key for output in ran.outputs] == [b"k", b"l", b"l", b"l", b"m", b"n", b"n", b"n"]
+    assert [output.value for output in ran.outputs] == [
+        None, [1, 2], {"at": 1, "key": "l"}, [1, 2], None, 4, {"at": 3, "key": "n"}, 4,
+    ]  # fmt: skip
+
+
+def test_several_agents_take_each_batch_one_after_the_other() -> None:
+    app = App()
+    numbers, seen = app.stream("numbers"), app.Table("seen", default=list)
+
+    async def note(stream: Any, who: str) -> AsyncIterator[Any]:
+        async for number in stream:
+            seen["order"] = [*seen["order"], f"{who}{number}"]
+            yield number + (0 if who == "a" else 10)
+
+    @app.agent(numbers)
+    async def first(stream: Any) -> AsyncIterator[Any]:
+        async for output in note(stream, "a"):
+            yield output
+
+    @app.agent(numbers)
+    async def second(stream: Any) -> AsyncIterator[Any]:
+        async for output in note(stream, "b"):
+            yield output
+
+    ran = run(app, {"numbers": [1, 2, 3]}, batch=2)
+    assert ran.tables["seen"]["order"] == ["a1", "a2", "b1", "b2", "a3", "b3"]
+    assert ran.values == [1, 2, 11, 12, 3, 13]
+
+
+def test_an_agent_without_outputs_and_one_that_ends() -> None:
+    app = App()
+    stream, table = app.stream("in"), app.Table("count", default=int)
+
+    @app.agent(stream)
+    async def count(values: Any) -> None:
+        async for _ in values:
+            table["n"] += 1
+
+    assert run(app, {"in": [1] * 5}) == ([], {"count": {"n": 5}})
+
+    @app.agent(stream)
+    async def ends(values: Any) -> None:
+        async for _ in values:
+            return
+
+    with pytest.raises(
+        AgentFailed, match="agent ends ended by itself: an agent goes on for as long as there are events"
+    ):
+        run(app, {"in": [1] * 5})
+
+
+def test_what_cannot_be_registered() -> None:
+    app = App()
+    stream = app.stream("in")
+    with pytest.raises(SettingsError, match="declared twice"):
+        app.stream("in")
+    app.Table("t")
+    with pytest.raises(SettingsError, match="declared twice"):
+        app.Table("t")
+    with pytest.raises(SettingsError, match="not one of this app"):
+        App().agent(stream)
+    with pytest.raises(SettingsError, match="on_error is 'ignore'"):
+        app.agent(stream, on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="write `async def`"):
+        app.agent(stream)(lambda values: values)
+    with pytest.raises(SettingsError, match="there is no stream 'out'; the program has in"):
+        run(app, {"out": []})
