@@ -15,6 +15,7 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -24,8 +25,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.agents.event import Event
 from kafka_ratchet.agents.outputs import FORWARD, Outputs
 from kafka_ratchet.agents.program import Agent
-from kafka_ratchet.errors import AgentFailed, TableError
-from kafka_ratchet.tables.values.codec import PLAIN
+from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch import kernels as records
@@ -33,6 +33,8 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 NO_RECORD: Final = -1
+OURS: Final = str(Path(__file__).parents[1])
+"""Lines of files in there are no lines of the program."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -76,7 +78,7 @@ class AgentRun:
         """Of `_rows`, the next to hand out."""
         self._index = NO_RECORD
         """Of the batch, the record at hand."""
-        self._value: Any = None
+        self._event: Event | None = None
         self._outputs = Outputs()
         self._mark = 0
         """Outputs before those of the record at hand; only known where a record may be undone."""
@@ -114,7 +116,8 @@ class AgentRun:
         """Run the program, from its first event on, until it fails."""
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
-        while True:
+        failure: Exception | None = None
+        while failure is None:
             try:
                 result = self.agent.function(Stream(self))
                 if inspect.isasyncgen(result):
@@ -123,17 +126,18 @@ class AgentRun:
                     await result
                 failure = self._failed("ended by itself: an agent goes on for as long as there are events")
             except Exception as error:
-                if self.agent.on_error == "dead-letter" and self._index != NO_RECORD:
+                if isinstance(error, RatchetError) and not isinstance(error, TableError):
+                    failure = error  # not the record's fault: the store is damaged, say
+                elif self.agent.on_error == "dead-letter" and self._index != NO_RECORD:
                     self._outputs.cut(self._mark)
                     self._partition.undo_record()
                     self._dead_letter(f"agent {self.agent.name}: {said_of(error)}")
-                    continue
-                failure = self._failed(said_of(error))
-                failure.__cause__ = error
-            self._task = None
-            if self._given_back is not None and not self._given_back.done():
-                self._given_back.set_exception(failure)
-            return
+                else:
+                    failure = self._failed(said_of(error))
+                    failure.__cause__ = error
+        self._task = None
+        if self._given_back is not None and not self._given_back.done():
+            self._given_back.set_exception(failure)
 
     def _failed(self, what: str) -> AgentFailed:
         batch = self._delivery.batch if self._delivery else None
@@ -154,12 +158,12 @@ class AgentRun:
         index, value = self._outputs.indices.append, self._outputs.values.append
         async for output in outputs:
             kind = type(output)
-            if output is self._value and kind not in PLAIN:
+            if kind is Event:
+                if output is not self._event:
+                    raise TypeError("yielded an event that is not the one at hand: yield a value of your own instead")
                 value(FORWARD)
             elif output is None or kind is bytes:
                 value(output)
-            elif kind is Event:
-                raise TypeError("yielded an event that is not the one at hand: yield a value of your own instead")
             else:
                 value(_encode(output))
             index(self._index)
@@ -192,7 +196,7 @@ class AgentRun:
                     partition.begin_record()
                 try:
                     start = starts[index]
-                    self._value = value = decode(data[start : start + length] if length >= 0 else None)
+                    value = decode(data[start : start + length] if length >= 0 else None)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     self._dead_letter(f"value does not decode: {error}")
                     continue
@@ -215,7 +219,7 @@ class AgentRun:
                 batch.partition,
                 int(batch.offsets[index]),
             )
-            self._value = event
+            self._event = event
             yield event
 
 
@@ -297,5 +301,5 @@ def said_of(error: Exception) -> str:
         what = str(error)
     else:
         what = f"raised {type(error).__name__}: {error}" if str(error) else f"raised {type(error).__name__}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "kafka_ratchet" not in frame.filename]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
     return f"{what} ({frames[-1].filename}:{frames[-1].lineno})" if frames else what

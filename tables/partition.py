@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -85,9 +85,7 @@ class SequencePartition:
         self.jumps = JumpReport(clock)
         self.recent = RecentShare(clock)
         self.ownership = Ownership()
-        self.tables = PartitionTables(
-            lambda key: self.known.opened().get(key), lambda prefix: self.known.opened().scan(prefix)
-        )
+        self.tables = PartitionTables(self._find, self._scan)
         """Tables of one's own, which the same transactions move."""
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
@@ -347,6 +345,20 @@ class SequencePartition:
             if self.known.map.is_wasteful and not self.known.has_rest:
                 self.known.map.pack()
         self._timer.end()
+
+    def _find(self, key: bytes) -> bytes | None:
+        try:
+            return self.known.opened().get(key)
+        except StoreDamaged:
+            self.known.discard()
+            raise
+
+    def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from self.known.opened().scan(prefix)
+        except StoreDamaged:
+            self.known.discard()
+            raise
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""

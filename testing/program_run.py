@@ -101,9 +101,9 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
 
 
 async def _batch(name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
-    fetched = _fetched(name, first, [_pair(row) for row in rows])
-    delivery = Delivery(_spec(name), Policy(), fetched)
-    program.take(delivery, np.ones(fetched.count, np.bool_))
+    batch = fetched(name, first, [_pair(row) for row in rows])
+    delivery = Delivery(lane_spec(name), Policy(), batch)
+    program.take(delivery, np.ones(batch.count, np.bool_))
     await delivery.done
     found: list[Output] = []
     for topic, encoded in delivery.outputs:
@@ -123,7 +123,8 @@ def _pair(row: Any) -> tuple[bytes | None, bytes | None]:
     )
 
 
-def _fetched(topic: str, start: int, pairs: list[tuple[bytes | None, bytes | None]]) -> RecordBatch:
+def fetched(topic: str, start: int, pairs: list[tuple[bytes | None, bytes | None]]) -> RecordBatch:
+    """Keys and values as a lane would fetch them from partition 0. start: offset of the first."""
     (encoded,) = encode_pairs(pairs, LIMIT)
     data = bytearray(encoded.seal(1, 0, 0))
     data[:8] = start.to_bytes(8, "big")
@@ -139,7 +140,8 @@ def _value(data: bytes | None) -> Any:
         return data
 
 
-def _spec(stream: str) -> LaneSpec:
+def lane_spec(stream: str) -> LaneSpec:
+    """A lane whose topics are named after the stream."""
     return LaneSpec(
         topic=stream,
         partition=0,

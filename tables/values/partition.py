@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from kafka_ratchet.errors import TableError
+from kafka_ratchet.errors import StateError, TableError
 from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
@@ -191,7 +191,9 @@ class PartitionTables:
             find: looks a key up in the partition's store
             scan: reads the partition's store
         """
-        self._find, self._scan = find, scan
+        self._find, self._scan = self._noting(find), scan
+        self._failure: StateError | None = None
+        """Why a key could not be looked up: a program that went on all the same commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._unsaved: set[tuple[bytes, Any]] = set()
@@ -199,6 +201,16 @@ class PartitionTables:
         """Entries of tables that the program does not have (any more), for the store."""
         self.rolled_back: list[Callable[[], None]] = []
         """Called at each rollback, before the values fall back: who still runs on them has to end."""
+
+    def _noting(self, find: Find) -> Find:
+        def find_or_note(key: bytes) -> bytes | None:
+            try:
+                return find(key)
+            except StateError as error:
+                self._failure = error
+                raise
+
+        return find_or_note
 
     def add(self, codec: Codec, default: Callable[[], Any] | None) -> None:
         """Have a table in it."""
@@ -230,7 +242,13 @@ class PartitionTables:
             self.lent.clear()
 
     def encode(self, limit: int) -> list[EncodedBatch]:
-        """Changelog entries of what the open transaction has changed. limit: bytes of a batch."""
+        """Changelog entries of what the open transaction has changed. limit: bytes of a batch.
+
+        Raises:
+            StateError: a key could not be looked up.
+        """
+        if self._failure is not None:
+            raise self._failure
         entries = [table.entry(kept, table.values[kept]) for table in self._tables.values() for kept in table.before]
         return encode_pairs(entries, limit) if entries else []
 
@@ -244,6 +262,7 @@ class PartitionTables:
         """Pushed falls back to persisted; runs that wrote it can do so no more."""
         for tell in self.rolled_back:
             tell()
+        self._failure = None
         self.lent.clear()
         for prefix, table in self._tables.items():
             table.values.update(table.before)

@@ -163,3 +163,18 @@ def test_what_cannot_be_registered() -> None:
         app.agent(stream)(lambda values: values)
     with pytest.raises(SettingsError, match="there is no stream 'out'; the program has in"):
         run(app, {"out": []})
+
+
+def test_a_value_that_was_changed_and_yielded_goes_on_as_it_was_changed() -> None:
+    app = App()
+
+    @app.agent(app.stream("in", value_type=Order))
+    async def double(stream: Any) -> AsyncIterator[Any]:
+        async for order in stream:
+            order.amount *= 2
+            yield order
+
+    assert run(app, {"in": [Order("u", 1), Order("u", 2)]}).values == [
+        {"user": "u", "amount": 2},
+        {"user": "u", "amount": 4},
+    ]
