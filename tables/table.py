@@ -35,8 +35,8 @@ class Sequences:
         limit: int,
         memory: int = sys.maxsize,
         bounds: Bounds | None = None,
-        tables: Collection[Table] = (),
         clock: Callable[[], float] = time.monotonic,
+        tables: Collection[Table] = (),
     ) -> None:
         """No partition is opened yet.
 
@@ -47,8 +47,8 @@ class Sequences:
             limit: bytes, max.message.bytes of the changelog
             memory: bytes that the maps of all partitions may take together
             bounds: of each partition, beyond which identities are evicted
-            tables: of one's own, moved by the same transactions
             clock: of each partition
+            tables: of one's own, moved by the same transactions
         """
         self.tables = tables
         self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit

@@ -74,7 +74,7 @@ class Stream:
             topics.changelog_limit,
             memory,
             _bounds(name, settings, topics.partitions),
-            tables,
+            tables=tables,
         )
         self.then = (
             StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables).take
