@@ -157,6 +157,8 @@ class AgentRun:
         """Keep what the program yields, each with the record at hand."""
         index, value = self._outputs.indices.append, self._outputs.values.append
         async for output in outputs:
+            if self._index == NO_RECORD:
+                raise TypeError("yielded before its first event, whose key and timestamp an output gets")
             kind = type(output)
             if kind is Event:
                 if output is not self._event:

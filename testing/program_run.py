@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -67,7 +66,7 @@ def run(app: App, records: Mapping[str, Sequence[Any]], *, batch: int = 100) -> 
         (outputs, tables)
 
     Raises:
-        SettingsError: the program has no such stream.
+        SettingsError: the program has no such stream, or a worker would refuse it.
         AgentFailed: an agent raised.
     """
     return asyncio.run(_run(app, records, batch))
@@ -79,10 +78,11 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
     for name, rows in records.items():
         if name not in app.streams:
             raise SettingsError(f"there is no stream {name!r}; the program has {', '.join(app.streams) or 'none'}")
-        partition = PartitionTables(nowhere, nothing)
-        for table in app.tables.values():
+        app.check(app.streams)
+        partition, its_tables = PartitionTables(nowhere, nothing), app.tables_of(name)
+        for table in its_tables:
             partition.add(table.codec, table.default)
-        program = PartitionProgram(app.streams[name].agents, list(app.tables.values()), partition)
+        program = PartitionProgram(app.of(name), its_tables, partition)
         try:
             for first in range(0, len(rows), size):
                 outputs += await _batch(name, program, first, rows[first : first + size])
@@ -90,14 +90,14 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
                 partition.commit()
         finally:
             program.abandon()
-        for table in app.tables.values():
+        for table in its_tables:
             kept = partition.of(table.name)
             tables[table.name].update(
                 (table.codec.key(key), kept.get(table.codec.key(key)))
                 for key, value in kept.values.items()
                 if value is not ABSENT
             )
-    return Ran(outputs, copy.deepcopy(tables))
+    return Ran(outputs, tables)
 
 
 async def _batch(name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:

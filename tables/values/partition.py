@@ -89,12 +89,13 @@ class TablePartition:
     def get(self, key: Any) -> Any:
         """The value of a key; ABSENT where there is none."""
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
+        value = self._now(kept)
+        return self._lend(kept, value) if type(value) is Encoded else value
+
+    def _now(self, kept: Any) -> Any:
+        """What is pushed for a key, as the codec keeps it; ABSENT where there is nothing."""
         value = self.values.get(kept, UNKNOWN)
-        if value is UNKNOWN:
-            value = self._look_up(kept)
-        if type(value) is Encoded:
-            return self._lend(kept, value)
-        return value
+        return self._look_up(kept) if value is UNKNOWN else value
 
     def _lend(self, kept: Any, value: Encoded) -> Any:
         there = self.lent.get((self.prefix, kept))
@@ -134,8 +135,7 @@ class TablePartition:
     def delete(self, key: Any) -> None:
         """Push that the key is gone. KeyError: it is not there."""
         kept = self.codec.check_key(key)
-        value = self.values[kept] if kept in self.values else self._look_up(kept)
-        if value is ABSENT:
+        if self._now(kept) is ABSENT:
             raise KeyError(key)
         self._put(kept, ABSENT)
         self.lent.pop((self.prefix, kept), None)
@@ -143,8 +143,7 @@ class TablePartition:
     def _put(self, kept: Any, value: Any) -> None:
         values = self.values
         if kept not in self.before:
-            now = values.get(kept, UNKNOWN)
-            self.before[kept] = self._look_up(kept) if now is UNKNOWN else now
+            self.before[kept] = self._now(kept)
         if self.undo is not None and kept not in self.undo:
             self.undo[kept] = values[kept]
         values[kept] = value
@@ -262,6 +261,9 @@ class PartitionTables:
         """Pushed falls back to persisted; runs that wrote it can do so no more."""
         for tell in self.rolled_back:
             tell()
+        self._fall_back()
+
+    def _fall_back(self) -> None:
         self._failure = None
         self.lent.clear()
         for prefix, table in self._tables.items():
@@ -304,8 +306,11 @@ class PartitionTables:
                 table.values = {kept: table.values[kept] for kept in table.before}
 
     def closed(self) -> None:
-        """The store was closed or removed: nothing is known any more."""
-        self.rollback()
+        """The store was closed or removed: nothing is known any more.
+
+        It may be called from a thread of its own. No run is there then: a rollback came before.
+        """
+        self._fall_back()
         self._unsaved.clear()
         self._of_others.clear()
         for table in self._tables.values():

@@ -178,3 +178,40 @@ def test_a_value_that_was_changed_and_yielded_goes_on_as_it_was_changed() -> Non
         {"user": "u", "amount": 2},
         {"user": "u", "amount": 4},
     ]
+
+
+def two_streams(*, of_one: bool) -> App:
+    """One table that the agents of both use; of_one: the program says that it is the first stream's."""
+    app = App()
+    one, two = app.stream("one"), app.stream("two")
+    kept = app.Table("kept", stream=one if of_one else None)
+
+    async def keep(stream: Any) -> None:
+        async for value in stream:
+            kept[value] = value
+
+    app.agent(one)(keep)
+    app.agent(two)(keep)
+    return app
+
+
+def test_what_a_worker_would_refuse_is_refused() -> None:
+    with pytest.raises(SettingsError, match="table kept: streams one, two have agents"):
+        run(two_streams(of_one=False), {"one": [1]})
+    app = two_streams(of_one=True)
+    assert run(app, {"one": [1]}).tables == {"kept": {1: 1}}
+    with pytest.raises(AgentFailed, match="table kept: is read and written inside an agent of its stream only"):
+        run(app, {"two": [1]})
+
+
+def test_an_output_without_an_event_is_refused() -> None:
+    app = App()
+
+    @app.agent(app.stream("in"))
+    async def hasty(stream: Any) -> AsyncIterator[Any]:
+        yield "hello"
+        async for value in stream:
+            yield value
+
+    with pytest.raises(AgentFailed, match="yielded before its first event"):
+        run(app, {"in": [1, 2]})
