@@ -215,6 +215,11 @@ class EmbeddedBroker:
                 stream.close()
         self._supervisor = self._java_pid = None
 
+    def describe(self) -> str:
+        """Node id, address, whether it runs, and the last errors and lines of its log."""
+        state = "runs" if self.is_running else "has ended"
+        return f"node {self._node_id} ({self.bootstrap}) {state}. {self._last_words()}"
+
     def _launch(self, java: Path, jars: list[Path]) -> None:
         self.kill()  # collects one that has ended by itself
         # Before Kafka touches the folder: it opens its metadata log before it takes a lock of its own, and the broker

@@ -57,9 +57,9 @@ def test_options_with_secrets_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv(CLIENT_VARIABLE, '{"client.id": "from-the-variable", "socket.keepalive.enable": true}')
     assert main(arguments) == EXIT_OK
-    monkeypatch.setenv(CLIENT_VARIABLE, '{"sasl.password": secret}')
+    monkeypatch.setenv(CLIENT_VARIABLE, '{"sasl.password": pa55w0rd}')
     assert main(arguments) == EXIT_REFUSED
-    assert "secret" not in capsys.readouterr().err
+    assert "pa55w0rd" not in capsys.readouterr().err
 
 
 def test_fenced_has_an_exit_code_of_its_own(

@@ -1,0 +1,23 @@
+"""The Kafka of a run comes up whole."""
+
+from pathlib import Path
+
+import pytest
+
+from faults.kafka import EmbeddedKafka
+
+
+def test_a_node_that_the_others_do_not_know_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.kafka.LET_IN_LIMIT_S", 5.0)
+    kafka = EmbeddedKafka(tmp_path, nodes=3, workers=0)
+    lost = kafka.nodes[2]
+    really = lost.wait_until_ready
+
+    def ends() -> None:
+        """Between its first answer and the others' knowledge of it."""
+        lost.kill()
+        monkeypatch.setattr(lost, "wait_until_ready", really)
+
+    monkeypatch.setattr(lost, "wait_until_ready", ends)
+    with kafka:
+        assert set(kafka.admin().list_topics(timeout=10).brokers) == {1, 2, 3}
