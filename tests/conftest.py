@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import subprocess
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.getoption(option):
             config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
             items[:] = [item for item in items if chosen(item)]
+
+
+@pytest.fixture(autouse=True)
+def _log_handlers() -> Iterator[None]:
+    """A command that runs in the tests' process sets up logging: to a standard error that is closed with its test."""
+    before = logging.root.handlers[:]
+    yield
+    logging.root.handlers[:] = before
 
 
 @pytest.fixture(scope="session")
