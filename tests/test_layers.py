@@ -127,6 +127,17 @@ def test_every_module_is_in_a_layer() -> None:
     assert {layer(name) for name in MODULES} == set(ORDER)
 
 
+def test_every_module_is_used() -> None:
+    """One that is imported by its tests alone may be tested and yet do nothing: the tree's move once lost an import."""
+    used = {other for name, other, _ in ARROWS if name != other}
+    loaded_by_name = re.compile(r"spark_sink\.stores\.\w+\.store")  # kafka_ratchet.spark_sink.stores.registry
+    assert not [
+        name
+        for name, path in MODULES.items()
+        if name not in used and path.stem not in ("__init__", "__main__") and not loaded_by_name.fullmatch(name)
+    ]
+
+
 def test_nothing_imports_what_stands_above_it() -> None:
     wrong = [
         f"{MODULES[name]}:{line}: {name} ({layer(name)}) imports {other} ({layer(other)})"

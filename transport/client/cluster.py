@@ -18,6 +18,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicReplaced, TransportError
+from kafka_ratchet.transport.client.connection import mend_connections
 from kafka_ratchet.transport.client.errors import explained, raise_for, replaced, truncated
 from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.client.topic_id import (
@@ -32,8 +33,8 @@ from kafka_ratchet.transport.client.topic_id import (
     topics_of,
 )
 
-CLOSED: Final = "the handler is closed"
-"""In what uvloop raises where something is written to a closed transport (UVHandle._ensure_alive)."""
+mend_connections()
+
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -125,13 +126,7 @@ class Cluster:
         Raises:
             aiokafka.errors.KafkaError: not connected, or no answer in time. Whether it was carried out is unknown.
         """
-        try:
-            return await self.client.send(node, request, group=connection)
-        except RuntimeError as error:
-            # uvloop's word for a connection that was just closed; asyncio's is a ConnectionError, which aiokafka knows.
-            if CLOSED not in str(error):
-                raise
-            raise kafka.KafkaConnectionError(f"the connection to node {node} was closed: {error}") from error
+        return await self.client.send(node, request, group=connection)
 
     async def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition.

@@ -28,7 +28,7 @@ plain_send = AIOKafkaConnection.send
 
 
 def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
-    """As aiokafka's own, which it replaces for lanes and Faust alike once this module is imported.
+    """As aiokafka's own, which it replaces for lanes and Faust alike; see `mend_connections`.
 
     Raises:
         aiokafka.errors.KafkaConnectionError: the connection is gone; it is closed now.
@@ -82,5 +82,10 @@ async def read(of_connection: Any) -> None:
         del connection, response
 
 
-AIOKafkaConnection.send = send
-AIOKafkaConnection._read = staticmethod(read)
+def mend_connections() -> None:
+    """Put both methods in the place of aiokafka's, for every client of this process, Faust's too.
+
+    A call, not an import for its effect: one of those was lost when files moved, and nothing failed but a fault run.
+    """
+    AIOKafkaConnection.send = send
+    AIOKafkaConnection._read = staticmethod(read)

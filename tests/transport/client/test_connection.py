@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +61,16 @@ def _first_error(port: int, send: Callable[[AIOKafkaConnection], Any]) -> Except
             connection.close()
 
     return uvloop.run(until_it_fails())
+
+
+def test_a_worker_has_the_mended_methods() -> None:
+    # In a process of its own: here the module above is imported, whatever a worker does.
+    program = (
+        "import kafka_ratchet.app.worker.process; from aiokafka.conn import AIOKafkaConnection as its; "
+        "print(its.send.__module__, its._read.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["kafka_ratchet.transport.client.connection"] * 2, done.stderr
 
 
 # Requests whose answer nobody waits for get the reset as their error.
