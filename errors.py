@@ -3,6 +3,7 @@
     RatchetError                    everything that Ratchet raises on purpose
     ├── SetupError                  this machine lacks something (Java, jars, a free port)
     ├── SettingsError               a setting is wrong; names the setting and the remedy
+    │   └── NotInApp                Faust's App has the name, an App of kafka_ratchet has not
     ├── BrokerUnavailable           Kafka did not answer within the limit
     ├── TopicError                  a topic is missing or has the wrong shape
     │   ├── TopicMissing
@@ -51,6 +52,10 @@ class SetupError(RatchetError):
 
 class SettingsError(RatchetError):
     """A setting is unknown, has a bad value, or contradicts another."""
+
+
+class NotInApp(SettingsError, AttributeError):
+    """Faust's App has the name, an App of kafka_ratchet has not; the text says what stands for it."""
 
 
 class BrokerUnavailable(RatchetError):

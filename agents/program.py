@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from kafka_ratchet.agents.faust_names import refuse
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.codec import Serializer
 from kafka_ratchet.tables.values.table import Table
@@ -64,6 +65,11 @@ class App:
         self.streams: dict[str, StreamDefinition] = {}
         self.tables: dict[str, Table] = {}
         self._owners: dict[str, StreamDefinition | None] = {}
+
+    if not TYPE_CHECKING:  # to a type checker a name that is not here is a mistake
+
+        def __getattr__(self, name: str) -> Any:
+            refuse(name)
 
     def stream(self, name: str, *, value_type: Any = None) -> StreamDefinition:
         """Declare a stream.

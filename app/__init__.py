@@ -16,7 +16,7 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
     """A worker's application, for a process of one's own.
 
     `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust
-    app, for further agents, timers and tables.
+    app, for timers and tasks. Faust's own agents and tables are refused: they belong into the program.
 
     Args:
         settings: from `kafka_ratchet.app.settings.load`

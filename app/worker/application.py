@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import faust
 from yarl import URL
 
 from kafka_ratchet.agents.deduplicate import register
@@ -22,6 +21,7 @@ from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
+from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
 from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
@@ -30,8 +30,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
-from kafka_ratchet.transport.assignment import Lanes, LaneTableManager
-from kafka_ratchet.transport.assignor import RuledAssignor
+from kafka_ratchet.transport.assignment import Lanes
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState
@@ -40,11 +39,6 @@ from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.standby import Standby
-
-REQUEST_SLACK_S = 5.0
-"""By which a request may take longer than a rebalance, or its answer comes to nobody: the group then waits for a member
-that is not there, and so does everybody else. A rebalance itself need not wait for longer than a session: members hear
-of it with their next heartbeat, and lanes go on through it."""
 
 
 class Stream:
@@ -149,7 +143,7 @@ class Application:
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
         options = client_options(bootstrap, settings.kafka)
         self.cluster = Cluster(options)
-        self.app = _faust_app(settings, bootstrap, options, program)
+        self.app = faust_app(settings, bootstrap, options, rules_of(settings, program))
         folder = settings.state_folder / settings.app
         memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
         self.streams = {
@@ -321,38 +315,3 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         recent=partition.recent.share(),
         restarts=lane.status.restarts,
     )
-
-
-def _faust_app(settings: Settings, bootstrap: str, options: dict[str, Any], program: App | None) -> Any:
-    session_s = settings.session_timeout_ms / 1000
-    return faust.App(
-        settings.app,
-        broker=[f"kafka://{server}" for server in bootstrap.split(",")],
-        broker_credentials=_credentials(options),
-        broker_client_id=options.get("client_id", "ratchet"),
-        broker_session_timeout=session_s,
-        broker_heartbeat_interval=session_s / 5,
-        broker_request_timeout=session_s + REQUEST_SLACK_S,
-        broker_rebalance_timeout=session_s,
-        TableManager=LaneTableManager,
-        PartitionAssignor=RuledAssignor.of(rules_of(settings, program)),
-        datadir=str(settings.state_folder / settings.app / "faust"),
-        table_standby_replicas=settings.num_standby_replicas,
-        topic_disable_leader=True,
-        topic_allow_declare=False,  # kafka_ratchet.app.worker.topics has made them
-        web_enabled=False,  # Faust's own endpoints are open to everyone
-        web_host=settings.web.host,
-        autodiscover=False,
-    )
-
-
-def _credentials(options: dict[str, Any]) -> Any:
-    protocol = options.get("security_protocol", "PLAINTEXT")
-    if protocol.startswith("SASL"):
-        return faust.SASLCredentials(
-            username=options.get("sasl_plain_username"),
-            password=options.get("sasl_plain_password"),
-            mechanism=options.get("sasl_mechanism", "PLAIN"),
-            ssl_context=options.get("ssl_context"),
-        )
-    return faust.SSLCredentials(context=options["ssl_context"]) if protocol == "SSL" else None

@@ -35,6 +35,11 @@ def load_program(text: str) -> App:
         raise SettingsError(f"--app {text}: module {module} has no {name}") from None
     except Exception as error:
         raise SettingsError(f"--app {text}: {module} cannot be imported: {type(error).__name__}: {error}") from error
+    if any(base.__module__.partition(".")[0] == "faust" for base in type(found).__mro__):
+        raise SettingsError(
+            f"--app {text}: {name} is an object of Faust, whose agents run outside the transactions. Write "
+            "`app = kafka_ratchet.App()`; docs/guide/from-faust.md says what else changes"
+        )
     if not isinstance(found, App):
         raise SettingsError(f"--app {text}: {name} is a {type(found).__name__}, not an App of kafka_ratchet")
     return found

@@ -40,6 +40,7 @@ from faust.tables.base import Collection
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery, ServiceStopped
 from faust.tables.table import Table
+from faust.transport.conductor import Conductor
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from mode import Service
 from mode.threads import ServiceThread
@@ -54,7 +55,8 @@ PRODUCER = "transport/transactions/producer.py"
 LANES, COMPRESSION = "transport/assignment.py", "transport/batch/compression.py"
 DESCRIBE, CONNECTION = "transport/client/describe.py", "transport/client/connection.py"
 HANGING, BY_ID = "transport/transactions/outcome.py", "transport/client/topic_id.py"
-APPLICATION, TABLE, SECURITY = "app/worker/application.py", "tables/table.py", "transport/client/security.py"
+APPLICATION, FAUST_APP = "app/worker/application.py", "app/worker/faust_app.py"
+TABLE, SECURITY = "tables/table.py", "transport/client/security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (CLUSTER, AIOKafkaClient, "__init__", ["bootstrap_servers", "client_id", "request_timeout_ms"]),
@@ -104,12 +106,14 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (TABLE, Table, "_new_store", []),
     (TABLE, Table, "_changelog_topic_name", []),
     (APPLICATION, TableManager, "add", ["table"]),
+    (FAUST_APP, faust.App, "_new_conductor", []),
+    (FAUST_APP, Conductor, "add", ["topic"]),
     (APPLICATION, faust.App, "agent", ["channel", "name"]),
     (APPLICATION, faust.App, "start", []),
     (APPLICATION, faust.App, "stop", []),
     (APPLICATION, Service, "wait_until_stopped", []),
-    (APPLICATION, faust.SASLCredentials, "__init__", ["username", "password", "mechanism", "ssl_context"]),
-    (APPLICATION, faust.SSLCredentials, "__init__", ["context"]),
+    (FAUST_APP, faust.SASLCredentials, "__init__", ["username", "password", "mechanism", "ssl_context"]),
+    (FAUST_APP, faust.SSLCredentials, "__init__", ["context"]),
 ]
 
 
@@ -302,7 +306,7 @@ def test_what_the_application_reads_of_an_app(app: faust.App) -> None:
     for name in ("on_partitions_assigned", "assignor", "conf", "tables", "crash", "crashed", "crash_reason"):
         assert hasattr(app, name), f"faust.App has no {name}; {APPLICATION} and {LANES} read it"
     for name in ("canonical_url", "datadir"):
-        assert hasattr(app.conf, name), f"faust's settings have no {name}; {APPLICATION} uses it"
+        assert hasattr(app.conf, name), f"faust's settings have no {name}; {FAUST_APP} uses it"
     assert app.assignor.assigned_actives() == set()
 
 
@@ -313,4 +317,4 @@ def test_settings_that_the_application_gives(app: faust.App) -> None:
         *("web_enabled", "web_host", "autodiscover"),
     ]
     unknown = [name for name in given if name not in type(app.conf).SETTINGS]
-    assert not unknown, f"faust has no settings {unknown}; {APPLICATION} gives them"
+    assert not unknown, f"faust has no settings {unknown}; {FAUST_APP} gives them"

@@ -17,7 +17,7 @@ from faults.kafka import EmbeddedKafka
 from faults.proxy import Line
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.worker import topics as kafka_topics
-from kafka_ratchet.app.worker.application import REQUEST_SLACK_S
+from kafka_ratchet.app.worker.faust_app import REQUEST_SLACK_S
 from kafka_ratchet.errors import BrokerUnavailable, TopicError
 from kafka_ratchet.producers import create_topic, no_broker_is_let_in
 

@@ -1,0 +1,124 @@
+"""The Faust app of a worker: its group membership and its assignor, and nothing that goes around the transactions.
+
+Faust reads uncommitted records, commits offsets apart from what it sends, and gives its tables no changelog here. So an
+ordinary Faust agent or table beside the lanes is refused. Timers, tasks, pages and in-memory channels are as in Faust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import faust
+from faust.types import ChannelT, TopicT
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.transport.assignment import FAUST_LOGGER, LaneTableManager
+from kafka_ratchet.transport.assignor import RuledAssignor
+
+REQUEST_SLACK_S: Final = 5.0
+"""By which a request may take longer than a rebalance, or its answer comes to nobody: the group then waits for a member
+that is not there, and so does everybody else. A rebalance itself need not wait for longer than a session: members hear
+of it with their next heartbeat, and lanes go on through it."""
+
+
+def _refuse(what: str) -> NoReturn:
+    raise SettingsError(
+        f"{what} would run beside the transactions: at least once, over uncommitted records, its tables without a "
+        "changelog. Write `@app.agent(app.stream(...))` and `app.Table(...)`, where app = kafka_ratchet.App(), and "
+        "start the worker with --app; docs/guide/from-faust.md has more"
+    )
+
+
+class LanesTablesOnly(LaneTableManager):
+    """The worker's tables are those of the lanes."""
+
+    logger = FAUST_LOGGER
+
+    def add(self, table: Any) -> Any:
+        """Register a table.
+
+        Raises:
+            SettingsError: it is not a lane's, so Faust would have to restore it.
+        """
+        if not getattr(table, "lane_owned", False):
+            _refuse(f"Faust table {table.name}")
+        return super().add(table)
+
+
+class WorkerApp(faust.App):
+    """Faust's app for the lanes, which reads no topic by itself."""
+
+    logger = FAUST_LOGGER
+
+    def agent(self, channel: Any = None, **options: Any) -> Any:
+        """Register a Faust agent on an in-memory channel, as the lanes' channels are.
+
+        Raises:
+            SettingsError: it would read a topic.
+        """
+        if isinstance(channel, TopicT) or not isinstance(channel, ChannelT):
+            _refuse("an ordinary Faust agent")
+        return super().agent(channel, **options)
+
+    actor = agent
+
+    def _new_conductor(self) -> Any:
+        """Faust's register of the topics that its consumer subscribes to; whatever iterates over a topic asks it first.
+
+        The changelogs of the lanes' tables are in it: Faust's assignor goes by them.
+        """
+        conductor = super()._new_conductor()
+        register = conductor.add
+
+        def add(topic: Any) -> None:
+            if not (topic.topics and self.tables.changelog_topics.issuperset(topic.topics)):  # a pattern names none
+                _refuse(f"a Faust stream over topic {topic}")
+            register(topic)
+
+        conductor.add = add
+        return conductor
+
+
+def faust_app(settings: Settings, bootstrap: str, options: Mapping[str, Any], rules: Mapping[str, str]) -> WorkerApp:
+    """A worker's Faust app.
+
+    Args:
+        settings: the whole of them
+        bootstrap: host:port[,host:port]
+        options: of the Kafka client
+        rules: what members of the group have to agree on
+    """
+    session_s = settings.session_timeout_ms / 1000
+    return WorkerApp(
+        settings.app,
+        broker=[f"kafka://{server}" for server in bootstrap.split(",")],
+        broker_credentials=_credentials(options),
+        broker_client_id=options.get("client_id", "ratchet"),
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=session_s / 5,
+        broker_request_timeout=session_s + REQUEST_SLACK_S,
+        broker_rebalance_timeout=session_s,
+        TableManager=LanesTablesOnly,
+        PartitionAssignor=RuledAssignor.of(rules),
+        datadir=str(settings.state_folder / settings.app / "faust"),
+        table_standby_replicas=settings.num_standby_replicas,
+        topic_disable_leader=True,
+        topic_allow_declare=False,  # kafka_ratchet.app.worker.topics has made them
+        web_enabled=False,  # Faust's own endpoints are open to everyone
+        web_host=settings.web.host,
+        autodiscover=False,
+    )
+
+
+def _credentials(options: Mapping[str, Any]) -> Any:
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    if protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=options.get("sasl_plain_username"),
+            password=options.get("sasl_plain_password"),
+            mechanism=options.get("sasl_mechanism", "PLAIN"),
+            ssl_context=options.get("ssl_context"),
+        )
+    return faust.SSLCredentials(context=options["ssl_context"]) if protocol == "SSL" else None
