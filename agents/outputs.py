@@ -60,4 +60,4 @@ class Outputs:
         values = cast("list[bytes | None]", self.values[first:end])  # none is FORWARD here
         what = f"{spec.output}, partition {spec.partition}: yielded between offsets {batch.start} and {batch.next - 1}"
         for encoded in encode_rows(keys, spans(values), batch.timestamps[rows], spec.output_limit, what, compression):
-            delivery.outputs.append((spec.output, encoded))
+            delivery.outputs.append((spec.output, spec.partition, encoded))

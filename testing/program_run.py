@@ -106,7 +106,7 @@ async def _batch(name: str, program: PartitionProgram, first: int, rows: Sequenc
     program.take(delivery, np.ones(batch.count, np.bool_))
     await delivery.done
     found: list[Output] = []
-    for topic, encoded in delivery.outputs:
+    for topic, _, encoded in delivery.outputs:
         written = read_chunk(topic, 0, 0, bytes(encoded.seal(1, 0, 0)), [])
         found += [
             Output(topic, written.key(index), _value(written.value(index)), tuple(map(tuple, written.headers(index))))  # type: ignore[arg-type]

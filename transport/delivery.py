@@ -28,7 +28,8 @@ class Delivery:
 
     def __init__(self, spec: LaneSpec, policy: Policy, batch: RecordBatch) -> None:
         self.batch, self.spec, self.policy = batch, spec, policy
-        self.outputs: deque[tuple[str, EncodedBatch]] = deque()
+        self.outputs: deque[tuple[str, int, EncodedBatch]] = deque()
+        """For the lane to produce, in this order: topic, partition, records."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_taken = False
         """Somebody else gives it back: leaving it does not."""
@@ -37,7 +38,7 @@ class Delivery:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""
         compression = self.batch.codec if self.spec.compression == "input" else self.spec.compression
         for encoded in forward(self.batch, keep, self.spec.output_limit, compression):
-            self.outputs.append((self.spec.output, encoded))
+            self.outputs.append((self.spec.output, self.spec.partition, encoded))
 
     def dead_letter(self, index: int, reason: str) -> None:
         """Send one record to the dead-letter topic as it is, with headers that say why and where it was."""
@@ -47,9 +48,8 @@ class Delivery:
             Header("ratchet-partition", str(self.batch.partition).encode()),
             Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),
         ]
-        self.outputs.append(
-            (self.spec.dead_letters, with_headers(self.batch, index, headers, self.spec.dead_letters_limit))
-        )
+        letter = with_headers(self.batch, index, headers, self.spec.dead_letters_limit)
+        self.outputs.append((self.spec.dead_letters, self.spec.partition, letter))
 
     async def __aenter__(self) -> RecordBatch:
         return self.batch

@@ -400,10 +400,10 @@ class Lane:
             delivery.done.result()
             crash_point("judged")
             batch.release()
+            await producer.add({(topic, number) for topic, number, _ in delivery.outputs})
             while delivery.outputs:
-                topic, encoded = delivery.outputs.popleft()
-                await producer.add(topic, spec.partition)
-                await producer.produce(topic, spec.partition, encoded)
+                topic, number, encoded = delivery.outputs.popleft()
+                await producer.produce(topic, number, encoded)
             crash_point("produced")
         self._position = batch.next
         self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch

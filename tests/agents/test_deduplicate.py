@@ -90,7 +90,7 @@ class Given:
 
 
 def outputs(delivery: Delivery, topic: str) -> list[Row]:
-    return [row for name, encoded in delivery.outputs if name == topic for row in rows_of(encoded)]
+    return [row for name, _, encoded in delivery.outputs if name == topic for row in rows_of(encoded)]
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
@@ -107,7 +107,7 @@ async def test_fresh_records_are_forwarded_and_duplicates_dropped(sequences: Seq
     await given.run(delivery)
     assert delivery.done.done()
     assert delivery.done.exception() is None
-    assert [topic for topic, _ in delivery.outputs] == ["events-out"]
+    assert [topic for topic, *_ in delivery.outputs] == ["events-out"]
     assert outputs(delivery, "events-out") == [rows[0], rows[2], rows[3]]
     assert sequences.last(b"a") == {2: LastSequence(-1, 7)}
 

@@ -19,11 +19,27 @@ ROW_OVERHEAD: Final = 37
 """Most bytes a record takes besides key and value: RECORD_OVERHEAD, two lengths (5 each), header count."""
 
 Ints = NDArray[np.int64]
+Spans = tuple[Bytes, Ints, Ints]
+"""Bytes, and where in them each part begins and how long it is; -1 is null."""
 
 
 @njit(**OPTIONS)
-def write_rows(keys, key_starts, key_lengths, values, value_starts, value_lengths, times, first, out, limit):  # type: ignore[no-untyped-def]
-    """Write records without headers into the record section of one new batch.
+def write_rows(  # type: ignore[no-untyped-def]
+    keys,
+    key_starts,
+    key_lengths,
+    values,
+    value_starts,
+    value_lengths,
+    headers,
+    header_starts,
+    header_lengths,
+    times,
+    first,
+    out,
+    limit,
+):
+    """Write records into the record section of one new batch.
 
     Args:
         keys: uint8[bytes], what the keys' spans point into
@@ -32,6 +48,9 @@ def write_rows(keys, key_starts, key_lengths, values, value_starts, value_length
         values: uint8[bytes], what the values' spans point into
         value_starts: int64[records]
         value_lengths: int64[records]; -1 is null
+        headers: uint8[bytes], what the headers' spans point into: their count and themselves, as in a record
+        header_starts: int64[records]
+        header_lengths: int64[records]; 0 where there are none
         times: int64[records], ms
         first: index of the first record to write
         out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE
@@ -52,7 +71,7 @@ def write_rows(keys, key_starts, key_lengths, values, value_starts, value_length
             base_time = time
         key, value = key_lengths[i], value_lengths[i]
         length = 1 + varint_size(time - base_time) + varint_size(np.int64(count)) + varint_size(key)
-        length += max(key, 0) + varint_size(value) + max(value, 0) + 1
+        length += max(key, 0) + varint_size(value) + max(value, 0) + max(header_lengths[i], 1)
         if count > 0 and at + varint_size(length) + length > limit:
             break
         at = write_varint(out, at, length)
@@ -65,8 +84,11 @@ def write_rows(keys, key_starts, key_lengths, values, value_starts, value_length
         at = write_varint(out, at, value)
         if value > 0:
             at = copy_bytes(out, at, values, value_starts[i], value)
-        out[at] = 0  # no headers
-        at += 1
+        if header_lengths[i] > 0:
+            at = copy_bytes(out, at, headers, header_starts[i], header_lengths[i])
+        else:
+            out[at] = 0  # no headers
+            at += 1
         if count == 0 or time > top_time:
             top_time = time
         count += 1
@@ -74,7 +96,7 @@ def write_rows(keys, key_starts, key_lengths, values, value_starts, value_length
     return i, at, count, base_time, top_time
 
 
-def spans(parts: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
+def spans(parts: Sequence[bytes | None]) -> Spans:
     """Joined, with where each begins and how long it is; None has length -1."""
     lengths = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, len(parts))
     sizes = np.maximum(lengths, 0)
@@ -83,14 +105,15 @@ def spans(parts: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
 
 
 def encode_rows(
-    keys: tuple[Bytes, Ints, Ints],
-    values: tuple[Bytes, Ints, Ints],
+    keys: Spans,
+    values: Spans,
     times: Ints,
     limit: int,
     what: str,
     compression: str = "none",
+    headers: Spans | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of records without headers, of at most limit and about `BATCH_WRITTEN` bytes each.
+    """Batches of records, of at most limit and about `BATCH_WRITTEN` bytes each.
 
     Args:
         keys: as `spans` has them
@@ -99,11 +122,15 @@ def encode_rows(
         limit: bytes, max.message.bytes of where they go
         what: the topic and where the records come from, for what is said
         compression: "none", "gzip", "snappy", "lz4" or "zstd"
+        headers: as `spans` has them, each with their count before it; None: no record has any
 
     Raises:
         RecordTooLarge: a single record does not fit.
     """
-    sizes = np.maximum(keys[2], 0) + np.maximum(values[2], 0) + ROW_OVERHEAD
+    if headers is None:
+        none = np.zeros(len(times), np.int64)
+        headers = np.empty(0, np.uint8), none, none
+    sizes = np.maximum(keys[2], 0) + np.maximum(values[2], 0) + headers[2] + ROW_OVERHEAD
     size = min(limit, BATCH_WRITTEN)
     longest = int(sizes.max(initial=0))
     room = HEADER_SIZE + min(int(sizes.sum()), max(size, longest))
@@ -111,7 +138,7 @@ def encode_rows(
     at = 0
     while at < len(times):
         out = np.empty(room, np.uint8)
-        at, end, count, base_time, top_time = write_rows(*keys, *values, times, at, out, size)
+        at, end, count, base_time, top_time = write_rows(*keys, *values, *headers, times, at, out, size)
         encoded = finish(out[:end], count, base_time, top_time, compression)
         if len(encoded.buffer) > limit:
             raise RecordTooLarge(

@@ -18,7 +18,7 @@ take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import structlog
@@ -241,13 +241,13 @@ class TransactionalProducer:
         self._members = set(partitions)
         self._joining = asyncio.create_task(self._open(partitions))
 
-    async def add(self, topic: str, partition: int) -> None:
-        """Take one more partition into the open transaction, before the first batch for it."""
+    async def add(self, partitions: Collection[TopicPartition]) -> None:
+        """Take more partitions into the open transaction, before the first batch for them; those in it stay."""
         self._expect(State.OPEN)
-        if (topic, partition) not in self._members:
+        if more := sorted(set(partitions) - self._members):
             await self._joined()
-            await self._guard(self._requests.join([(topic, partition)], with_offsets=False))
-            self._members.add((topic, partition))
+            await self._guard(self._requests.join(more, with_offsets=False))
+            self._members.update(more)
 
     async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[Appended]:
         """Send a batch; the task's result says where it is then. `commit` waits for all of them."""

@@ -7,9 +7,17 @@ import pytest
 from aiokafka.record import MemoryRecords
 
 from kafka_ratchet.errors import RecordTooLarge
-from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward, pack_entries, with_headers
+from kafka_ratchet.transport.batch.encoding import (
+    EncodedBatch,
+    entry_batch,
+    forward,
+    pack_entries,
+    varint,
+    with_headers,
+)
 from kafka_ratchet.transport.batch.kernels import HEADER_SIZE
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.rows import encode_rows, spans
 from tests.transport.batch.known_batches import COMPRESSIONS, Source, encode
 from tests.transport.batch.slow_reading import read_slowly
 
@@ -197,3 +205,24 @@ def test_batches_of_one_call_share_no_bytes() -> None:
     for encoded in sent[1:]:
         encoded.buffer[:] = bytes(len(encoded.buffer))
     assert bytes(sent[0].buffer) == before[0]
+
+
+def test_new_records_are_what_was_given() -> None:
+    rows = some_rows(300)
+    rows = [row._replace(headers=row.headers if number % 2 else ()) for number, row in enumerate(rows)]
+    keys, values = spans([row.key for row in rows]), spans([row.value for row in rows])
+    headers = spans([written_headers(row.headers) for row in rows])
+    times = np.array([row.timestamp for row in rows], np.int64)
+    for limit in (MEGABYTE, 500):
+        assert decoded(encode_rows(keys, values, times, limit, "here", "none", headers)) == as_sent(rows)
+    bare = [row._replace(headers=()) for row in rows]
+    assert decoded(encode_rows(keys, values, times, MEGABYTE, "here", "zstd")) == as_sent(bare)
+
+
+def written_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """As a record has them; none as nothing at all, which is how rows without headers are given."""
+    parts = [
+        varint(len(name.encode())) + name.encode() + varint(-1 if value is None else len(value)) + (value or b"")
+        for name, value in headers
+    ]
+    return varint(len(parts)) + b"".join(parts) if parts else b""

@@ -110,8 +110,8 @@ async def test_more_batches_than_are_under_way_at_once_stay_in_order(
 async def test_a_partition_may_join_later(producer: TransactionalProducer, broker: str, make_topic: MakeTopic) -> None:
     topic, late = await make_topic(1), await make_topic(2)
     producer.begin([(topic, 0)])
-    await producer.add(topic, 0)
-    await producer.add(late, 0)
+    await producer.add([(topic, 0)])
+    await producer.add([(late, 0), (topic, 0)])
     await producer.produce(late, 0, batch_of(b"late"))
     await commit(producer, topic, 1)
     assert values(read_topic(broker, late)) == [b"late"]
@@ -232,7 +232,7 @@ async def test_steps_out_of_order_are_refused(cluster: Cluster, make_topic: Make
     with pytest.raises(Aborted, match="is new, not ready"):
         producer.begin([(topic, 0)])
     await producer.initialise()
-    for early in (producer.add(topic, 0), producer.produce(topic, 0, batch_of(b"x")), producer.commit(topic, 0, 1)):
+    for early in (producer.add([(topic, 0)]), producer.produce(topic, 0, batch_of(b"x")), producer.commit(topic, 0, 1)):
         with pytest.raises(Aborted, match="is ready, not open"):
             await early
     producer.begin([])

@@ -1,0 +1,57 @@
+"""The partition of a key, as Java's producers choose it, and librdkafka's with `partitioner=murmur2_random`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from kafka_ratchet.transport.batch.kernels import OPTIONS
+from kafka_ratchet.transport.batch.rows import Ints, Spans
+
+SEED, FACTOR = 0x9747B28C, 0x5BD1E995
+
+
+@njit(inline="always", **OPTIONS)
+def murmur2(data, start, length):  # type: ignore[no-untyped-def]
+    """Hash of data[start : start + length], as org.apache.kafka.common.utils.Utils.murmur2 has it, unsigned."""
+    mask = np.int64(0xFFFFFFFF)  # a factor has 31 bits and what it multiplies 32: no product leaves an int64
+    h = np.int64(SEED) ^ length
+    at, end = start, start + (length & ~3)
+    while at < end:
+        k = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
+        k |= np.int64(data[at + 3]) << 24
+        k = k * FACTOR & mask
+        k ^= k >> 24
+        k = k * FACTOR & mask
+        h = h * FACTOR & mask ^ k
+        at += 4
+    rest = length & 3
+    if rest == 3:
+        h ^= np.int64(data[at + 2]) << 16
+    if rest >= 2:
+        h ^= np.int64(data[at + 1]) << 8
+    if rest >= 1:
+        h = (h ^ np.int64(data[at])) * FACTOR & mask
+    h ^= h >> 13
+    h = h * FACTOR & mask
+    return h ^ h >> 15
+
+
+@njit(**OPTIONS)
+def _choose(data, starts, lengths, partitions, count):  # type: ignore[no-untyped-def]
+    for i in range(len(partitions)):
+        if partitions[i] < 0 and lengths[i] >= 0:
+            partitions[i] = (murmur2(data, starts[i], lengths[i]) & 0x7FFFFFFF) % count
+
+
+def choose_partitions(keys: Spans, partitions: Ints, count: int, of_null: int) -> None:
+    """Set the partitions that are -1.
+
+    Args:
+        keys: of the records
+        partitions: int64[records], changed in place
+        count: of the topic's partitions
+        of_null: where a record without a key goes
+    """
+    _choose(*keys, partitions, count)
+    partitions[partitions < 0] = of_null
