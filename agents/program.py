@@ -27,12 +27,14 @@ class Agent:
         function: an async generator function, or a coroutine function where nothing is yielded
         stream: whose events it takes
         on_error: what becomes of a record for which it raises
+        deterministic: whether it gives the same again for the same events; see `ratchet verify --replay`
         name: of the function
     """
 
     function: Function
     stream: StreamDefinition
     on_error: OnError = "halt"
+    deterministic: bool = True
 
     @property
     def name(self) -> str:
@@ -149,7 +151,9 @@ class App:
         self.tables[name] = Table(name, default, key_type, value_type, serializer)
         return self.tables[name]
 
-    def agent(self, stream: StreamDefinition, *, on_error: OnError = "halt") -> Callable[[Function], Function]:
+    def agent(
+        self, stream: StreamDefinition, *, on_error: OnError = "halt", deterministic: bool = True
+    ) -> Callable[[Function], Function]:
         """Register a function over the events of a stream.
 
         Each partition of the input has its own run of it, which takes the partition's events in the order of their
@@ -160,6 +164,8 @@ class App:
             on_error: "halt": the partition halts at a record for which the function raises, until the program is
                 mended; "dead-letter": the record goes to the dead-letter topic with the reason, its changes of tables
                 and its outputs are undone, and the next record follows
+            deterministic: False: its outputs or tables depend on more than its events and tables (a clock, chance,
+                another service), so that `ratchet verify --replay` cannot compute them again
 
         Raises:
             SettingsError: the function or the stream cannot be used.
@@ -172,7 +178,7 @@ class App:
         def register(function: Function) -> Function:
             if not (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)):
                 raise SettingsError(f"agent {function!r}: write `async def` with one parameter, the stream")
-            stream.agents.append(Agent(function, stream, on_error))
+            stream.agents.append(Agent(function, stream, on_error, deterministic))
             return function
 
         return register
