@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +57,7 @@ class Stream:
 
 
 class AgentRun:
-    """One agent on one partition. It begins with the first batch, and again after each rollback."""
+    """One agent on one partition, from its first batch to the next rollback; then another one begins."""
 
     def __init__(self, agent: Agent, tables: Sequence[Table], partition: PartitionTables) -> None:
         """Nothing runs yet.
@@ -82,6 +84,7 @@ class AgentRun:
         self._outputs = Outputs()
         self._mark = 0
         """Outputs before those of the record at hand; only known where a record may be undone."""
+        self._is_over = False
 
     async def take(self, delivery: Delivery, rows: list[int]) -> None:
         """Have the program take these records of a batch.
@@ -105,7 +108,12 @@ class AgentRun:
         self._delivery = None
 
     def abandon(self) -> None:
-        """End the run: its transaction was rolled back. The next `take` begins another."""
+        """End the run: its transaction was rolled back.
+
+        A program that catches its cancellation goes on for a while, beside the next run: nothing here is shared with
+        that one, and there are no more events.
+        """
+        self._is_over, self._at = True, sys.maxsize
         if self._task is not None:
             self._task.cancel()
         self._task = self._waiting = self._delivery = None
@@ -126,6 +134,8 @@ class AgentRun:
                     await result
                 failure = self._failed("ended by itself: an agent goes on for as long as there are events")
             except Exception as error:
+                if self._is_over:
+                    return
                 if isinstance(error, RatchetError) and not isinstance(error, TableError):
                     failure = error  # not the record's fault: the store is damaged, say
                 elif self.agent.on_error == "dead-letter" and self._index != NO_RECORD:
@@ -153,25 +163,30 @@ class AgentRun:
         self._delivery.dead_letter(self._index, reason)
         self._index = NO_RECORD
 
-    async def _collect(self, outputs: AsyncIterator[Any]) -> None:
+    async def _collect(self, outputs: AsyncGenerator[Any, Any]) -> None:
         """Keep what the program yields, each with the record at hand."""
         index, value = self._outputs.indices.append, self._outputs.values.append
-        async for output in outputs:
-            if self._index == NO_RECORD:
-                raise TypeError("yielded before its first event, whose key and timestamp an output gets")
-            kind = type(output)
-            if kind is Event:
-                if output is not self._event:
-                    raise TypeError("yielded an event that is not the one at hand: yield a value of your own instead")
-                value(FORWARD)
-            elif output is None or kind is bytes:
-                value(output)
-            else:
-                value(_encode(output))
-            index(self._index)
+        async with aclosing(outputs):  # what its `finally` writes belongs to the record at hand
+            async for output in outputs:
+                if self._index == NO_RECORD:
+                    raise TypeError("yielded before its first event, whose key and timestamp an output gets")
+                kind = type(output)
+                if kind is Event:
+                    if output is not self._event:
+                        raise TypeError(
+                            "yielded an event that is not the one at hand: yield a value of your own instead"
+                        )
+                    value(FORWARD)
+                elif output is None or kind is bytes:
+                    value(output)
+                else:
+                    value(_encode(output))
+                index(self._index)
 
     async def _more(self) -> None:
         """Give the batch back, and wait for the next one."""
+        if self._is_over:
+            raise asyncio.CancelledError
         if self._given_back is not None and not self._given_back.done():
             self._given_back.set_result(None)
         self._waiting = asyncio.get_running_loop().create_future()
@@ -203,7 +218,7 @@ class AgentRun:
                     self._dead_letter(f"value does not decode: {error}")
                     continue
                 yield value
-                if partition.lent:
+                if partition.lent and not self._is_over:
                     partition.check_lent()
             del data
             crash_point("agent")
@@ -229,9 +244,13 @@ class PartitionProgram:
     """All agents of a stream on one partition, one after the other for each batch."""
 
     def __init__(self, agents: Sequence[Agent], tables: Sequence[Table], partition: PartitionTables) -> None:
-        self.runs = [AgentRun(agent, tables, partition) for agent in agents]
+        self._agents, self._tables, self._partition = agents, tables, partition
+        self.runs = self._new_runs()
         self._work: asyncio.Task[None] | None = None
         partition.rolled_back.append(self.abandon)
+
+    def _new_runs(self) -> list[AgentRun]:
+        return [AgentRun(agent, self._tables, self._partition) for agent in self._agents]
 
     def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
         """Begin with a batch; it goes back to its lane when all agents are through. fresh: bool[batch.count]."""
@@ -245,12 +264,13 @@ class PartitionProgram:
                 await run.take(delivery, rows)
 
     def abandon(self) -> None:
-        """End every run; see `AgentRun.abandon`."""
+        """End every run; see `AgentRun.abandon`. The next `take` begins others."""
         if self._work is not None:
             self._work.cancel()
             self._work = None
         for run in self.runs:
             run.abandon()
+        self.runs = self._new_runs()
 
 
 class StreamProgram:

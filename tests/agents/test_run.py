@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
-from kafka_ratchet.errors import StoreDamaged
-from kafka_ratchet.tables.values.partition import PartitionTables, nothing
-from kafka_ratchet.testing.program_run import fetched, lane_spec
+from kafka_ratchet.errors import Aborted, StoreDamaged
+from kafka_ratchet.tables.values.partition import PartitionTables, nothing, nowhere
+from kafka_ratchet.testing.program_run import fetched, lane_spec, run
+from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.policy import Policy
 
@@ -48,3 +50,74 @@ async def test_a_damaged_store_is_no_dead_letter_and_nothing_of_it_commits(swall
         partition.encode(1 << 20)
     partition.rollback()
     assert partition.encode(1 << 20) == []
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_run_that_outlives_its_transaction_has_no_part_in_the_next(raises: bool) -> None:
+    app = App()
+    numbers, seen = app.stream("numbers"), app.Table("seen", default=int)
+    goes_on, runs, late = asyncio.Event(), list[Any](), list[Any]()
+
+    @app.agent(numbers, on_error="dead-letter")
+    async def note(stream: Any) -> Any:
+        runs.append(asyncio.current_task())
+        async for number in stream:
+            if asyncio.current_task() is runs[0]:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    late.append(number)
+                    await goes_on.wait()  # as one that tidies up
+                yield "too late"
+                if raises:
+                    raise ValueError
+            else:
+                goes_on.set()
+                await asyncio.sleep(0.01)  # the late one runs
+                seen[number] += 1
+                yield {"number": number, "seen": seen[number]}
+
+    partition = PartitionTables(nowhere, nothing)
+    partition.add(seen.codec, seen.default)
+    program = PartitionProgram(numbers.agents, [seen], partition)
+    two = fetched("numbers", 0, [(None, b"1"), (None, b"2")])
+
+    def deliver() -> Delivery:
+        delivery = Delivery(lane_spec("numbers"), Policy(), two)
+        program.take(delivery, np.ones(2, np.bool_))
+        return delivery
+
+    lost = deliver()
+    await asyncio.sleep(0.01)
+    partition.rollback()
+    with pytest.raises(Aborted):
+        await lost.done
+    again = deliver()
+    await again.done
+    assert late == [1]
+    assert all(task.done() for task in runs[:1])
+    ((_, encoded),) = again.outputs
+    written = read_chunk("numbers", 0, 0, bytes(encoded.seal(1, 0, 0)), [])
+    assert [written.value(at) for at in range(written.count)] == [
+        b'{"number":1,"seen":1}',
+        b'{"number":2,"seen":1}',
+    ]
+    assert {key: partition.of("seen").get(key) for key in (1, 2)} == {1: 1, 2: 1}
+    program.abandon()
+
+
+def test_what_a_failed_record_writes_while_it_tidies_up_is_undone_with_it() -> None:
+    app = App()
+    numbers, seen = app.stream("numbers"), app.Table("seen", default=int)
+
+    @app.agent(numbers, on_error="dead-letter")
+    async def note(stream: Any) -> Any:
+        async for number in stream:
+            try:
+                yield object() if number == 1 else number
+            finally:
+                seen[number] += 1
+
+    ran = run(app, {"numbers": [1, 2, 1, 3]})
+    assert ran.values == [2, 3]
+    assert ran.tables == {"seen": {2: 1, 3: 1}}
