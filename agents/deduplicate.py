@@ -55,10 +55,11 @@ def deduplicate(
         then: takes what is to be forwarded, and gives the delivery back to its lane; None: it is forwarded
     """
 
-    def pass_on(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
+    def pass_on(delivery: Delivery, fresh: NDArray[np.bool_], found: NDArray[np.int64] | None) -> None:
         if then is None:
             delivery.forward(fresh)
         else:
+            delivery.sequences = found
             then(delivery, fresh)
 
     async def agent(deliveries: AsyncIterator[Delivery]) -> None:
@@ -70,11 +71,12 @@ def deduplicate(
             async with delivery as batch:
                 sequences.under(delivery.policy, batch)
                 if not delivery.policy.deduplicate:
-                    pass_on(delivery, np.ones(batch.count, np.bool_))
+                    pass_on(delivery, np.ones(batch.count, np.bool_), None)
                     continue
-                verdicts, reasons = sequences.judge(batch, *read(batch))
+                found, reasons = read(batch)
+                verdicts, reasons = sequences.judge(batch, found, reasons)
                 for index in np.flatnonzero(verdicts == INVALID).tolist():
                     delivery.dead_letter(index, REASONS[reasons[index]])
-                pass_on(delivery, verdicts == FRESH)
+                pass_on(delivery, verdicts == FRESH, found)
 
     return agent

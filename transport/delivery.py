@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.errors import Aborted
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
-from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
+from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
 
@@ -31,6 +31,8 @@ class Delivery:
         self.outputs: deque[tuple[str, int, EncodedBatch]] = deque()
         """For the lane to produce, in this order: topic, partition, records."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sequences: Column | None = None
+        """int64[batch.count], by which the batch was judged, for an agent of one's own; None: it was not judged."""
         self.is_taken = False
         """Somebody else gives it back: leaving it does not."""
 

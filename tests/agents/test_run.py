@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from kafka_ratchet.testing.program_run import fetched, lane_spec, run
 from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.policy import Policy
+from tests.agents.test_deduplicate import fetched as fetched_rows
+from tests.agents.test_deduplicate import row
+
+ROW = row(b"p", b"1", b"1")
 
 
 @pytest.mark.parametrize("swallows", [False, True])
@@ -96,7 +101,7 @@ async def test_a_run_that_outlives_its_transaction_has_no_part_in_the_next(raise
     await again.done
     assert late == [1]
     assert all(task.done() for task in runs[:1])
-    ((_, encoded),) = again.outputs
+    ((_, _, encoded),) = again.outputs
     written = read_chunk("numbers", 0, 0, bytes(encoded.seal(1, 0, 0)), [])
     assert [written.value(at) for at in range(written.count)] == [
         b'{"number":1,"seen":1}',
@@ -121,3 +126,40 @@ def test_what_a_failed_record_writes_while_it_tidies_up_is_undone_with_it() -> N
     ran = run(app, {"numbers": [1, 2, 1, 3]})
     assert ran.values == [2, 3]
     assert ran.tables == {"seen": {2: 1, 3: 1}}
+
+
+def event_app() -> tuple[App, list[Any]]:
+    app, seen = App(), list[Any]()
+
+    @app.agent(app.stream("numbers"))
+    async def note(stream: Any) -> None:
+        async for event in stream.events():
+            seen.append((event.value, event.offset, event.producer, event.sequence, dict(event.headers)))
+
+    return app, seen
+
+
+@pytest.mark.parametrize("by_producer", [False, True])
+async def test_an_event_has_the_sequence_and_the_producer_it_was_judged_by(by_producer: bool) -> None:
+    app, seen = event_app()
+    rows = [row(f"p-{number}".encode(), str(40 + number).encode(), b"%d" % number) for number in range(3)]
+    batch = fetched_rows(rows, start=7)
+    spec = replace(lane_spec("numbers"), producer_header=b"ratchet-producer" if by_producer else b"")
+    delivery = Delivery(spec, Policy(), batch)
+    delivery.sequences = np.array([40, -1, 42])
+    program = PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing))
+    program.take(delivery, np.array([True, False, True]))
+    await delivery.done
+    producers = ("p-0", "p-2") if by_producer else (None, None)
+    headers = [{"ratchet-producer": f"p-{n}".encode(), "ratchet-sequence": b"4%d" % n, "other": None} for n in (0, 2)]
+    assert seen == [(0, 7, producers[0], 40, headers[0]), (2, 9, producers[1], 42, headers[1])]
+
+
+async def test_an_event_that_was_not_judged_has_neither() -> None:
+    app, seen = event_app()
+    delivery = Delivery(
+        replace(lane_spec("numbers"), producer_header=b"ratchet-producer"), Policy(), fetched_rows([ROW])
+    )
+    PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing)).take(delivery, np.ones(1, bool))
+    await delivery.done
+    assert [event[:4] for event in seen] == [(1, 0, None, None)]

@@ -126,17 +126,21 @@ class RecordBatch:
     def headers(self, index: int) -> list[Header]:
         """All headers of a record, in order. Slow: for dead letters, extractors and people."""
         at, end = int(self.columns[kernels.HEADERS, index]), int(self.columns[kernels.BODY_END, index])
-        body = self.data[at:end].tobytes()
-        count, at = read_varint(body, 0)
-        headers = []
-        for _ in range(count):
-            length, at = read_varint(body, at)
-            name, at = body[at : at + length], at + length
-            length, at = read_varint(body, at)
-            value = None if length < 0 else body[at : at + length]
-            at += max(length, 0)
-            headers.append(Header(name.decode("utf-8", "replace"), value))
-        return headers
+        return unpack_headers(self.data[at:end].tobytes())
+
+
+def unpack_headers(body: bytes) -> list[Header]:
+    """The headers of a record, from their count to its end. For bytes that the compiled pass has found sound."""
+    count, at = read_varint(body, 0)
+    headers = []
+    for _ in range(count):
+        length, at = read_varint(body, at)
+        name, at = body[at : at + length], at + length
+        length, at = read_varint(body, at)
+        value = None if length < 0 else body[at : at + length]
+        at += max(length, 0)
+        headers.append(Header(name.decode("utf-8", "replace"), value))
+    return headers
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -1,0 +1,189 @@
+"""How an agent reads its partition: each record once, in the order of the offsets, as a value or as an event."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
+
+from kafka_ratchet.agents.event import Event
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.transactions.crash_points import crash_point
+
+NO_RECORD: Final = -1
+
+
+class _Columns(NamedTuple):
+    """What events take from a batch besides values: lists, because asking an array for one number is slow."""
+
+    data: memoryview
+    keys: list[int]
+    key_lengths: list[int]
+    headers: list[int]
+    ends: list[int]
+    timestamps: list[int]
+    offsets: list[int]
+    sequences: list[int] | None
+    producers: list[int] | None
+    """None: the stream is not judged by producer."""
+    producer_lengths: list[int]
+
+
+class Reading:
+    """Hands the records of one batch after the other to a run of an agent.
+
+    Attributes:
+        delivery: the batch at hand; None where the run has none
+        index: of the batch, the record at hand; NO_RECORD where there is none
+        event: of that record, where the run reads events
+    """
+
+    def __init__(
+        self,
+        value_type: Any,
+        partition: PartitionTables,
+        more: Callable[[], Awaitable[None]],
+        before_record: Callable[[], None] | None,
+    ) -> None:
+        """No batch is at hand.
+
+        Args:
+            value_type: of the stream
+            partition: the tables of the run
+            more: gives the batch back, and returns when there is another one
+            before_record: called before each record, where one may be undone alone
+        """
+        self.delivery: Delivery | None = None
+        self.index = NO_RECORD
+        self.event: Event | None = None
+        self._decode, self._null = decoder(value_type)
+        self._partition, self._more, self._before_record = partition, more, before_record
+        self._rows: list[int] = []
+        self._left: Iterator[int] = iter(())
+        """Records of the batch that are not handed out yet: a program that raised goes on with them."""
+        self._columns: _Columns | None = None
+
+    def begin(self, delivery: Delivery, rows: list[int]) -> None:
+        """Have a batch at hand, and hand out these records of it."""
+        self.delivery, self.index, self._rows, self._left = delivery, NO_RECORD, rows, iter(rows)
+
+    def end(self) -> None:
+        """The batch goes back: nothing of it is kept."""
+        self.delivery, self.event, self._columns = None, None, None
+
+    def stop(self) -> None:
+        """Hand out no more: the transaction was rolled back."""
+        self.end()
+        self._rows.clear()  # which ends the iteration that a late run is in
+
+    @property
+    def place(self) -> str:
+        """The record at hand, or where it would be."""
+        if self.delivery is None:
+            return "before its first event"
+        batch = self.delivery.batch
+        where = f"{batch.topic}, partition {batch.partition}"
+        return where if self.index == NO_RECORD else f"{where}, offset {int(batch.offsets[self.index])}"
+
+    def reject(self, reason: str) -> None:
+        """Make the record at hand a dead letter."""
+        assert self.delivery is not None  # noqa: S101 - a record is at hand
+        self.delivery.dead_letter(self.index, reason)
+        self.index = NO_RECORD
+
+    async def values(self) -> AsyncIterator[Any]:
+        """For `async for value in stream`."""
+        decode, null, partition, before_record = self._decode, self._null, self._partition, self._before_record
+        lent = partition.lent
+        while True:
+            if self.delivery is None:
+                await self._more()
+                continue
+            batch = self.delivery.batch
+            data = batch.data.data
+            starts = batch.columns[records.VALUE].tolist()
+            lengths = batch.columns[records.VALUE_LENGTH].tolist()
+            for index in self._left:
+                self.index = index
+                if before_record is not None:
+                    before_record()
+                start, length = starts[index], lengths[index]
+                try:
+                    value = decode(data[start : start + length]) if length >= 0 else null()
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                    self.reject(f"value does not decode: {error}")
+                    continue
+                yield value
+                if lent and self.delivery is not None:
+                    partition.check_lent()
+            crash_point("agent")
+            del batch, data, starts, lengths  # or what waits would hold the memory of a batch that is done
+            await self._more()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """For `async for event in stream.events()`."""
+        async for value in self.values():
+            self.event = event = self._event(value)
+            yield event
+
+    def _event(self, value: Any) -> Event:
+        assert self.delivery is not None  # noqa: S101 - a record is at hand
+        columns = self._columns
+        if columns is None:
+            columns = self._columns = _columns(self.delivery)
+        at, data = self.index, columns.data
+        start, length = columns.keys[at], columns.key_lengths[at]
+        producer = None
+        if columns.producers is not None and (long := columns.producer_lengths[at]) >= 0:
+            producer = str(data[columns.producers[at] : columns.producers[at] + long], "utf-8", "replace")
+        return Event(
+            bytes(data[start : start + length]) if length >= 0 else None,
+            value,
+            bytes(data[columns.headers[at] : columns.ends[at]]),
+            columns.timestamps[at],
+            self.delivery.batch.partition,
+            columns.offsets[at],
+            producer,
+            None if columns.sequences is None else columns.sequences[at],
+        )
+
+
+def _columns(delivery: Delivery) -> _Columns:
+    batch = delivery.batch
+    columns = batch.columns
+    is_judged = delivery.sequences is not None
+    by_producer = is_judged and bool(delivery.spec.producer_header)
+    return _Columns(
+        batch.data.data,
+        columns[records.KEY].tolist(),
+        columns[records.KEY_LENGTH].tolist(),
+        columns[records.HEADERS].tolist(),
+        columns[records.BODY_END].tolist(),
+        batch.timestamps.tolist(),
+        batch.offsets.tolist(),
+        None if delivery.sequences is None else delivery.sequences.tolist(),
+        columns[records.SECOND].tolist() if by_producer else None,
+        columns[records.SECOND_LENGTH].tolist() if by_producer else [],
+    )
+
+
+def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], Any]]:
+    """What turns a record's value into what a program gets, and what a null value becomes.
+
+    Both raise msgspec.MsgspecError for what is not of that type.
+    """
+    if value_type is bytes:
+        return bytes, lambda: None
+    decode = msgspec.json.Decoder(Any if value_type is None else value_type).decode
+    return decode, (_none if value_type is None else _refused)
+
+
+def _none() -> None:
+    return None
+
+
+def _refused() -> NoReturn:
+    raise msgspec.ValidationError("it is null")
