@@ -28,6 +28,7 @@ from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
+from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -359,6 +360,15 @@ class SequencePartition:
         except StoreDamaged:
             self.known.discard()
             raise
+
+    def committed_table(self, name: str) -> CommittedTable:
+        """What is persisted of a table of one's own, for who reads it from outside.
+
+        Raises:
+            StateError: the store is not open.
+        """
+        store = self.known.opened()
+        return CommittedTable(self.tables.of(name), store.get, store.scan, self.tables.unsaved)
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""

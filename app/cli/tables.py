@@ -1,4 +1,4 @@
-"""`ratchet tables`: the content of the page in the terminal."""
+"""`ratchet tables`: the content of the page in the terminal; with a NAME, a table of one's own."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "
 
 
 def tables(
+    name: Annotated[str | None, typer.Argument(help="A table of your agents, not of last sequences.")] = None,
+    key: Annotated[
+        str | None, typer.Argument(help="One of its keys, as text or as JSON. Without it: its keys, a page of them.")
+    ] = None,
     config: Config = None,
     stream: Stream = None,
     identity: Annotated[
@@ -48,24 +52,42 @@ def tables(
         str | None,
         typer.Option(help="Also say what a record with this sequence would be: fresh, duplicate or unknown."),
     ] = None,
+    key_hex: Annotated[
+        str | None, typer.Option(help="The key in hex: its bytes in the table, which are JSON unless they are bytes.")
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="List the keys that come after this one (in hex).")] = None,
+    limit: Annotated[str | None, typer.Option(help="Keys of one page, at most 500; 100 by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Show partitions, positions and counters of all streams, or the last sequences of one identity."""
+    """Show partitions, positions and counters of all streams, the last sequences of one identity, or a table.
+
+    Without NAME it is about the streams' last sequences. NAME is always a table of the agents, never a stream.
+    """
     import asyncio
 
     import msgspec
     from rich.console import Console
 
     from kafka_ratchet.app import settings as all_settings
+    from kafka_ratchet.app.cli import own_tables
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.status.cluster_view import lookup
-    from kafka_ratchet.app.status.lookup import parse_identity, parse_sequence
+    from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_sequence
 
     settings = all_settings.load(config)
     chosen = settings.stream(stream)[0] if stream is not None else None
     asks_identity = identity is not None or identity_hex is not None or sequence is not None
     console = Console()
-    if asks_identity:
+    if name is None and (key_hex or after or limit):
+        raise QueryError("--key-hex, --after and --limit are of a table of your agents: name it first")
+    if name is not None and asks_identity:
+        raise QueryError("ask for a table of your agents, or for an identity, not both")
+    if name is not None:
+        query = own_tables.asked_of(key, key_hex, after, limit)
+        with named_broker(settings) as bootstrap:
+            page = asyncio.run(own_tables.ask(bootstrap, settings, name, chosen, query))
+        body, shown = msgspec.json.encode(page), own_tables.render(page, query)
+    elif asks_identity:
         wanted, number = parse_identity(identity, identity_hex), parse_sequence(sequence)
         with named_broker(settings) as bootstrap:
             found = asyncio.run(lookup(bootstrap, settings, chosen, wanted, number))

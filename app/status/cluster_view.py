@@ -30,7 +30,8 @@ from kafka_ratchet.app.status.model import (
     merge,
     without_kafka,
 )
-from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
+from kafka_ratchet.app.status.own_tables import TableAnswer, TablePage, TableQuery, merge_tables
+from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages, shown
 from kafka_ratchet.app.status.server import IdentityAnswer, WorkerStatus
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.client.security import client_options
@@ -49,7 +50,10 @@ FRESH_FOR_S = 1.0
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 """States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
 
-Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer)
+SENTENCE_MOST = 500
+"""Characters of what a worker says; whoever joins the group may answer for one."""
+
+Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer, TableAnswer)
 
 
 class ClusterView:
@@ -172,6 +176,39 @@ class ClusterView:
             [*self._away, *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items())],
         )
 
+    async def own_table(self, table: str, stream: str | None, query: TableQuery) -> TablePage:
+        """A key of a table of one's own, or a page of its keys: what is committed, of all partitions.
+
+        Args:
+            table: its name
+            stream: whose it is; None: the one that has it
+            query: what is asked of it
+
+        Raises:
+            SettingsError: there is no such stream.
+            QueryError: workers answer, and none has such a table.
+        """
+        overview = await self.overview()
+        views = [each for each in overview.streams if stream in (None, each.stream)]
+        if stream is not None and not views:
+            self._settings.stream(stream)  # names those that there are
+        view = next((each for each in views if table in each.tables), None)
+        answering = [worker for worker in overview.workers if worker.error is None]
+        if view is None and answering:
+            has = ", ".join(sorted({name for each in views for name in each.tables})) or "none"
+            of = f"stream {stream!r}" if stream is not None else "the workers' program"
+            raise QueryError(f"{of} has no table {table!r:.100}; it has {has}")
+        if view is None:
+            every = [row.partition for row in views[0].partitions] if len(views) == 1 else []
+            return merge_tables(table, stream, {}, query, every, overview.problems)
+        asked = {"stream": view.stream, "table": table, **query.parameters()}
+        urls = [worker.url for worker in overview.workers]
+        answers, failures = await self._ask_all(urls, f"/status/table?{urlencode(asked)}", TableAnswer)
+        names = {worker.url: worker.name or worker.url for worker in overview.workers}
+        problems = [f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()]
+        every = [row.partition for row in view.partitions]
+        return merge_tables(table, view.stream, answers, query, every, [*self._away, *problems])
+
     async def _ask(self) -> Overview:
         reason = await asyncio.to_thread(self._reachability.look)
         self._away = [] if reason is None else [no_answer(self._bootstrap, reason)]
@@ -280,6 +317,8 @@ class ClusterView:
                 raw += more
             if len(raw) > MAX_BODY_BYTES:
                 raise aiohttp.ClientPayloadError(f"its answer is longer than {MAX_BODY_BYTES:,} bytes")
+            if response.status == 400:
+                raise aiohttp.ClientPayloadError(_refused(raw))
             if response.status != 200:
                 raise aiohttp.ClientPayloadError(f"it answered with status {response.status}")
             return msgspec.json.decode(raw, type=body)
@@ -324,6 +363,15 @@ def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
 
 def _seen(sequence: int | None) -> int:
     return -1 if sequence is None else sequence
+
+
+def _refused(body: bytes) -> str:
+    """The sentence of a worker that does not take the question."""
+    try:
+        sentence = msgspec.json.decode(body, type=dict[str, str])["error"]
+    except (msgspec.MsgspecError, KeyError):
+        return "it answered with status 400"
+    return shown(sentence[:SENTENCE_MOST].encode())
 
 
 def _reason(error: BaseException) -> str:

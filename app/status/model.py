@@ -84,7 +84,8 @@ class Totals:
 class StreamView:
     """One stream: where it comes from, where it goes, how it is judged.
 
-    deduplicate and origin are the policy as the workers know it; None: no worker tells.
+    deduplicate and origin are the policy as the workers know it; None: no worker tells. tables names those of
+    one's own.
     """
 
     stream: str
@@ -98,6 +99,7 @@ class StreamView:
     totals: Totals
     deduplicate: bool | None = None
     origin: str | None = None
+    tables: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ def _stream(
         totals=_totals(rows),
         deduplicate=tables[0][1].deduplicate if tables else None,
         origin=tables[0][1].origin if tables else None,
+        tables=sorted({name for _, table in tables for name in table.tables}),
     )
 
 

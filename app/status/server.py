@@ -4,6 +4,8 @@
     GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
     GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
     GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, from behind one on
+    GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a table of one's own, committed values
+    GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, from behind one on
     GET /metrics                                                 Prometheus text
 
 Workers publish the address in the consumer group's member metadata, where Faust puts it;
@@ -35,6 +37,7 @@ from kafka_ratchet.app.status.lookup import (
     parse_sequence,
     verdict_of,
 )
+from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.tables.invalid_share import InvalidShare
@@ -84,7 +87,7 @@ class TableStatus:
     """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
 
     deduplicate is the policy as this worker knows it, origin who decided it
-    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the reader.
+    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the reader. tables names those of one's own.
     """
 
     stream: str
@@ -98,6 +101,7 @@ class TableStatus:
     deduplicate: bool = True
     origin: str = "default"
     problem: str | None = None
+    tables: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,9 @@ class StatusProvider(Protocol):
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         """The producers that these partitions know, at most limit of them, from behind a name on."""
+
+    def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
+        """What these partitions have committed of a table of one's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,7 @@ class StatusServer:
         application.router.add_get("/status", self._status)
         application.router.add_get("/status/identity", self._identity)
         application.router.add_get("/status/producers", self._producers)
+        application.router.add_get("/status/table", self._own_table)
         application.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         try:
@@ -235,6 +243,14 @@ class StatusServer:
             raise QueryError(f"the identity of stream {name!r} is the {table.identity}: it knows no producers")
         after = parse_identity(None, query["after"]) if query.get("after") else None
         return _json(self._provider.producers(name, asked, after, parse_limit(query.get("limit"))))
+
+    async def _own_table(self, request: web.Request) -> web.Response:
+        query = parse_query(request.rel_url.raw_query_string)
+        stream, status, asked = self._asked(query)
+        name = query.get("table", "")
+        if name not in status.tables:
+            raise QueryError(f"stream {stream!r} has no table {name!r:.100} here")
+        return _json(self._provider.own_table(stream, asked, name, parse_table_query(query)))
 
     def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
         """The stream of a query, its table, and its partitions that can be asked."""
@@ -321,5 +337,5 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float
             yield name, [], value
 
 
-def _json(body: WorkerStatus | IdentityAnswer | ProducersAnswer) -> web.Response:
+def _json(body: WorkerStatus | IdentityAnswer | ProducersAnswer | TableAnswer) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type="application/json", charset="utf-8")

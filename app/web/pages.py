@@ -4,6 +4,8 @@ GET /            all tables        also /index.json, or Accept: application/json
 GET /tables      only the part of it that the page asks for every two seconds
 GET /lookup      one identity      also /lookup.json, or Accept: application/json
 GET /producers.json                the producers of a stream: ?stream=S&after=HEX&limit=N
+GET /table       a table of one's own, or one key of it     also /table.json, or Accept: application/json
+                 ?table=T[&stream=S][&key=TEXT or &hex=HEX][&after=HEX][&limit=N]
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from kafka_ratchet.app.status.lookup import (
     parse_sequence,
 )
 from kafka_ratchet.app.status.model import Lookup, Overview
-from kafka_ratchet.app.status.producers import ProducersPage
+from kafka_ratchet.app.status.own_tables import TablePage, parse_table_query
+from kafka_ratchet.app.status.producers import ProducersPage, shown
 from kafka_ratchet.app.status.result_view import ResultsView
 from kafka_ratchet.errors import SettingsError, SetupError
 
@@ -112,6 +115,7 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     templates.globals["state_of"] = _state
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
+    templates.filters["as_json"] = _as_json
 
     async def cluster_view(application: web.Application) -> AsyncIterator[None]:
         async with ClusterView(bootstrap, settings) as asked:
@@ -125,6 +129,8 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     application.router.add_get("/lookup", _lookup)
     application.router.add_get("/lookup.json", _lookup)
     application.router.add_get("/producers.json", _producers)
+    application.router.add_get("/table", _own_table)
+    application.router.add_get("/table.json", _own_table)
     application.router.add_static("/static", FOLDER / "static")
     return application
 
@@ -165,6 +171,22 @@ async def _lookup(request: web.Request) -> web.Response:
     return _html(request, "lookup.html", context, status)
 
 
+async def _own_table(request: web.Request) -> web.Response:
+    """A table of one's own. What cannot be read is asked for again, with the sentence that says why."""
+    found, problem, query = None, None, {}
+    try:
+        query = parse_query(request.rel_url.raw_query_string)
+        found = await request.app[CLUSTER_VIEW].own_table(
+            query.get("table", ""), query.get("stream") or None, parse_table_query(query)
+        )
+    except (QueryError, SettingsError) as error:
+        problem = str(error)
+    status = 200 if problem is None else 400
+    if _wants_json(request):
+        return _json(found) if found is not None else json_refusal(request, status, str(problem))
+    return _html(request, "table.html", {"found": found, "problem": problem, "asked": query}, status)
+
+
 async def _producers(request: web.Request) -> web.Response:
     try:
         query = parse_query(request.rel_url.raw_query_string)
@@ -188,7 +210,7 @@ def _html(request: web.Request, template: str, context: dict[str, Any], status: 
     return response
 
 
-def _json(body: Overview | Lookup | ProducersPage) -> web.Response:
+def _json(body: Overview | Lookup | ProducersPage | TablePage) -> web.Response:
     return web.Response(
         body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
     )
@@ -206,6 +228,11 @@ def _state(state: str) -> tuple[str, str]:
 
 def _grouped(number: int) -> str:
     return f"{number:,}"
+
+
+def _as_json(value: Any) -> str:
+    """Of a key or a value: a text that templates escape like any other."""
+    return shown(msgspec.json.encode(value))
 
 
 def _seconds(number: float) -> str:

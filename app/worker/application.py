@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, tran
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
+from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery, read_table
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
@@ -26,7 +28,7 @@ from kafka_ratchet.app.worker.group_rules import refusal, rules_of
 from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.topics import StreamTopics
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
@@ -249,6 +251,7 @@ class Application:
                 deduplicate=self.policies.policies.effective(stream.name).deduplicate,
                 origin=str(self.policies.policies.effective(stream.name).origin),
                 problem=self.empty_inputs.problem(stream.name),
+                tables=[table.name for table in stream.sequences.tables],
                 standbys=[
                     number
                     for changelog, number in sorted(self.lanes.standing_by)
@@ -272,6 +275,15 @@ class Application:
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         """The producers that these partitions know, at most limit of them, from behind a name on."""
         return list_producers(self.streams[stream].sequences, asked, after, limit)
+
+    def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
+        """What these partitions have committed of a table of one's own."""
+        found = {}
+        for number in asked:
+            partition = self.streams[stream].sequences.partition(number)
+            with suppress(StateError):  # it is on its way to another worker
+                found[number] = partition.committed_table(table), partition.position
+        return read_table(found, query)
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:

@@ -41,7 +41,7 @@ class Codec:
     """
 
     def __init__(self, table: str, key_type: Any, value_type: Any, serializer: Serializer) -> None:
-        self.table, self.key_type, self.value_type = table, key_type, value_type
+        self.table, self.key_type, self.value_type, self.serializer = table, key_type, value_type, serializer
         if serializer not in ("json", "msgpack"):
             raise SettingsError(f"table {table}: serializer is {serializer!r}; there are json and msgpack")
         module: Any = msgspec.json if serializer == "json" else msgspec.msgpack

@@ -195,7 +195,8 @@ class PartitionTables:
         """Why a key could not be looked up: a program that went on all the same commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
-        self._unsaved: set[tuple[bytes, Any]] = set()
+        self.unsaved: set[tuple[bytes, Any]] = set()
+        """Prefix and key of what is persisted and not in the store."""
         self._of_others: dict[bytes, bytes | None] = {}
         """Entries of tables that the program does not have (any more), for the store."""
         self.rolled_back: list[Callable[[], None]] = []
@@ -254,7 +255,7 @@ class PartitionTables:
     def commit(self) -> None:
         """What is pushed is persisted."""
         for table in self._tables.values():
-            self._unsaved.update((table.prefix, kept) for kept in table.before)
+            self.unsaved.update((table.prefix, kept) for kept in table.before)
             table.before.clear()
 
     def rollback(self) -> None:
@@ -287,19 +288,19 @@ class PartitionTables:
                 continue
             kept = table.codec.kept_key(key[len(prefix) :])
             table.values[kept] = ABSENT if data is None else table.codec.kept_value(data)
-            self._unsaved.add((prefix, kept))
+            self.unsaved.add((prefix, kept))
         return batch.only(~mine) if mine.any() else batch
 
     def unsaved_entries(self) -> Iterable[tuple[bytes, bytes | None]]:
         """What the store does not have of what is persisted."""
-        for prefix, kept in self._unsaved:
+        for prefix, kept in self.unsaved:
             table = self._tables[prefix]
             yield table.entry(kept, table.before.get(kept, table.values[kept]))
         yield from self._of_others.items()
 
     def saved(self, most: int) -> None:
         """The store has everything that is persisted; what more than `most` keys take in memory is given up."""
-        self._unsaved.clear()
+        self.unsaved.clear()
         self._of_others.clear()
         if sum(len(table.values) for table in self._tables.values()) > most:
             for table in self._tables.values():
@@ -311,7 +312,7 @@ class PartitionTables:
         It may be called from a thread of its own. No run is there then: a rollback came before.
         """
         self._fall_back()
-        self._unsaved.clear()
+        self.unsaved.clear()
         self._of_others.clear()
         for table in self._tables.values():
             table.values.clear()

@@ -27,6 +27,7 @@ from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.model import merge
+from kafka_ratchet.app.status.own_tables import AskedPartition, TableEntry, TablePage, TableQuery, TableValue
 from kafka_ratchet.app.status.server import IdentityStatus, StatusServer, WorkerStatus
 from kafka_ratchet.app.web.pages import WebServer
 from kafka_ratchet.errors import SettingsError, SetupError
@@ -513,3 +514,33 @@ async def test_the_command_prints_the_address_and_ends_when_it_is_told(
     assert "Look up an identity" in await read(http, f"{found[0]}/lookup")
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
+
+
+async def test_a_table_of_ones_own_is_shown_escaped_and_paged(
+    nowhere: Settings, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def own_table(self: ClusterView, name: str, stream: str | None, query: TableQuery) -> TablePage:
+        asked.append((name, stream, query))
+        values = [TableValue(1, {"a": "<script>"}, 17), TableValue(2, None, 9_000, '"<img src=x')]
+        entry = TableEntry("<b>\u202e", "3c62", values)
+        return TablePage(name, "events", [entry], [AskedPartition(1, 40)], [3], "3c62&x", ["<i>"])
+
+    monkeypatch.setattr(ClusterView, "own_table", own_table)
+    async with page(nowhere) as url:
+        html = await read(http, f"{url}/table", table="<t>", limit="1")
+        body = await read_json(http, f"{url}/table.json", table="t", key="a")
+        async with http.get(f"{url}/table", params={"table": "t", "hex": "0"}) as response:
+            refused = response.status, await response.text()
+    assert TableReader(html).rows[1:] == [
+        ['"<b>\\u202e"', "1", '{"a":"<script>"}'],
+        ['"<b>\\u202e"', "2", '"<img src=x… 9,000 bytes'],
+    ]
+    for part in ("<script>", "<img src=x", "<i>", "<t>", "<b>\\u"):
+        assert part not in html
+    assert "after=3c62%26x" in html
+    assert (body["entries"][0]["values"][0]["value"], body["not_asked"]) == ({"a": "<script>"}, [3])
+    assert [name for name, _, _ in asked] == ["<t>", "t"]
+    assert refused[0] == 400
+    assert "hex must be pairs" in refused[1]

@@ -14,16 +14,19 @@ from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.status.own_tables import AskedPartition, TableAnswer, TableEntry, TableQuery
 from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
 from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
 
 
 @dataclass
 class KnownWorker:
-    """A status provider that answers from two plain dictionaries."""
+    """A status provider that answers from plain dictionaries."""
 
     tables_now: list[TableStatus] = field(default_factory=list)
     sequences: dict[tuple[str, bytes], list[IdentityStatus]] = field(default_factory=dict)
+    own: list[TableEntry] = field(default_factory=list)
+    """Of every table of one's own."""
 
     def tables(self) -> list[TableStatus]:
         return self.tables_now
@@ -45,6 +48,10 @@ class KnownWorker:
             for name in names[:limit]
         ]
         return ProducersAnswer(found, len(names) > limit, asked)
+
+    def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
+        found = [row for row in self.own if row.key == query.key or query.lists]
+        return TableAnswer(found, [AskedPartition(number, 7) for number in asked])
 
 
 def partition(number: int, **changed: object) -> PartitionStatus:

@@ -1,0 +1,81 @@
+"""`ratchet tables NAME [KEY]`: a table of one's own in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from rich.console import RenderableType
+
+    from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.status.own_tables import TablePage, TableQuery, TableValue
+
+
+def asked_of(key: str | None, key_hex: str | None, after: str | None, limit: str | None) -> TableQuery:
+    """What the command line asks of a table.
+
+    Raises:
+        QueryError: it cannot be read as it was typed.
+    """
+    from kafka_ratchet.app.status.own_tables import parse_table_query
+
+    typed = {"key": '""' if key == "" else key, "hex": key_hex, "after": after, "limit": limit}
+    return parse_table_query({name: text for name, text in typed.items() if text is not None})
+
+
+async def ask(bootstrap: str, settings: Settings, table: str, stream: str | None, query: TableQuery) -> TablePage:
+    """Ask all workers once."""
+    from kafka_ratchet.app.status.cluster_view import ClusterView
+
+    async with ClusterView(bootstrap, settings) as cluster_view:
+        return await cluster_view.own_table(table, stream, query)
+
+
+def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
+    """The page, part by part."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for problem in page.problems:
+        yield Text(f"▲ {problem}", "yellow")
+    if page.not_asked:
+        yield Text(f"▲ no worker can answer now for partitions {', '.join(map(str, page.not_asked))}", "yellow")
+    if not page.entries:
+        what = "has any key" if query.after is None else "has a key behind that one"
+        of = what if query.lists else "has this key"
+        yield Text(f"None of the {len(page.partitions)} partitions that answered {of}.")
+        return
+    table = Table(
+        title=Text(f"{page.table}, of stream {page.stream}: committed values"), title_justify="left", box=box.SIMPLE
+    )
+    table.add_column("Key")
+    table.add_column("Partition", justify="right")
+    table.add_column("Value")
+    for entry in page.entries:
+        for row in entry.values:
+            table.add_row(Text(as_text(entry.key)), str(row.partition), Text(value_text(row)))
+    yield table
+    if page.next is not None:
+        yield Text(f"More: --after {page.next}")
+
+
+def value_text(row: TableValue) -> str:
+    """The value as JSON, or its beginning and its size."""
+    from kafka_ratchet.app.status.producers import shown
+
+    if row.excerpt is None:
+        return as_text(row.value)
+    return f"{shown(row.excerpt.encode())} … ({row.bytes:,} bytes)"
+
+
+def as_text(value: Any) -> str:
+    """JSON of a key or a value, safe in a terminal."""
+    import msgspec
+
+    from kafka_ratchet.app.status.producers import shown
+
+    return shown(msgspec.json.encode(value))
