@@ -25,6 +25,7 @@
     │       ├── Fenced              another owner of the partition has taken over
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
     ├── AgentFailed                 an agent of one's own raised, ended by itself, or was abandoned
+    ├── SendRefused                 a record was sent where no event is at hand, or to a topic of the stream's own
     └── StateError                  the local state cannot be used
         ├── TableError              a key or value does not fit its table, or a table is used outside its agent
         ├── StateFolderInUse        another worker holds the folder
@@ -147,6 +148,10 @@ class Aborted(TransactionError):
 
 class AgentFailed(RatchetError):
     """An agent of one's own raised, ended by itself, or was abandoned; its partition starts again or halts."""
+
+
+class SendRefused(RatchetError):
+    """A record cannot be sent: no event is at hand, or the topic is not one that this stream's agents may write to."""
 
 
 class StateError(RatchetError):

@@ -21,7 +21,6 @@ INSTEAD: Final = {
     "service": "run it in a process of its own",
     "task": "run it in a process of its own",
     "timer": "have a cron job publish an event",
-    "topic": "an agent's outputs go to the stream's output: `yield` them",
     "GlobalTable": "give each stream a table with what it looks up",
 }
 """Only asked for names that App lacks: one that is added there needs no change here."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka_ratchet.agents.faust_names import refuse
+from kafka_ratchet.agents.topic import Topic
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.codec import Serializer
 from kafka_ratchet.tables.values.table import Table
@@ -66,6 +67,7 @@ class App:
     def __init__(self) -> None:
         self.streams: dict[str, StreamDefinition] = {}
         self.tables: dict[str, Table] = {}
+        self.topics: dict[str, Topic] = {}
         self._owners: dict[str, StreamDefinition | None] = {}
 
     if not TYPE_CHECKING:  # to a type checker a name that is not here is a mistake
@@ -122,11 +124,12 @@ class App:
 
     def rules(self) -> dict[str, str]:
         """What workers of one group have to agree on."""
-        return {
+        agents = {
             f"agents of {name}": ", ".join([agent.name for agent in self.of(name)])
             for name in sorted(self.streams)
             if self.of(name)
         }
+        return agents | ({"topics of agents": ", ".join(sorted(self.topics))} if self.topics else {})
 
     def Table(
         self,
@@ -150,6 +153,14 @@ class App:
         self._owners[name] = stream
         self.tables[name] = Table(name, default, key_type, value_type, serializer)
         return self.tables[name]
+
+    def topic(self, name: str) -> Topic:
+        """Declare a topic to which agents send: `await topic.send(key=, value=)`.
+
+        Args:
+            name: in Kafka; the same name gives the same topic
+        """
+        return self.topics.setdefault(name, Topic(name))
 
     def agent(
         self, stream: StreamDefinition, *, on_error: OnError = "halt", deterministic: bool = True

@@ -27,6 +27,8 @@ from kafka_ratchet.agents.event import Event
 from kafka_ratchet.agents.outputs import FORWARD, Outputs
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
+from kafka_ratchet.agents.sends import Sends
+from kafka_ratchet.agents.topic import at_hand
 from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
@@ -75,9 +77,9 @@ class AgentRun:
         """The lane's side waits for the program to be through with the batch."""
         self._is_over = False
         """Its transaction was rolled back."""
-        self._outputs = Outputs()
-        self._mark = 0
-        """Outputs before those of the record at hand; only known where a record may be undone."""
+        self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
+        self._mark = 0, 0
+        """Outputs and sends before those of the record at hand; only known where a record may be undone."""
 
     async def take(self, delivery: Delivery, rows: list[int]) -> None:
         """Have the program take these records of a batch.
@@ -90,6 +92,7 @@ class AgentRun:
         """
         self._reading.begin(delivery, rows)
         self._outputs.cut()
+        self._sends.cut()
         self._given_back = asyncio.get_running_loop().create_future()
         if self._task is None:
             name = f"{self.agent.name} {delivery.batch.topic}-{delivery.batch.partition}"
@@ -98,6 +101,7 @@ class AgentRun:
             self._waiting.set_result(None)
         await self._given_back
         self._outputs.flush(delivery)
+        self._sends.flush(delivery)
         self._reading.end()
 
     def abandon(self) -> None:
@@ -117,6 +121,7 @@ class AgentRun:
         """Run the program, from its first event on, until it fails."""
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
+        at_hand.set(self._sends)
         failure: Exception | None = None
         while failure is None:
             try:
@@ -132,7 +137,8 @@ class AgentRun:
                 if isinstance(error, RatchetError) and not isinstance(error, TableError):
                     failure = error  # not the record's fault: the store is damaged, say
                 elif self._may_undo and self._reading.index != NO_RECORD:
-                    self._outputs.cut(self._mark)
+                    self._outputs.cut(self._mark[0])
+                    self._sends.cut(self._mark[1])
                     self._partition.undo_record()
                     self._reading.reject(f"agent {self.agent.name}: {said_of(error)}")
                 else:
@@ -146,7 +152,7 @@ class AgentRun:
         return AgentFailed(f"{self._reading.place}: agent {self.agent.name} {what}")
 
     def _mark_record(self) -> None:
-        self._mark = len(self._outputs)
+        self._mark = len(self._outputs), len(self._sends)
         self._partition.begin_record()
 
     async def _collect(self, outputs: AsyncGenerator[Any, Any]) -> None:

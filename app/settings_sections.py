@@ -26,8 +26,13 @@ TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
 
 
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka takes it as the name of a topic."""
+    return TOPIC_NAME.fullmatch(text) is not None and text not in {".", ".."}
+
+
 def _topic(value: object) -> object:
-    if isinstance(value, str) and (not TOPIC_NAME.fullmatch(value) or value in {".", ".."}):
+    if isinstance(value, str) and not is_topic_name(value):
         raise ValueError(f"{value!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
     return value
 

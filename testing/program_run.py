@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,15 +18,16 @@ from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
+from kafka_ratchet.transport.sent_topics import SentTopic
 
 LIMIT: Final = 1 << 20
 """bytes: Kafka's default for max.message.bytes."""
 
 
 class Output(NamedTuple):
-    """A record that an agent has yielded, or that became a dead letter.
+    """A record that an agent has yielded or sent, or that became a dead letter.
 
-    topic: name of the stream; with `-dead-letters` behind it for a dead letter
+    topic: name of the stream, with `-dead-letters` behind it for a dead letter; of what was sent, the topic's name
     value: decoded JSON; bytes where it is none
     """
 
@@ -85,7 +86,7 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
         program = PartitionProgram(app.of(name), its_tables, partition)
         try:
             for first in range(0, len(rows), size):
-                outputs += await _batch(name, program, first, rows[first : first + size])
+                outputs += await _batch(app, name, program, first, rows[first : first + size])
                 partition.encode(LIMIT)
                 partition.commit()
         finally:
@@ -100,9 +101,9 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
     return Ran(outputs, tables)
 
 
-async def _batch(name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
+async def _batch(app: App, name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
     batch = fetched(name, first, [_pair(row) for row in rows])
-    delivery = Delivery(lane_spec(name), Policy(), batch)
+    delivery = Delivery(lane_spec(name, app.topics), Policy(), batch)
     program.take(delivery, np.ones(batch.count, np.bool_))
     await delivery.done
     found: list[Output] = []
@@ -140,8 +141,8 @@ def _value(data: bytes | None) -> Any:
         return data
 
 
-def lane_spec(stream: str) -> LaneSpec:
-    """A lane whose topics are named after the stream."""
+def lane_spec(stream: str, sends: Iterable[str] = ()) -> LaneSpec:
+    """A lane whose topics are named after the stream. sends: topics to which it may send, of one partition each."""
     return LaneSpec(
         topic=stream,
         partition=0,
@@ -152,4 +153,5 @@ def lane_spec(stream: str) -> LaneSpec:
         compression="none",
         output_limit=LIMIT,
         dead_letters_limit=LIMIT,
+        sends={topic: SentTopic(1, LIMIT) for topic in sends},
     )

@@ -36,6 +36,7 @@ from kafka_ratchet.errors import (
     RecordTooLarge,
 )
 from kafka_ratchet.transport import owner as owners
+from kafka_ratchet.transport import sent_topics
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import CHUNK_SHARE, RecordBatch, read_chunk
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
@@ -189,6 +190,8 @@ class Lane:
         spec, state = self.spec, self.state
         self.status.state = LaneState.STARTING
         self._halting = None
+        if spec.sends:
+            self.spec = spec = await self._ask_for_sent_topics()
         if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._fetching):
             # A worker of an earlier version may be at work, or have left a transaction open.
             await self._producer.of(spec.earlier_id).initialise()
@@ -232,6 +235,16 @@ class Lane:
         if state.owner is not None and state.owner.broken:
             raise LogTruncated(state.owner.broken)
 
+    async def _ask_for_sent_topics(self) -> LaneSpec:
+        """Ask what may have changed of them. Before anything else: the id may have been left open in any of them."""
+        spec, state = self.spec, self.state
+        sends = await sent_topics.ask(self.cluster, spec.sends, self._fetching)
+        self._producer.partitions = [
+            *((topic, spec.partition) for topic in (spec.output, spec.dead_letters, state.changelog)),
+            *((topic, number) for topic, sent in sends.items() for number in range(sent.partitions)),
+        ]
+        return replace(spec, sends=sends)
+
     async def _compare(self) -> None:
         """Compare what the changelog belongs to with the topics, the rule and the application as they are now.
 
@@ -253,6 +266,8 @@ class Lane:
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
                 self._halting = replaced(name, id_text(before), id_text(topics[name].id))
+        if self.spec.sends and (topic := sent_topics.changed(self.spec.sends, topics)) is not None:
+            self._halting = Aborted(f"{topic}: has another number of partitions now, by which keys are sent")
 
     def halt(self, error: RatchetError) -> None:
         """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
+from kafka_ratchet.transport.sent_topics import SentTopics
 
 
 class LaneState(StrEnum):
@@ -51,6 +52,8 @@ class LaneSpec:
     itself."""
     earlier_id: str = ""
     """The transactional id that an earlier version of Ratchet had for this partition: it is fenced as well."""
+    sends: SentTopics = field(default_factory=dict)
+    """Topics to which agents send."""
 
 
 @dataclass(slots=True)

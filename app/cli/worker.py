@@ -25,6 +25,7 @@ def worker(
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker import process
     from kafka_ratchet.app.worker.program import load_program
+    from kafka_ratchet.app.worker.sent_topics import check_topics
     from kafka_ratchet.transport.client.security import client_options
 
     settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
@@ -33,6 +34,7 @@ def worker(
     program = load_program(app) if app is not None else None
     if program is not None:
         program.check(settings.streams)
+        check_topics(program, settings)
     configure(settings.log_level)
     with choose_broker(settings) as bootstrap:
         process.run(settings, bootstrap, program)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from yarl import URL
@@ -27,6 +28,7 @@ from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
 from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
+from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.tables.eviction import Bounds
@@ -40,6 +42,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
+from kafka_ratchet.transport.sent_topics import SentTopics
 from kafka_ratchet.transport.standby import Standby
 
 
@@ -54,10 +57,12 @@ class Stream:
         folder: Path,
         memory: int,
         program: App | None = None,
+        sends: SentTopics = MappingProxyType({}),
     ) -> None:
         self.name, self.settings, self.topics = name, settings, topics
         agents = program.of(name) if program else []
         tables = program.tables_of(name) if program and agents else []
+        self.sends = sends if agents else {}
         self.rule = settings.rule | ({"output": AGENTS} if agents else {})
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
@@ -110,6 +115,7 @@ class Stream:
             output_limit=self.topics.output_limit,
             dead_letters_limit=self.topics.dead_letters_limit,
             batch_most=settings.max_batch_mb << 20,
+            sends=self.sends,
         )
         switch = StreamSwitch(policies, self.name)
         permit = partial(claims.refuse, self.name, self.topics.changelog)
@@ -124,7 +130,12 @@ class Application:
     """A worker's parts. `app` is the Faust app, for timers, agents and commands of one's own."""
 
     def __init__(
-        self, settings: Settings, bootstrap: str, topics: dict[str, StreamTopics], program: App | None = None
+        self,
+        settings: Settings,
+        bootstrap: str,
+        topics: dict[str, StreamTopics],
+        program: App | None = None,
+        sends: SentTopics = MappingProxyType({}),
     ) -> None:
         """Nothing is started.
 
@@ -133,6 +144,7 @@ class Application:
             bootstrap: host:port[,host:port]
             topics: of each stream, as `kafka_ratchet.app.worker.topics.prepare` found them
             program: agents and tables of one's own; None: each record is forwarded as it came
+            sends: topics to which agents send, as `kafka_ratchet.app.worker.sent_topics` found them
 
         Raises:
             SettingsError: there is no stream, or a stream's extractor cannot be imported.
@@ -140,6 +152,7 @@ class Application:
         settings.require_streams()
         if program is not None:
             program.check(settings.streams)
+            check_topics(program, settings)
         self.settings = settings
         # Faust makes its own folder but not those above it.
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -148,8 +161,9 @@ class Application:
         self.app = faust_app(settings, bootstrap, options, rules_of(settings, program))
         folder = settings.state_folder / settings.app
         memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
+        self.sends = sends
         self.streams = {
-            name: Stream(name, stream, topics[name], folder, memory, program)
+            name: Stream(name, stream, topics[name], folder, memory, program, sends)
             for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
@@ -203,6 +217,7 @@ class Application:
             for stream in self.streams.values()
             for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
         ]
+        others += self.sends
         partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [

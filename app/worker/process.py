@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +22,10 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
+from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
 from kafka_ratchet.app.worker.topics import StreamTopics, prepare, prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, StateFolderInUse
+from kafka_ratchet.transport.sent_topics import SentTopic
 from kafka_ratchet.transport.until_stopped import done_before
 
 log = structlog.get_logger(__name__)
@@ -41,27 +43,39 @@ def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
     with state_folder(settings.state_folder), ThreadPoolExecutor(1) as beside:
         # While Kafka is asked, so that the first batch does not wait for it.
         kernels = beside.submit(compile_kernels)
-        topics = _prepared(settings, bootstrap)
+        topics, sends = _prepared(settings, bootstrap, program)
         kernels.result()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(settings, bootstrap, topics, program))
+            runner.run(_serve(settings, bootstrap, topics, program, sends))
 
 
-def _prepared(settings: Settings, bootstrap: str) -> dict[str, StreamTopics]:
-    """The topics of every stream; a Kafka that goes away meanwhile is waited for as one that is not there yet."""
+def _prepared(
+    settings: Settings, bootstrap: str, program: App | None
+) -> tuple[dict[str, StreamTopics], dict[str, SentTopic]]:
+    """The topics of every stream, and those to which the program sends.
+
+    A Kafka that goes away meanwhile is waited for as one that is not there yet.
+    """
     deadline = time.monotonic() + settings.kafka_timeout_s
     while True:
         wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
         try:
             prepare_policy(bootstrap, settings)
-            return {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+            topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+            return topics, prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
         except BrokerUnavailable as error:
             if time.monotonic() > deadline:
                 raise
             log.warning("Kafka went away while the topics were prepared; trying again", reason=str(error))
 
 
-async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTopics], program: App | None) -> None:
+async def _serve(
+    settings: Settings,
+    bootstrap: str,
+    topics: dict[str, StreamTopics],
+    program: App | None,
+    sends: Mapping[str, SentTopic],
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -71,7 +85,7 @@ async def _serve(settings: Settings, bootstrap: str, topics: dict[str, StreamTop
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked_to_stop)
-    application = Application(settings, bootstrap, topics, program)
+    application = Application(settings, bootstrap, topics, program, sends)
     status = StatusServer(application, settings.web.host)
     url = await status.start()
     try:

@@ -123,10 +123,14 @@ class RecordBatch:
         """Value of a record, None where it is null."""
         return self.span(int(self.columns[kernels.VALUE, index]), int(self.columns[kernels.VALUE_LENGTH, index]))
 
+    def header_bytes(self, index: int) -> bytes:
+        """All headers of a record as they are in it, with their count before them."""
+        at, end = int(self.columns[kernels.HEADERS, index]), int(self.columns[kernels.BODY_END, index])
+        return self.data[at:end].tobytes()
+
     def headers(self, index: int) -> list[Header]:
         """All headers of a record, in order. Slow: for dead letters, extractors and people."""
-        at, end = int(self.columns[kernels.HEADERS, index]), int(self.columns[kernels.BODY_END, index])
-        return unpack_headers(self.data[at:end].tobytes())
+        return unpack_headers(self.header_bytes(index))
 
 
 def unpack_headers(body: bytes) -> list[Header]:

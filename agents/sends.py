@@ -1,0 +1,193 @@
+"""What agents send to topics while they work on a batch, and the record batches that become of it.
+
+A row is kept for each record, in the order of the calls. When the batch is at its end, each topic's rows get their
+partitions, and the rows of a partition become record batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from kafka_ratchet.agents.event import Event
+from kafka_ratchet.agents.reading import NO_RECORD, Reading
+from kafka_ratchet.errors import SendRefused
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.encoding import varint
+from kafka_ratchet.transport.batch.partitioner import choose_partitions
+from kafka_ratchet.transport.batch.rows import Ints, Spans, encode_rows, spans
+from kafka_ratchet.transport.delivery import Delivery
+
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+BY_KEY: Final = -1
+"""In place of a partition."""
+OF_EVENT: Final = -1
+"""In place of a timestamp: that of the event at hand."""
+TIME_MOST: Final = 2**63 - 1
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Row(NamedTuple):
+    """A record to be sent.
+
+    event: of the batch, the index of the event at hand
+    is_event: value and headers are the event's own, byte for byte
+    """
+
+    topic: str
+    event: int
+    key: bytes | None
+    value: bytes | None = None
+    headers: bytes = b""
+    partition: int = BY_KEY
+    timestamp: int = OF_EVENT
+    is_event: bool = False
+
+
+class Sends:
+    """Records of one batch, in the order in which an agent sent them."""
+
+    def __init__(self, agent: str, reading: Reading) -> None:
+        """Nothing was sent yet.
+
+        Args:
+            agent: name of the agent
+            reading: what it has at hand
+        """
+        self._agent, self._reading = agent, reading
+        self._rows: list[Row] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def cut(self, length: int = 0) -> None:
+        """Drop what was added after the first so many."""
+        del self._rows[length:]
+
+    def send(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+    ) -> None:
+        """Send a record with the event at hand; see `Topic.send`.
+
+        Raises:
+            SendRefused: no event is at hand, or the topic is not one that this stream's agents may write to.
+            TypeError, ValueError: one of the arguments cannot be sent.
+        """
+        delivery, event = self._at_hand(topic)
+        if partition is None:
+            partition = BY_KEY
+        elif type(partition) is not int or not 0 <= partition < delivery.spec.sends[topic].partitions:
+            last = delivery.spec.sends[topic].partitions - 1
+            raise ValueError(f"topic {topic}: there is no partition {partition!r:.100}; it has 0 to {last}")
+        if timestamp is None:
+            timestamp = OF_EVENT
+        elif type(timestamp) is not int or not 0 <= timestamp <= TIME_MOST:
+            raise ValueError(f"topic {topic}: timestamp {timestamp!r:.100}: write milliseconds since the epoch, an int")
+        data = b"" if headers is None else _header_bytes(headers)
+        self._rows.append(Row(topic, event, key_bytes(key), _value_bytes(value), data, partition, timestamp))
+
+    def send_event(self, topic: str, key: Any) -> None:
+        """Send the event at hand with another key, and as it is otherwise."""
+        _, event = self._at_hand(topic)
+        self._rows.append(Row(topic, event, key_bytes(key), is_event=True))
+
+    def _at_hand(self, topic: str) -> tuple[Delivery, int]:
+        delivery, event = self._reading.delivery, self._reading.index
+        if delivery is None or event == NO_RECORD:
+            raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event")
+        if topic == delivery.spec.topic:
+            raise SendRefused(f"topic {topic}: agent {self._agent} reads it: it would get what it sends, for ever")
+        if topic not in delivery.spec.sends:
+            raise SendRefused(f"topic {topic}: is not one of the app's; declare it with its `topic`")
+        return delivery, event
+
+    def flush(self, delivery: Delivery) -> None:
+        """Hand everything to the delivery.
+
+        Raises:
+            RecordTooLarge: a record does not fit its topic.
+        """
+        topics: dict[str, list[Row]] = {}
+        for row in self._rows:
+            topics.setdefault(row.topic, []).append(row)
+        for topic, rows in topics.items():
+            _flush(delivery, topic, rows)
+
+
+def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
+    batch, spec = delivery.batch, delivery.spec
+    count, limit, _ = spec.sends[topic]
+    _, indices, keys, _, _, partitions, timestamps, _ = zip(*rows, strict=True)
+    key_spans, at = spans(keys), np.array(indices, np.int64)
+    value_spans, header_spans = _contents(delivery, rows, at)
+    times = np.array(timestamps, np.int64)
+    times = np.where(times == OF_EVENT, batch.timestamps[at], times)
+    numbers = np.array(partitions, np.int64)
+    choose_partitions(key_spans, numbers, count, spec.partition % count)
+    compression = batch.codec if spec.compression == "input" else spec.compression
+    what = f"{topic}: sent between offsets {batch.start} and {batch.next - 1} of {batch.topic}-{batch.partition}"
+    order = np.argsort(numbers, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+        its_keys, its_values = _only(key_spans, mine), _only(value_spans, mine)
+        headers = _only(header_spans, mine)
+        for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, compression, headers):
+            delivery.outputs.append((topic, int(numbers[mine[0]]), encoded))
+
+
+def _contents(delivery: Delivery, rows: list[Row], at: Ints) -> tuple[Spans, Spans]:
+    """Values and headers."""
+    batch = delivery.batch
+    columns = batch.columns
+    if all(row.is_event for row in rows):
+        starts = columns[records.HEADERS, at]
+        values = batch.data, columns[records.VALUE, at], columns[records.VALUE_LENGTH, at]
+        return values, (batch.data, starts, columns[records.BODY_END, at] - starts)
+    pairs = [
+        (batch.value(row.event), batch.header_bytes(row.event)) if row.is_event else (row.value, row.headers)
+        for row in rows
+    ]
+    return spans([value for value, _ in pairs]), spans([headers for _, headers in pairs])
+
+
+def _only(parts: Spans, mine: Ints) -> Spans:
+    data, starts, lengths = parts
+    return data, starts[mine], lengths[mine]
+
+
+def key_bytes(key: Any) -> bytes | None:
+    """A key as it is sent: bytes as they are, text in UTF-8, None null, all else as JSON."""
+    if key is None or type(key) is bytes:
+        return key
+    return key.encode() if isinstance(key, str) else _encode(key)
+
+
+def _value_bytes(value: Any) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if type(value) is Event:
+        raise TypeError("an event cannot be sent: send its value")
+    return _encode(value)
+
+
+def _header_bytes(headers: Headers) -> bytes:
+    """Headers as a record has them, with their count before them."""
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    return varint(len(pairs)) + b"".join(_header(name, value) for name, value in pairs)
+
+
+def _header(name: str, value: bytes | str | None) -> bytes:
+    if not isinstance(name, str) or not isinstance(value, bytes | str | None):
+        raise TypeError(f"header {name!r:.100}: {value!r:.100}: write a name, and bytes, text or None")
+    key, data = name.encode(), value.encode() if isinstance(value, str) else value
+    return varint(len(key)) + key + (varint(-1) if data is None else varint(len(data)) + data)

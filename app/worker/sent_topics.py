@@ -1,0 +1,116 @@
+"""The topics to which a program sends: that they may be written to, that they are there, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.names import is_ratchets_own
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings_sections import is_topic_name
+from kafka_ratchet.app.status.inputs import similar
+from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.worker.claims import read_claims
+from kafka_ratchet.app.worker.topics import StreamTopics, create
+from kafka_ratchet.errors import SettingsError, TopicMissing, TopicTaken
+from kafka_ratchet.producers import admin_client
+from kafka_ratchet.transport.sent_topics import SentTopic
+
+
+def check_topics(program: App, settings: Settings) -> None:
+    """Whether agents may send where the program says, and what becomes of it in streams that read it.
+
+    Raises:
+        SettingsError: they may not; or a stream reads what agents write, and does not say whether it deduplicates.
+    """
+    for topic in program.topics:
+        if not is_topic_name(topic):
+            raise SettingsError(f"topic {topic!r:.300} of the program is no Kafka topic name")
+        if is_ratchets_own(topic, settings.app, list(settings.streams)):
+            raise SettingsError(
+                f"topic {topic} of the program: Ratchet or Kafka writes it for itself. Name another one"
+            )
+        for name, stream in settings.streams.items():
+            if topic == stream.output:
+                raise SettingsError(
+                    f"topic {topic} of the program is the output of {name}: `yield` to it from an agent of {name}"
+                )
+            if topic == stream.dead_letters:
+                raise SettingsError(f"topic {topic} of the program has the dead letters of stream {name}")
+            if topic == stream.input and [each for each in settings.streams if program.of(each)] == [name]:
+                raise SettingsError(
+                    f"topic {topic} of the program is the input of {name}, the only stream with agents: they would get "
+                    "what they send, for ever"
+                )
+    for name, writers in _written_by_agents(program, settings):
+        stream = settings.streams[name]
+        if stream.deduplicate is None and settings.deduplicate is not False:
+            raise SettingsError(
+                f"streams.{name}: its input {stream.input} is written by agents ({writers}), in transactions, so each "
+                "record is there once; and it has no sequence of its own. Set deduplicate = false for this stream. Set "
+                "it to true only if each record that comes there has producer and sequence: one without is a dead "
+                "letter"
+            )
+
+
+def _written_by_agents(program: App, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Streams whose input agents write, each with who does."""
+    outputs = {stream.output: name for name, stream in settings.streams.items() if program.of(name)}
+    for name, stream in settings.streams.items():
+        if stream.input in outputs:
+            yield name, f"the output of stream {outputs[stream.input]}"
+        elif stream.input in program.topics:
+            yield name, f"app.topic({stream.input!r})"
+
+
+def prepare_sent_topics(
+    bootstrap: str, settings: Settings, program: App, streams: Mapping[str, StreamTopics]
+) -> dict[str, SentTopic]:
+    """Create what is missing of the topics to which a program sends.
+
+    Args:
+        bootstrap: host:port[,host:port]
+        settings: the whole of them
+        program: whose agents send
+        streams: topics of the streams, which are there by now
+
+    Returns:
+        by name, what the lanes have to know of them
+
+    Raises:
+        TopicMissing: one is missing, and `create_topics` is off.
+        TopicTaken: one is a stream's output or changelog.
+        TopicError: one cannot be created.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    if not program.topics:
+        return {}
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+    claims = read_claims(settings, bootstrap)
+    inputs = {settings.streams[name].input: name for name in streams}
+    found = partition_counts(admin, list(program.topics))
+    sends = {}
+    for topic in program.topics:
+        if (by := claims.get(topic)) is not None:
+            raise TopicTaken(f"topic {topic} of the program: is written by {by}. Send to another topic")
+        if topic not in found:
+            _create(admin, settings, program, topic, streams)
+        reader = inputs.get(topic, "")
+        sends[topic] = SentTopic(streams[reader].partitions if reader else 0, read_by=reader)
+    return sends
+
+
+def _create(
+    admin: AdminClient, settings: Settings, program: App, topic: str, streams: Mapping[str, StreamTopics]
+) -> None:
+    if not settings.create_topics:
+        known = admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
+        raise TopicMissing(
+            f"there is no topic {topic!r}, to which the program sends{similar(topic, known)}. create_topics is false, "
+            "so Ratchet creates none: correct the name, or create the topic"
+        )
+    senders = [name for name in streams if program.of(name)]
+    partitions = max(streams[name].partitions for name in senders)
+    create(admin, topic, partitions, max(settings.streams[name].replication for name in senders), {})
