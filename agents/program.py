@@ -129,7 +129,9 @@ class App:
             for name in sorted(self.streams)
             if self.of(name)
         }
-        return agents | ({"topics of agents": ", ".join(sorted(self.topics))} if self.topics else {})
+        topics = {"topics of agents": ", ".join(sorted(self.topics))} if self.topics else {}
+        windows = {f"table {name}": str(table.window) for name, table in sorted(self.tables.items()) if table.window}
+        return agents | topics | windows
 
     def Table(
         self,

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ratchet.agents.at_hand import AtHand, advance
 from kafka_ratchet.agents.event import Event
 from kafka_ratchet.agents.outputs import FORWARD, Outputs
 from kafka_ratchet.agents.program import Agent
@@ -32,6 +33,7 @@ from kafka_ratchet.agents.topic import at_hand
 from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.windows import EVENT
 from kafka_ratchet.transport.delivery import Delivery
 
 OURS: Final = str(Path(__file__).parents[1])
@@ -80,6 +82,7 @@ class AgentRun:
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
         self._mark = 0, 0
         """Outputs and sends before those of the record at hand; only known where a record may be undone."""
+        self._at_hand = AtHand(partition, self._reading)
 
     async def take(self, delivery: Delivery, rows: list[int]) -> None:
         """Have the program take these records of a batch.
@@ -93,6 +96,7 @@ class AgentRun:
         self._reading.begin(delivery, rows)
         self._outputs.cut()
         self._sends.cut()
+        self._at_hand.take(rows)
         self._given_back = asyncio.get_running_loop().create_future()
         if self._task is None:
             name = f"{self.agent.name} {delivery.batch.topic}-{delivery.batch.partition}"
@@ -122,9 +126,11 @@ class AgentRun:
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
         at_hand.set(self._sends)
+        EVENT.set(self._at_hand)
         failure: Exception | None = None
         while failure is None:
             try:
+                self._partition.begin()
                 result = self.agent.function(Stream(self._reading))
                 if inspect.isasyncgen(result):
                     await self._collect(result)
@@ -207,6 +213,8 @@ class PartitionProgram:
         async with delivery:
             for run in self.runs:
                 await run.take(delivery, rows)
+            if rows and self._partition.has_windows:
+                advance(self._partition, delivery.batch, rows)
 
     def abandon(self) -> None:
         """End every run; see `AgentRun.abandon`. The next `take` begins others."""

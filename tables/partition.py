@@ -354,9 +354,9 @@ class SequencePartition:
             self.known.discard()
             raise
 
-    def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         try:
-            yield from self.known.opened().scan(prefix)
+            yield from self.known.opened().scan_from(prefix, first or prefix)
         except StoreDamaged:
             self.known.discard()
             raise

@@ -319,6 +319,14 @@ class Store:
         """
         return self._entries(prefix, prefix if after is None else prefix + after + b"\0")
 
+    def scan_from(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """The entries whose keys begin so, from a key on, in the order of keys.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
+        return self._entries(prefix, first)
+
     @staticmethod
     def remove(path: Path) -> None:
         """Throw away a damaged store. Call it only where this process is known to be alone with the folder.

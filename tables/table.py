@@ -61,7 +61,7 @@ class Sequences:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
             self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock)
             for table in self.tables:
-                made.tables.add(table.codec, table.default)
+                made.tables.add(table.codec, table.default, table.kind)
         return self.partitions[number]
 
     def _room(self) -> int:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kafka_ratchet.testing.program_run import Output, Ran, run
+from kafka_ratchet.testing.program_run import Output, Ran, Record, run
 
-__all__ = ["Output", "Ran", "run"]
+__all__ = ["Output", "Ran", "Record", "run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,17 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 
 LIMIT: Final = 1 << 20
 """bytes: Kafka's default for max.message.bytes."""
+
+
+class Record(NamedTuple):
+    """A record of a stream, where more is to be said of it than its value and its key.
+
+    timestamp: ms since the epoch; None: now
+    """
+
+    value: Any
+    key: bytes | str | None = None
+    timestamp: int | None = None
 
 
 class Output(NamedTuple):
@@ -59,8 +71,8 @@ def run(app: App, records: Mapping[str, Sequence[Any]], *, batch: int = 100) -> 
 
     Args:
         app: of the program
-        records: by stream; each a value, or (key, value). Bytes are taken as they are, the rest becomes JSON; a key is
-            bytes, str or None
+        records: by stream; each a value, (key, value) or a `Record`. Bytes are taken as they are, the rest becomes
+            JSON; a key is bytes, str or None
         batch: so many records to a transaction
 
     Returns:
@@ -82,7 +94,7 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
         app.check(app.streams)
         partition, its_tables = PartitionTables(nowhere, nothing), app.tables_of(name)
         for table in its_tables:
-            partition.add(table.codec, table.default)
+            partition.add(table.codec, table.default, table.kind)
         program = PartitionProgram(app.of(name), its_tables, partition)
         try:
             for first in range(0, len(rows), size):
@@ -102,7 +114,10 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
 
 
 async def _batch(app: App, name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
-    batch = fetched(name, first, [_pair(row) for row in rows])
+    now = time.time_ns() // 1_000_000
+    given = [(row.timestamp if isinstance(row, Record) else None) for row in rows]
+    times = [now if timestamp is None else timestamp for timestamp in given]
+    batch = fetched(name, first, [_pair(row) for row in rows], times)
     delivery = Delivery(lane_spec(name, app.topics), Policy(), batch)
     program.take(delivery, np.ones(batch.count, np.bool_))
     await delivery.done
@@ -117,16 +132,31 @@ async def _batch(app: App, name: str, program: PartitionProgram, first: int, row
 
 
 def _pair(row: Any) -> tuple[bytes | None, bytes | None]:
-    key, value = row if isinstance(row, tuple) and len(row) == 2 else (None, row)
+    if isinstance(row, Record):
+        key, value = row.key, row.value
+    else:
+        key, value = row if isinstance(row, tuple) and len(row) == 2 else (None, row)
     return (
         key.encode() if isinstance(key, str) else key,
         value if value is None or isinstance(value, bytes) else msgspec.json.encode(value),
     )
 
 
-def fetched(topic: str, start: int, pairs: list[tuple[bytes | None, bytes | None]]) -> RecordBatch:
-    """Keys and values as a lane would fetch them from partition 0. start: offset of the first."""
-    (encoded,) = encode_pairs(pairs, LIMIT)
+def fetched(
+    topic: str,
+    start: int,
+    pairs: list[tuple[bytes | None, bytes | None]],
+    times: Sequence[int] | None = None,
+) -> RecordBatch:
+    """Keys and values as a lane would fetch them from partition 0.
+
+    Args:
+        topic: of the input
+        start: offset of the first
+        pairs: keys and values
+        times: ms since the epoch; None: now
+    """
+    (encoded,) = encode_pairs(pairs, LIMIT, times=times)
     data = bytearray(encoded.seal(1, 0, 0))
     data[:8] = start.to_bytes(8, "big")
     return read_chunk(topic, 0, start, bytes(data), [])

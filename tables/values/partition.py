@@ -4,6 +4,8 @@ Entries, in the stream's changelog, behind those of the last sequences:
 
     b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
+The table without a name is Ratchet's own, where a program has windows: the stream time, and what windows there are.
+
 What is pushed stands in `values`, where a program reads and writes it. What the open transaction found there before is
 kept beside it: rollback puts it back, commit forgets it. A key that is not in `values` is looked up in the store.
 """
@@ -11,8 +13,9 @@ kept beside it: rollback puts it back, commit forgets it. A key that is not in `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 
+import msgspec
 import numpy as np
 
 from kafka_ratchet.errors import StateError, TableError
@@ -32,8 +35,32 @@ UNKNOWN: Final = object()
 
 Find = Callable[[bytes], bytes | None]
 """Looks a key up in the store: the value's bytes, None where it has none."""
-Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
-"""The store's entries whose keys begin so, in the order of their bytes."""
+
+
+class Scan(Protocol):
+    """Reads the store: entries whose keys begin with a prefix, from a key on, in the order of their bytes."""
+
+    def __call__(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """first: where to begin; empty: at the prefix."""
+
+
+OWN: Final = PREFIX + b"\0"
+"""What the keys of Ratchet's own table begin with."""
+TIME: Final = "time"
+"""Its key of the stream time."""
+NO_TIME: Final = -1
+"""ms: no event was taken yet."""
+
+
+def windows_key(table: str) -> str:
+    """In Ratchet's own table, the key of what windows a table's entries have."""
+    return f"windows {table}"
+
+
+def stream_time(own: TablePartition) -> int:
+    """What Ratchet's own table says of the time."""
+    found = own.get(TIME)
+    return NO_TIME if found is ABSENT else int(found)
 
 
 def prefix_of(table: str) -> bytes:
@@ -63,7 +90,8 @@ class _Gone(dict[Any, Any]):
 class TablePartition:
     """One partition of one table, for one run of the agents."""
 
-    __slots__ = ("before", "codec", "default", "find", "kinds", "lent", "prefix", "scan", "undo", "values")
+    has_windows: ClassVar[bool] = False
+    __slots__ = ("before", "codec", "default", "find", "kinds", "lent", "own", "prefix", "scan", "undo", "values")
 
     def __init__(
         self, codec: Codec, default: Callable[[], Any] | None, lent: dict[Any, Any], find: Find, scan: Scan
@@ -79,12 +107,38 @@ class TablePartition:
         """The same for the record at hand, where it may be undone alone; else None."""
         self.lent = lent
         """Objects that were handed out or taken in and can be changed in place, with their bytes; see `check_lent`."""
+        self.own: TablePartition | None = None
+        """Ratchet's own table, for one that goes by the events' time."""
 
     def again(self) -> TablePartition:
         """The same values for the next run. This one takes no more reads nor writes."""
-        other = TablePartition(self.codec, self.default, self.lent, self.find, self.scan)
+        other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
         other.values, self.values, self.before = self.values, _Gone(), _Gone()
         return other
+
+    def begin(self, windows: str | None) -> None:
+        """A run begins on the entries as they are. windows: with which they were written; None: with none.
+
+        Raises:
+            TableError: the program means other windows than its entries have.
+        """
+        if windows is not None:
+            raise TableError(
+                f"table {self.codec.table}: its entries have windows, and the program has none. Name the table anew, "
+                "or put back what was changed"
+            )
+
+    def expire(self) -> None:
+        """A transaction ends: what has expired by its stream time goes with it."""
+
+    def clear(self) -> None:
+        """Nothing is known any more."""
+        self.values.clear()
+
+    def saved(self, *, trim: bool) -> None:
+        """The store has everything that is persisted. trim: keep in memory only what the open transaction changed."""
+        if trim:
+            self.values = {kept: self.values[kept] for kept in self.before}
 
     def get(self, key: Any) -> Any:
         """The value of a key; ABSENT where there is none."""
@@ -148,6 +202,10 @@ class TablePartition:
             self.undo[kept] = values[kept]
         values[kept] = value
 
+    def take_over(self, kept: Any, value: Any) -> None:
+        """A value from the changelog, as the codec keeps it."""
+        self.values[kept] = value
+
     def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
         """Raise where an object was changed in place and not assigned back: its change would be lost with the worker.
 
@@ -162,14 +220,18 @@ class TablePartition:
 
     def keys(self) -> Iterator[Any]:
         """Keys that are pushed, as the program has them; no order is promised."""
+        return (self.codec.key(kept) for kept in self.kept_keys())
+
+    def kept_keys(self) -> Iterator[Any]:
+        """The same as the codec keeps them."""
         here = self.values.copy()
         for data, _ in self.scan(self.prefix):
             kept = self.codec.kept_key(data[len(self.prefix) :])
             if kept not in here:
-                yield self.codec.key(kept)
+                yield kept
         for kept, value in here.items():
             if value is not ABSENT:
-                yield self.codec.key(kept)
+                yield kept
 
     def entry(self, kept: Any, value: Any) -> tuple[bytes, bytes | None]:
         """The changelog entry of a value."""
@@ -212,10 +274,51 @@ class PartitionTables:
 
         return find_or_note
 
-    def add(self, codec: Codec, default: Callable[[], Any] | None) -> None:
-        """Have a table in it."""
-        table = TablePartition(codec, default, self.lent, self._find, self._scan)
+    def add(self, codec: Codec, default: Callable[[], Any] | None, kind: type[TablePartition] = TablePartition) -> None:
+        """Have a table in it. kind: of its partitions."""
+        table = kind(codec, default, self.lent, self._find, self._scan)
         self._tables[table.prefix] = table
+        if kind.has_windows and OWN not in self._tables:
+            self._tables[OWN] = TablePartition(Codec("", str, None, "json"), None, self.lent, self._find, self._scan)
+        self._tell_windows()
+
+    def _tell_windows(self) -> None:
+        for table in self._tables.values():
+            if table.has_windows:
+                table.own = self._tables[OWN]
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether any table goes by the events' time."""
+        return OWN in self._tables
+
+    @property
+    def stream_time(self) -> int:
+        """The greatest timestamp of the partition's events so far; NO_TIME before the first."""
+        return stream_time(self._tables[OWN])
+
+    def advance(self, timestamp: int) -> None:
+        """Push that events up to this timestamp, in ms, were taken."""
+        if timestamp > self.stream_time:
+            self._tables[OWN].set(TIME, timestamp)
+
+    def begin(self) -> None:
+        """A run begins.
+
+        Raises:
+            TableError: a table has entries with other windows than the program means.
+        """
+        for prefix, table in self._tables.items():
+            if prefix != OWN:
+                table.begin(self._windows_of(table.codec.table))
+
+    def _windows_of(self, table: str) -> str | None:
+        if self.has_windows:
+            found = self._tables[OWN].get(windows_key(table))
+            return None if found is ABSENT else found
+        key = OWN + msgspec.json.encode(windows_key(table))
+        data = self._of_others[key] if key in self._of_others else self._find(key)
+        return None if data is None else msgspec.json.decode(data, type=str)
 
     def of(self, table: str) -> TablePartition:
         """A table, for the run that now begins."""
@@ -249,6 +352,8 @@ class PartitionTables:
         """
         if self._failure is not None:
             raise self._failure
+        for table in self._tables.values():
+            table.expire()
         entries = [table.entry(kept, table.values[kept]) for table in self._tables.values() for kept in table.before]
         return encode_pairs(entries, limit) if entries else []
 
@@ -270,6 +375,7 @@ class PartitionTables:
         for prefix, table in self._tables.items():
             table.values.update(table.before)
             self._tables[prefix] = table.again()
+        self._tell_windows()
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
         """Take over the entries of tables in a batch of the changelog; returns the batch without them.
@@ -287,7 +393,7 @@ class PartitionTables:
                 self._of_others[key] = data
                 continue
             kept = table.codec.kept_key(key[len(prefix) :])
-            table.values[kept] = ABSENT if data is None else table.codec.kept_value(data)
+            table.take_over(kept, ABSENT if data is None else table.codec.kept_value(data))
             self.unsaved.add((prefix, kept))
         return batch.only(~mine) if mine.any() else batch
 
@@ -302,9 +408,9 @@ class PartitionTables:
         """The store has everything that is persisted; what more than `most` keys take in memory is given up."""
         self.unsaved.clear()
         self._of_others.clear()
-        if sum(len(table.values) for table in self._tables.values()) > most:
-            for table in self._tables.values():
-                table.values = {kept: table.values[kept] for kept in table.before}
+        trim = sum(len(table.values) for table in self._tables.values()) > most
+        for table in self._tables.values():
+            table.saved(trim=trim)
 
     def closed(self) -> None:
         """The store was closed or removed: nothing is known any more.
@@ -315,7 +421,7 @@ class PartitionTables:
         self.unsaved.clear()
         self._of_others.clear()
         for table in self._tables.values():
-            table.values.clear()
+            table.clear()
 
     @property
     def is_used(self) -> bool:
@@ -328,6 +434,6 @@ def nowhere(key: bytes) -> bytes | None:
     return None
 
 
-def nothing(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+def nothing(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
     """A `Scan` for tables without a store."""
     return iter(())

@@ -9,6 +9,9 @@ from typing import Any, NoReturn
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.codec import PLAIN, Codec, Serializer
 from kafka_ratchet.tables.values.partition import ABSENT, TablePartition
+from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
+from kafka_ratchet.tables.values.windowed_table import WindowedTable
+from kafka_ratchet.tables.values.windows import Seconds, Window, WindowCodec, window_of
 
 NAME_MOST = 255
 """bytes: the length stands in one byte of each entry's key."""
@@ -49,10 +52,46 @@ class Table(MutableMapping[Any, Any]):
             value_type = default
         self.name, self.default = name, default
         self.codec = Codec(name, key_type, value_type, serializer)
+        self.window: Window | None = None
+        """None: it has no windows."""
+        self.kind: type[TablePartition] = TablePartition
+        """Of its partitions."""
+        self._types = key_type, value_type, serializer
         self.here: ContextVar[TablePartition | None] = ContextVar(f"table {name}", default=None)
         """The partition at hand; each run of an agent sets its own."""
 
-    def _partition(self) -> TablePartition:
+    def tumbling(self, size: Seconds, expires: Seconds | None = None) -> WindowedTable:
+        """The table by windows of event time, one after the other; see `hopping`."""
+        return self._using(window_of(self.name, size, None, expires))
+
+    def hopping(self, size: Seconds, step: Seconds, expires: Seconds | None = None) -> WindowedTable:
+        """The table by windows of event time that overlap.
+
+        Args:
+            size: seconds, or a timedelta
+            step: from the beginning of one window to that of the next
+            expires: so long behind its end, by the partition's stream time, a window is removed, and an event that
+                belongs to it is late; None: it is kept for ever
+
+        Raises:
+            SettingsError: there are no such windows, or the table has windows already.
+        """
+        return self._using(window_of(self.name, size, step, expires))
+
+    def _using(self, window: Window) -> WindowedTable:
+        if self.window is not None:
+            raise SettingsError(f"table {self.name}: has windows already ({self.window}). Declare a table for each")
+        self.window, self.kind = window, WindowedPartition
+        self.codec = WindowCodec(self.name, *self._types, window)
+        return WindowedTable(self, window)
+
+    @property
+    def partition(self) -> TablePartition:
+        """The partition at hand.
+
+        Raises:
+            TableError: there is none.
+        """
         return self.here.get() or self._nowhere()
 
     def _nowhere(self) -> NoReturn:
@@ -71,18 +110,18 @@ class Table(MutableMapping[Any, Any]):
         (self.here.get() or self._nowhere()).set(key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self._partition().delete(key)
+        self.partition.delete(key)
 
     def __contains__(self, key: object) -> bool:
-        return self._partition().get(key) is not ABSENT
+        return self.partition.get(key) is not ABSENT
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default` where it is not there."""
-        value = self._partition().get(key)
+        value = self.partition.get(key)
         return default if value is ABSENT else value
 
     def __iter__(self) -> Iterator[Any]:
-        return self._partition().keys()
+        return self.partition.keys()
 
     def __len__(self) -> int:
         """Counts: it reads every key."""

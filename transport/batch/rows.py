@@ -150,8 +150,11 @@ def encode_rows(
 
 
 def encode_pairs(
-    pairs: Sequence[tuple[bytes | None, bytes | None]], limit: int, what: str = "changelog"
+    pairs: Sequence[tuple[bytes | None, bytes | None]],
+    limit: int,
+    what: str = "changelog",
+    times: Sequence[int] | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of key and value pairs, stamped with the present time; a value that is None is null."""
-    now: Any = np.full(len(pairs), time.time_ns() // 1_000_000, np.int64)
-    return encode_rows(spans([key for key, _ in pairs]), spans([value for _, value in pairs]), now, limit, what)
+    """Batches of key and value pairs; a value that is None is null. times: ms of each; None: the present time."""
+    stamps: Any = np.full(len(pairs), time.time_ns() // 1_000_000, np.int64) if times is None else np.array(times)
+    return encode_rows(spans([key for key, _ in pairs]), spans([value for _, value in pairs]), stamps, limit, what)

@@ -1,0 +1,92 @@
+"""The event that a run works on, for tables that go by its time; and the time that a batch brings a partition to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import structlog
+
+from kafka_ratchet.agents.reading import NO_RECORD, Reading
+from kafka_ratchet.tables.values.partition import NO_TIME, PartitionTables
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+log = structlog.get_logger(__name__)
+
+FAR_MS: Final = 3_600_000
+"""An event so far ahead of all before it is named: it may expire windows that others still count into."""
+
+
+class AtHand:
+    """The record that a run works on; satisfies `kafka_ratchet.tables.values.windows.EventAtHand`.
+
+    The stream time along the batch is found when a table first asks for it, so that programs without windows do not
+    pay for it.
+    """
+
+    def __init__(self, partition: PartitionTables, reading: Reading) -> None:
+        """No batch is there.
+
+        Args:
+            partition: knows the stream time before the batch
+            reading: knows the batch, and which of its records is at hand
+        """
+        self._partition, self._reading = partition, reading
+        self._rows: list[int] = []
+        self._stamps: list[int] | None = None
+        self._times: list[int] | None = None
+
+    def take(self, rows: list[int]) -> None:
+        """Another batch is there, of which the run takes these records."""
+        self._rows, self._stamps, self._times = rows, None, None
+
+    @property
+    def timestamp(self) -> int | None:
+        """See `EventAtHand`."""
+        delivery, index = self._reading.delivery, self._reading.index
+        if delivery is None or index == NO_RECORD:
+            return None
+        if self._stamps is None:
+            self._stamps = np.maximum(delivery.batch.timestamps, 0).tolist()
+        return self._stamps[index]
+
+    @property
+    def stream_time(self) -> int:
+        """See `EventAtHand`."""
+        delivery, index = self._reading.delivery, self._reading.index
+        if delivery is None or index == NO_RECORD:
+            return self._partition.stream_time
+        if self._times is None:
+            batch, rows = delivery.batch, self._rows
+            along = np.zeros(batch.count, np.int64)
+            stamps = np.maximum(batch.timestamps[rows], 0)
+            along[rows] = np.maximum.accumulate(np.maximum(stamps, self._partition.stream_time))
+            self._times = along.tolist()
+        return self._times[index]
+
+    @property
+    def place(self) -> str:
+        """See `EventAtHand`."""
+        return self._reading.place
+
+
+def advance(partition: PartitionTables, batch: RecordBatch, rows: list[int]) -> None:
+    """Push the stream time that these records bring the partition to, and name one that is far ahead of the others."""
+    before = partition.stream_time
+    stamps = np.maximum(batch.timestamps[rows], 0)
+    partition.advance(int(stamps.max()))
+    if before == NO_TIME:
+        return
+    along = np.maximum.accumulate(np.concatenate(([before], stamps)))
+    steps = np.diff(along)
+    at = int(steps.argmax())
+    if steps[at] > FAR_MS:
+        log.warning(
+            "one event is far ahead of all before it, and windows expire by its time. If its timestamp is wrong, set "
+            "message.timestamp.after.max.ms for the topic, so that Kafka refuses the next one",
+            topic=batch.topic,
+            partition=batch.partition,
+            offset=int(batch.offsets[rows[at]]),
+            timestamp=int(stamps[at]),
+            stream_time=int(along[at]),
+        )

@@ -1,0 +1,298 @@
+"""One partition of a table with windows: the same entries, found by their window too, so that expired ones can go.
+
+Whether a window has expired is decided by the stream time of the event at hand, never by what is still stored: entries
+of expired windows leave with the next commit, and nobody can tell when that was.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, ClassVar, Final
+
+import structlog
+
+from kafka_ratchet.errors import TableError
+from kafka_ratchet.tables.values.partition import (
+    ABSENT,
+    NO_TIME,
+    UNKNOWN,
+    TablePartition,
+    stream_time,
+    windows_key,
+)
+from kafka_ratchet.tables.values.windows import (
+    EVENT,
+    EventAtHand,
+    Window,
+    WindowCodec,
+    WindowKey,
+    pack_start,
+)
+
+log = structlog.get_logger(__name__)
+
+SAY_AGAIN_S: Final = 10.0
+"""Where every event is late, a line for each would fill the disk."""
+NEVER: Final = -(1 << 63)
+"""ms: before every window."""
+
+
+class LateReport:
+    """Says that events are late, now and then. Of one table's partition."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._said_at, self._unsaid = clock, -SAY_AGAIN_S, 0
+
+    def note(self, table: str, windows: int, event: EventAtHand) -> None:
+        """A write was left out of so many windows."""
+        self._unsaid += windows
+        if self._clock() - self._said_at >= SAY_AGAIN_S:
+            log.warning(
+                "a late event is left out of windows that have expired",
+                table=table,
+                at=event.place,
+                timestamp=event.timestamp,
+                stream_time=event.stream_time,
+                windows=self._unsaid,
+            )
+            self._said_at, self._unsaid = self._clock(), 0
+
+
+class WindowIndex:
+    """Keys that are in memory, by window, so that those of expired windows are found without looking at the others."""
+
+    def __init__(self) -> None:
+        self._of_start: dict[int, set[WindowKey]] = {}
+        self._heap: list[int] = []
+
+    def add(self, kept: WindowKey) -> None:
+        """Have a key in it."""
+        there = self._of_start.get(kept.start)
+        if there is None:
+            heapq.heappush(self._heap, kept.start)
+            there = self._of_start[kept.start] = set()
+        there.add(kept)
+
+    def discard(self, kept: WindowKey) -> None:
+        """It is not in memory any more."""
+        self._of_start.get(kept.start, set()).discard(kept)
+
+    def of(self, start: int) -> Collection[WindowKey]:
+        """Keys of one window."""
+        return self._of_start.get(start, ())
+
+    def starts(self) -> Collection[int]:
+        """Of all windows."""
+        return self._of_start.keys()
+
+    def pop_before(self, end: int) -> list[WindowKey]:
+        """Keys of windows that start before; they are in it no more."""
+        found: list[WindowKey] = []
+        while self._heap and self._heap[0] < end:
+            found += self._of_start.pop(heapq.heappop(self._heap))
+        return found
+
+
+class WindowedPartition(TablePartition):
+    """See `TablePartition`. Keys are `WindowKey`."""
+
+    has_windows: ClassVar[bool] = True
+    __slots__ = ("_first_stored", "_is_begun", "_removed", "dropped", "index", "report", "window")
+    codec: WindowCodec
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.window: Window = self.codec.window
+        self.index = WindowIndex()
+        """Of the keys in `values`."""
+        self.dropped: list[WindowKey] = []
+        """Keys that have expired; they leave `values` when the store has heard of it."""
+        self._first_stored = NEVER
+        """The store has no windows that start before."""
+        self._removed = NEVER
+        """Windows that start before were removed, by a time of expiry that the program had once."""
+        self._is_begun = False
+        self.report = LateReport()
+
+    def again(self) -> WindowedPartition:
+        """See `TablePartition.again`."""
+        changed = list(self.before)
+        other = super().again()
+        assert isinstance(other, WindowedPartition)  # noqa: S101 - it is of the same type
+        other.index, other.dropped, other.report = self.index, self.dropped, self.report
+        for kept in changed:  # those that were to expire are there again
+            self.index.add(kept)
+        return other
+
+    def begin(self, windows: str | None) -> None:
+        """See `TablePartition.begin`. Writes down what windows the program means.
+
+        Raises:
+            TableError: the entries have others.
+        """
+        window, own = self.window, self._own()
+        if windows is None and next(super().kept_keys(), None) is not None:
+            raise TableError(self._other("no windows"))
+        if windows is not None:
+            size, step, expires, removed = (int(part) for part in windows.split())
+            before = Window(size, step, expires or None)
+            if (size, step) != (window.size, window.step):
+                raise TableError(self._other(f"windows {before}"))
+            self._removed = removed
+            if before.expires is not None and before != window:
+                self._removed = max(removed, before.first_kept(stream_time(own)))
+        own.set(windows_key(self.codec.table), f"{window.size} {window.step} {window.expires or 0} {self._removed}")
+        self._is_begun = True
+
+    def _other(self, windows: str) -> str:
+        return (
+            f"table {self.codec.table}: its entries have {windows}, and the program means {self.window}. Name the "
+            "table anew, or put back what was changed"
+        )
+
+    def _own(self) -> TablePartition:
+        assert self.own is not None  # noqa: S101 - there is one where there is a table with windows
+        return self.own
+
+    @property
+    def stream_time(self) -> int:
+        """As of the event at hand; outside events, of the last one."""
+        event = EVENT.get()
+        now = stream_time(self._own())
+        return now if event is None else max(now, event.stream_time)
+
+    @property
+    def first_kept(self) -> int:
+        """Windows that start before it have expired, in ms."""
+        return self._first_kept(self.stream_time)
+
+    def _first_kept(self, now: int) -> int:
+        return self._removed if self.window.expires is None else max(self._removed, self.window.first_kept(now))
+
+    def get(self, key: Any) -> Any:
+        """See `TablePartition.get`; ABSENT in a window that has expired."""
+        place = self.codec.check_key(key)
+        return ABSENT if place.start < self.first_kept else super().get(place)
+
+    def set(self, key: Any, value: Any) -> None:
+        """See `TablePartition.set`.
+
+        Raises:
+            TableError: the key does not come from the table's windows.
+        """
+        super().set(self._place(key), value)
+
+    def delete(self, key: Any) -> None:
+        """See `TablePartition.delete`.
+
+        Raises:
+            TableError: the key does not come from the table's windows.
+        """
+        super().delete(self._place(key))
+
+    def _place(self, key: Any) -> WindowKey:
+        if type(key) is not WindowKey:
+            raise TableError(
+                f"table {self.codec.table} has windows: write through what its tumbling() or hopping() has returned"
+            )
+        return key
+
+    @property
+    def late(self) -> int:
+        """How many writes were left out, one for each window."""
+        found = self._own().get(f"late {self.codec.table}")
+        return 0 if found is ABSENT else int(found)
+
+    def note_late(self, windows: int, event: EventAtHand) -> None:
+        """Count a write that was left out of so many windows."""
+        self._own().set(f"late {self.codec.table}", self.late + windows)
+        self.report.note(self.codec.table, windows, event)
+
+    def in_window(self, start: int) -> list[WindowKey]:
+        """Keys that are pushed in the window that starts there, in the order of their bytes."""
+        if start < self.first_kept:
+            return []
+        found = {kept for kept in self.index.of(start) if self.values[kept] is not ABSENT}
+        for data, _ in self.scan(self.prefix + pack_start(start)):
+            kept = self.codec.kept_key(data[len(self.prefix) :])
+            if self.values.get(kept, UNKNOWN) is UNKNOWN:
+                found.add(kept)
+        return sorted(found, key=self.codec.key_bytes)
+
+    def starts(self) -> list[int]:
+        """Starts of windows that have not expired and may have keys, oldest first."""
+        first = self.first_kept
+        found = {start for start in self.index.starts() if start >= first}
+        while (entry := next(self.scan(self.prefix, self.prefix + pack_start(first)), None)) is not None:
+            start = self.codec.kept_key(entry[0][len(self.prefix) :]).start
+            found.add(start)
+            first = start + 1
+        return sorted(found)
+
+    def kept_keys(self) -> Iterator[Any]:
+        """See `TablePartition.kept_keys`; oldest windows first."""
+        for start in self.starts():
+            yield from self.in_window(start)
+
+    def expire(self) -> None:
+        """See `TablePartition.expire`."""
+        now = stream_time(self._own())
+        if not self._is_begun or self.window.expires is None or now == NO_TIME:
+            return
+        size, step = self.window.size, self.window.step
+        end = -((-self._first_kept(now) - size) // step) * step - size  # the first window that is kept
+        if end <= self._first_stored:
+            return
+        for kept in self.index.pop_before(end):
+            self._expire(kept)
+        first = b"" if self._first_stored == NEVER else self.prefix + pack_start(self._first_stored)
+        for data, value in self.scan(self.prefix, first):
+            if data >= self.prefix + pack_start(end):
+                break
+            kept = self.codec.kept_key(data[len(self.prefix) :])
+            if kept not in self.values:
+                self.values[kept] = self.codec.kept_value(value)
+                self._expire(kept)
+        self._first_stored = end
+
+    def _expire(self, kept: WindowKey) -> None:
+        self.dropped.append(kept)
+        if self.values[kept] is not ABSENT:
+            self._put(kept, ABSENT)
+
+    def _put(self, kept: Any, value: Any) -> None:
+        super()._put(kept, value)
+        if value is not ABSENT:
+            self.index.add(kept)
+
+    def _look_up(self, kept: Any) -> Any:
+        value = super()._look_up(kept)
+        self.index.add(kept)
+        return value
+
+    def take_over(self, kept: Any, value: Any) -> None:
+        """See `TablePartition.take_over`."""
+        self.values[kept] = value
+        if value is ABSENT:
+            self.dropped.append(kept)
+        self.index.add(kept)
+
+    def clear(self) -> None:
+        """See `TablePartition.clear`."""
+        super().clear()
+        self.index, self.dropped, self._first_stored = WindowIndex(), [], NEVER
+
+    def saved(self, *, trim: bool) -> None:
+        """See `TablePartition.saved`."""
+        for kept in self.dropped:
+            if self.values.get(kept) is ABSENT and kept not in self.before:
+                del self.values[kept]
+                self.index.discard(kept)
+        self.dropped = [kept for kept in self.dropped if kept in self.before]
+        super().saved(trim=trim)
+        if trim:
+            self.index = WindowIndex()
+            for kept in self.values:
+                self.index.add(kept)

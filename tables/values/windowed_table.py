@@ -1,0 +1,250 @@
+"""A table with windows as a program has it: a key stands for its values in the windows of the event at hand."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol
+
+from kafka_ratchet.errors import TableError
+from kafka_ratchet.tables.values.partition import ABSENT, NO_TIME, TablePartition
+from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
+from kafka_ratchet.tables.values.windows import EVENT, EventAtHand, Seconds, Window, WindowKey, WindowRange, to_ms
+
+
+class DeclaredTable(Protocol):
+    """The `Table` that was declared, whose entries these are."""
+
+    name: str
+    default: Callable[[], Any] | None
+
+    @property
+    def partition(self) -> TablePartition:
+        """The partition at hand."""
+
+
+class Timed(Protocol):
+    """An event of `orders.events()`."""
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch."""
+
+
+class WindowSet:
+    """One key in the windows of the event at hand, as in Faust.
+
+    Operators (`+=`, `-=`, ...) change the value in every window that the event falls into; in one that has expired
+    nothing is changed, and `late` of the table rises.
+    """
+
+    __slots__ = ("key", "table")
+
+    def __init__(self, table: WindowedTable, key: Any) -> None:
+        self.table, self.key = table, key
+
+    def value(self, event: Timed | None = None) -> Any:
+        """The value in the newest window that an event falls into; None: the event at hand.
+
+        Raises:
+            KeyError: it is not there, and the table has no default.
+        """
+        return self.table.read(self.key, self.table.time_of(event))
+
+    current = value
+
+    def now(self) -> Any:
+        """The value in the newest window of the stream time, which is not this machine's clock."""
+        return self.table.read(self.key, self.table.stream_time)
+
+    def delta(self, d: Seconds, event: Timed | None = None) -> Any:
+        """The value so long before an event; None: the event at hand."""
+        return self.table.read(self.key, self.table.time_of(event) - to_ms(d))
+
+    def apply(self, op: Callable[[Any, Any], Any], value: Any) -> WindowSet:
+        """Replace the value in each window of the event at hand by `op(value there, value)`."""
+        partition = self.table.partition
+        for place in self.table.open_places(self.key):
+            partition.set(place, op(self.table.at(place), value))
+        return self
+
+    def __iadd__(self, other: Any) -> WindowSet:
+        return self.apply(operator.add, other)
+
+    def __isub__(self, other: Any) -> WindowSet:
+        return self.apply(operator.sub, other)
+
+    def __imul__(self, other: Any) -> WindowSet:
+        return self.apply(operator.mul, other)
+
+    def __itruediv__(self, other: Any) -> WindowSet:
+        return self.apply(operator.truediv, other)
+
+    def __ifloordiv__(self, other: Any) -> WindowSet:
+        return self.apply(operator.floordiv, other)
+
+    def __imod__(self, other: Any) -> WindowSet:
+        return self.apply(operator.mod, other)
+
+    def __ipow__(self, other: Any) -> WindowSet:
+        return self.apply(operator.pow, other)
+
+    def __ilshift__(self, other: Any) -> WindowSet:
+        return self.apply(operator.lshift, other)
+
+    def __irshift__(self, other: Any) -> WindowSet:
+        return self.apply(operator.rshift, other)
+
+    def __iand__(self, other: Any) -> WindowSet:
+        return self.apply(operator.and_, other)
+
+    def __ixor__(self, other: Any) -> WindowSet:
+        return self.apply(operator.xor, other)
+
+    def __ior__(self, other: Any) -> WindowSet:
+        return self.apply(operator.or_, other)
+
+    def __repr__(self) -> str:
+        return f"<{self.key!r} of table {self.table.name}, {self.table.window}: ask for its value() or windows()>"
+
+
+class WindowedTable:
+    """Keys and values by window of event time, as `tumbling` and `hopping` of a table return it.
+
+    `table[key] += 1` counts into each window that the event at hand falls into, by its timestamp; `table[key] = value`
+    sets them, `del table[key]` removes them. What expires leaves the table with the transaction.
+    """
+
+    def __init__(self, table: DeclaredTable, window: Window) -> None:
+        self.table, self.window = table, window
+
+    @property
+    def name(self) -> str:
+        """Of the table."""
+        return self.table.name
+
+    @property
+    def partition(self) -> WindowedPartition:
+        """The partition at hand.
+
+        Raises:
+            TableError: there is none.
+        """
+        partition = self.table.partition
+        assert isinstance(partition, WindowedPartition)  # noqa: S101 - the table has windows
+        return partition
+
+    @property
+    def stream_time(self) -> int:
+        """The greatest timestamp of this partition's events up to the one at hand, in ms; -1 before the first."""
+        return self.partition.stream_time
+
+    @property
+    def late(self) -> int:
+        """How many writes to this partition were left out so far: one for each expired window of a late event."""
+        return self.partition.late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the event at hand falls into a window that has expired."""
+        return self.window.starts(self.time_of())[0] < self.partition.first_kept
+
+    def time_of(self, event: Timed | None = None) -> int:
+        """Timestamp of an event in ms; None: of the event at hand."""
+        timestamp = self._event().timestamp if event is None else event.timestamp
+        return max(0, timestamp) if timestamp is not None else self._no_event()
+
+    def _event(self) -> EventAtHand:
+        return EVENT.get() or self._no_event()
+
+    def _no_event(self) -> NoReturn:
+        raise TableError(
+            f"table {self.name}: no event is at hand, whose timestamp would say which windows are meant. Outside "
+            "`async for`, read it by windows(), items(window)"
+        )
+
+    def open_places(self, key: Any) -> list[WindowKey]:
+        """A key in the windows of the event at hand that have not expired; the others are counted as late."""
+        partition, event = self.partition, self._event()
+        starts, first = self.window.starts(self.time_of()), partition.first_kept
+        places = [partition.codec.place(start, key) for start in starts if start >= first]
+        if len(places) < len(starts):
+            partition.note_late(len(starts) - len(places), event)
+        return places
+
+    def at(self, place: WindowKey) -> Any:
+        """The value of a key in a window, or the default.
+
+        Raises:
+            KeyError: it is not there, and the table has no default.
+        """
+        value = self.partition.get(place)
+        if value is not ABSENT:
+            return value
+        if self.table.default is None:
+            raise KeyError(place.key)
+        return self.partition.lend_default(place)
+
+    def read(self, key: Any, timestamp: int) -> Any:
+        """The value of a key in the newest window of a time, in ms, or the default."""
+        if timestamp == NO_TIME:
+            self._no_event()
+        return self.at(self.partition.codec.place(self.window.latest(timestamp), key))
+
+    def __getitem__(self, key: Any) -> WindowSet:
+        return WindowSet(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, WindowSet):
+            if value.table is not self or value.key != key:
+                raise TableError(f"table {self.name}: {value!r} is not a value. Assign its value()")
+            return  # the end of `table[key] += ...`, which has written
+        for place in self.open_places(key):
+            self.partition.set(place, value)
+
+    def __delitem__(self, key: Any) -> None:
+        there = [place for place in self.open_places(key) if self.partition.get(place) is not ABSENT]
+        if not there:
+            raise KeyError(key)
+        for place in there:
+            self.partition.delete(place)
+
+    def __contains__(self, key: object) -> bool:
+        place = self.partition.codec.place(self.window.latest(self.time_of()), key)
+        return self.partition.get(place) is not ABSENT
+
+    def windows(self, key: Any = None) -> list[WindowRange]:
+        """Windows that have the key and have not expired, oldest first. None: any key."""
+        partition = self.partition
+        if key is None:
+            return [self.window.range_of(start) for start in partition.starts() if partition.in_window(start)]
+        place = partition.codec.place
+        return [
+            self.window.range_of(start)
+            for start in partition.starts()
+            if partition.get(place(start, key)) is not ABSENT
+        ]
+
+    def items(self, window: WindowRange | None = None) -> Iterator[tuple[Any, Any]]:
+        """Keys and values of a window, in the order of the keys' bytes; None: the newest one of the event at hand."""
+        partition = self.partition
+        start = self.window.latest(self.time_of()) if window is None else round(window[0] * 1000)
+        for place in partition.in_window(start):
+            yield partition.codec.bare_key(place), partition.get(place)
+
+    def keys(self, window: WindowRange | None = None) -> Iterator[Any]:
+        """See `items`."""
+        return (key for key, _ in self.items(window))
+
+    def values(self, window: WindowRange | None = None) -> Iterator[Any]:
+        """See `items`."""
+        return (value for _, value in self.items(window))
+
+    __iter__ = keys
+
+    def relative_to_stream(self) -> WindowedTable:
+        """Itself: windows go by the events' time, always."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name}, {self.window}>"

@@ -1,0 +1,188 @@
+"""Windows as a program has them: which ones an event counts into, and what of them can be read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.errors import AgentFailed, SettingsError, TableError
+from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.windowed_table import WindowedTable
+from kafka_ratchet.tables.values.windows import window_of
+from kafka_ratchet.testing import Ran, Record, run
+
+
+def clicks(*stamps: float) -> list[Record]:
+    return [Record("page", timestamp=round(stamp * 1000)) for stamp in stamps]
+
+
+def counted(
+    records: list[Record],
+    windows: Callable[[Table], WindowedTable],
+    each: Callable[[WindowedTable, Any], Any] = lambda table, event: table[event.value].value(),
+    batch: int = 100,
+    **agent: Any,
+) -> Ran:
+    """What comes of a program that counts each record in `windows`, and yields what `each` returns."""
+    app = App()
+    stream, table = app.stream("clicks"), windows(app.Table("counts", default=int))
+
+    @app.agent(stream, **agent)
+    async def count(events: Any) -> AsyncIterator[Any]:
+        async for event in events.events():
+            table[event.value] += 1
+            yield each(table, event)
+
+    return run(app, {"clicks": records}, batch=batch)
+
+
+def test_tumbling_windows_end_where_the_next_begins() -> None:
+    ran = counted(clicks(0, 59.999, 60, 61, 125), lambda table: table.tumbling(60))
+    assert ran.values == [1, 2, 1, 2, 1]
+    assert ran.tables["counts"] == {("page", (0, 60)): 2, ("page", (60, 120)): 2, ("page", (120, 180)): 1}
+
+
+def test_hopping_windows_overlap() -> None:
+    ran = counted(clicks(5, 12), lambda table: table.hopping(timedelta(seconds=10), 5))
+    assert ran.tables["counts"] == {("page", (0, 10)): 1, ("page", (5, 15)): 2, ("page", (10, 20)): 1}
+
+
+def test_hopping_windows_are_those_of_faust() -> None:
+    windows = pytest.importorskip("faust.windows")
+    for size, step in ((10, 5), (10, 3), (7, 7), (10, 4)):
+        ours, theirs = window_of("t", size, step, None), windows.HoppingWindow(size, step)
+        for second in range(60):
+            assert [start / 1000 for start in ours.starts(second * 1000)] == [s for s, _ in theirs.ranges(second)]
+            assert ours.latest(second * 1000) / 1000 == theirs.current(second)[0]
+
+
+def test_what_faust_users_ask_of_a_key() -> None:
+    def asked(table: WindowedTable, event: Any) -> Any:
+        key = table["page"]
+        return [key.value(), key.current(), key.current(event), key.now(), key.delta(60), key.delta(timedelta(hours=1))]
+
+    ran = counted(clicks(0, 61, 62, 10), lambda table: table.tumbling(60), asked)
+    assert ran.values == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [2, 2, 2, 2, 1, 0], [2, 2, 2, 2, 0, 0]]
+
+
+def test_windows_and_their_items_in_order() -> None:
+    def asked(table: WindowedTable, event: Any) -> Any:
+        return [
+            table.windows(),
+            table.windows("b"),
+            list(table.items()),
+            [list(table.keys(w)) for w in table.windows()],
+        ]
+
+    records = [Record(key, timestamp=1000 * at) for key, at in (("b", 0), ("a", 1), ("c", 70), ("b", 130))]
+    ran = counted(records, lambda table: table.tumbling(60), asked)
+    first, second, third = [0, 60], [60, 120], [120, 180]
+    assert ran.values[-1] == [
+        [first, second, third], [first, third], [["b", 1]], [["a", "b"], ["c"], ["b"]],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_late_event_is_left_out_counted_and_named(batch: int) -> None:
+    def asked(table: WindowedTable, event: Any) -> Any:
+        return [table["page"].value(), table.is_late, table.late]
+
+    ran = counted(clicks(0, 79, 5, 80, 5, 81), lambda table: table.tumbling(60, expires=20), asked, batch)
+    assert ran.values == [[1, False, 0], [1, False, 0], [2, False, 0], [2, False, 0], [0, True, 1], [3, False, 1]]
+    assert ran.tables["counts"] == {("page", (60, 120)): 3}
+
+
+def test_an_event_may_be_late_for_some_of_its_windows() -> None:
+    ran = counted(
+        clicks(0, 24, 9), lambda table: table.hopping(10, 5, expires=10), lambda table, _: [table.is_late, table.late]
+    )
+    assert ran.values == [[False, 0], [False, 0], [True, 1]]
+    assert ran.tables["counts"] == {("page", window): 1 for window in ((15, 25), (20, 30))} | {("page", (5, 15)): 1}
+
+
+def test_a_late_event_can_be_a_dead_letter() -> None:
+    def refuse(table: WindowedTable, event: Any) -> Any:
+        if table.is_late:
+            raise ValueError("too late")
+        return table.late
+
+    ran = counted(clicks(0, 200, 1, 201), lambda table: table.tumbling(60, expires=60), refuse, on_error="dead-letter")
+    assert (ran.values, len(ran.dead_letters)) == ([0, 0, 0], 1)
+
+
+def test_values_are_set_deleted_and_looked_for() -> None:
+    app = App()
+    stream, table = app.stream("in"), app.Table("t").hopping(10, 5)
+
+    @app.agent(stream)
+    async def use(events: Any) -> AsyncIterator[Any]:
+        async for value in events:
+            if value == "delete":
+                del table["k"]
+            elif value == "look":
+                yield ["k" in table, "x" in table, table["k"].value() if "k" in table else None]
+            else:
+                table["k"] = value
+
+    steps = [("a", 7), ("look", 8), ("b", 12), ("look", 12), ("delete", 12), ("look", 12), ("look", 3)]
+    ran = run(app, {"in": [Record(what, timestamp=1000 * at) for what, at in steps]}, batch=2)
+    assert ran.values == [[True, False, "a"], [True, False, "b"], [False, False, None], [True, False, "a"]]
+    assert ran.tables["t"] == {("k", (0, 10)): "a"}
+
+
+def test_lists_grow_window_by_window() -> None:
+    app = App()
+    stream, table = app.stream("in"), app.Table("t", default=list).hopping(10, 5)
+
+    @app.agent(stream)
+    async def collect(events: Any) -> None:
+        async for value in events:
+            table["k"] += [value]
+
+    ran = run(app, {"in": [Record(at, timestamp=1000 * at) for at in (5, 7, 12)]})
+    assert ran.tables["t"] == {("k", (0, 10)): [5, 7], ("k", (5, 15)): [5, 7, 12], ("k", (10, 20)): [12]}
+
+
+def raised(use: Callable[[Table, WindowedTable], Any], **table: Any) -> str:
+    app = App()
+    stream, plain = app.stream("in"), app.Table("t", **table)
+    windowed = plain.tumbling(60)
+
+    @app.agent(stream)
+    async def wrong(events: Any) -> None:
+        async for _ in events:
+            use(plain, windowed)
+
+    with pytest.raises(AgentFailed) as found:
+        run(app, {"in": [1]})
+    return str(found.value)
+
+
+def test_what_cannot_be_done_says_what_to_do() -> None:
+    assert "write through what its tumbling()" in raised(lambda plain, _: plain.__setitem__(("k", (0, 60)), 1))
+    assert "is not (key, (start, end))" in raised(lambda plain, _: plain["k"])
+    assert "raised KeyError: 'k'" in raised(lambda _, windowed: windowed["k"].value())
+    assert "is not a value" in raised(lambda _, windowed: windowed.__setitem__("k", windowed["l"]))
+    assert "not str or int" in raised(lambda _, windowed: windowed.__setitem__(1.5, 1))
+    with pytest.raises(TableError, match="inside an agent"):
+        _ = Table("t").tumbling(60).late
+
+
+@pytest.mark.parametrize(
+    ("windows", "what"),
+    [
+        (lambda table: table.tumbling(0), "size of windows is 0"),
+        (lambda table: table.tumbling(float("nan")), "size of windows is nan"),
+        (lambda table: table.hopping(10, 0), "step of windows is 0"),
+        (lambda table: table.hopping(10, 11), "between two windows would be counted in none"),
+        (lambda table: table.tumbling(10, expires=0), "Leave it out to keep every window"),
+        (lambda table: (table.tumbling(10), table.tumbling(10)), "has windows already"),
+    ],
+)
+def test_windows_that_cannot_be(windows: Callable[[Table], Any], what: str) -> None:
+    with pytest.raises(SettingsError, match=what):
+        windows(Table("t"))
