@@ -14,6 +14,7 @@ from kafka_ratchet.agents.faust_names import refuse
 from kafka_ratchet.agents.topic import Topic
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.codec import Serializer
+from kafka_ratchet.tables.values.global_table import GlobalTable
 from kafka_ratchet.tables.values.table import Table
 
 OnError = Literal["halt", "dead-letter"]
@@ -68,6 +69,7 @@ class App:
         self.streams: dict[str, StreamDefinition] = {}
         self.tables: dict[str, Table] = {}
         self.topics: dict[str, Topic] = {}
+        self.global_tables: dict[str, GlobalTable] = {}
         self._owners: dict[str, StreamDefinition | None] = {}
 
     if not TYPE_CHECKING:  # to a type checker a name that is not here is a mistake
@@ -150,8 +152,7 @@ class App:
         Raises:
             SettingsError: there is one of that name, or a type cannot be used.
         """
-        if name in self.tables:
-            raise SettingsError(f"table {name} is declared twice: declare it once")
+        self._refuse_twice(name)
         self._owners[name] = stream
         self.tables[name] = Table(name, default, key_type, value_type, serializer)
         return self.tables[name]
@@ -163,6 +164,34 @@ class App:
             name: in Kafka; the same name gives the same topic
         """
         return self.topics.setdefault(name, Topic(name))
+
+    def GlobalTable(
+        self,
+        name: str,
+        *,
+        topic: str | Topic | None = None,
+        default: Callable[[], Any] | None = None,
+        key_type: Any = None,
+        value_type: Any = None,
+        serializer: Serializer = "json",
+        memory_mb: int = 256,
+    ) -> GlobalTable:
+        """Declare a table for look-ups; see `kafka_ratchet.tables.values.global_table.GlobalTable`.
+
+        topic: None: the one that is called as the table
+
+        Raises:
+            SettingsError: there is a table of that name, or a type cannot be used.
+        """
+        self._refuse_twice(name)
+        where = topic.name if isinstance(topic, Topic) else topic or name
+        made = GlobalTable(name, where, default, key_type, value_type, serializer, memory_mb)
+        self.global_tables[name] = made
+        return made
+
+    def _refuse_twice(self, table: str) -> None:
+        if table in self.tables or table in self.global_tables:
+            raise SettingsError(f"table {table} is declared twice: declare it once")
 
     def agent(
         self, stream: StreamDefinition, *, on_error: OnError = "halt", deterministic: bool = True

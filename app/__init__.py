@@ -29,6 +29,7 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
     """
     # Imported here, so that `import app` stays light for the commands that need none of it.
     from kafka_ratchet.app.worker.application import Application
+    from kafka_ratchet.app.worker.global_tables import prepare_global_tables
     from kafka_ratchet.app.worker.topics import prepare, prepare_policy
     from kafka_ratchet.errors import SettingsError
 
@@ -37,4 +38,5 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
         raise SettingsError("bootstrap: is missing. Say which Kafka the streams are in")
     prepare_policy(bootstrap, settings)
     topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+    prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
     return Application(settings, bootstrap, topics, program)

@@ -14,6 +14,7 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.partition import ABSENT, PartitionTables, nothing, nowhere
+from kafka_ratchet.testing.global_contents import global_contents
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.delivery import Delivery
@@ -66,7 +67,13 @@ class Ran(NamedTuple):
         return [output for output in self.outputs if output.topic.endswith("-dead-letters")]
 
 
-def run(app: App, records: Mapping[str, Sequence[Any]], *, batch: int = 100) -> Ran:
+def run(
+    app: App,
+    records: Mapping[str, Sequence[Any]],
+    *,
+    batch: int = 100,
+    tables: Mapping[str, Mapping[Any, Any]] | None = None,
+) -> Ran:
     """Run a program over records, each of them as if it came for the first time, on one partition per stream.
 
     Args:
@@ -74,6 +81,7 @@ def run(app: App, records: Mapping[str, Sequence[Any]], *, batch: int = 100) -> 
         records: by stream; each a value, (key, value) or a `Record`. Bytes are taken as they are, the rest becomes
             JSON; a key is bytes, str or None
         batch: so many records to a transaction
+        tables: what global tables have, by name; those that are not named are empty
 
     Returns:
         (outputs, tables)
@@ -82,7 +90,8 @@ def run(app: App, records: Mapping[str, Sequence[Any]], *, batch: int = 100) -> 
         SettingsError: the program has no such stream, or a worker would refuse it.
         AgentFailed: an agent raised.
     """
-    return asyncio.run(_run(app, records, batch))
+    with global_contents(app, tables or {}):
+        return asyncio.run(_run(app, records, batch))
 
 
 async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran:

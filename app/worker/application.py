@@ -25,6 +25,7 @@ from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
+from kafka_ratchet.app.worker.global_tables import GlobalTables
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
 from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
@@ -167,6 +168,9 @@ class Application:
             for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
+        self.global_tables = GlobalTables(
+            self.cluster, program.global_tables.values() if program else [], settings.max_batch_mb << 20
+        )
         self.claims = ClaimCheck(self.cluster, settings)
         self.empty_inputs = EmptyInputs(
             self.cluster,
@@ -192,15 +196,19 @@ class Application:
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
 
+        Global tables are read before that: the group goes on without this worker meanwhile.
+
         Args:
             url: the worker's status address; Faust tells it to the group, where the page finds it
 
         Raises:
             BrokerUnavailable: Kafka did not answer in time.
+            RatchetError: a global table cannot be read.
         """
         if url is not None:
             self.app.conf.canonical_url = URL(url)
         await self.cluster.start(self.settings.kafka_timeout_s)
+        await self.global_tables.start()
         self.policies.start()
         self.lanes.start()
         await self.app.start()
@@ -217,8 +225,8 @@ class Application:
             for stream in self.streams.values()
             for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
         ]
-        others += self.sends
-        partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell_lanes))
+        others += [*self.sends, *(follower.table.topic for follower in self.global_tables.followers)]
+        partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
@@ -235,7 +243,8 @@ class Application:
         if self.app.crashed:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
-    def _tell_lanes(self, topics: Mapping[str, TopicState]) -> None:
+    def _tell(self, topics: Mapping[str, TopicState]) -> None:
+        self.global_tables.look_at(topics)
         for lane in self.lanes.running.values():
             lane.look_at(topics)
 
@@ -244,6 +253,7 @@ class Application:
         await self.lanes.stop()
         await self.app.stop()
         await self.policies.stop()
+        await self.global_tables.stop()
         await self.cluster.close()
 
     # What the status address asks (kafka_ratchet.app.status.server.StatusProvider):

@@ -22,6 +22,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
+from kafka_ratchet.app.worker.global_tables import prepare_global_tables
 from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
 from kafka_ratchet.app.worker.topics import StreamTopics, prepare, prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, StateFolderInUse
@@ -62,6 +63,7 @@ def _prepared(
         try:
             prepare_policy(bootstrap, settings)
             topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+            prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
             return topics, prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
         except BrokerUnavailable as error:
             if time.monotonic() > deadline:

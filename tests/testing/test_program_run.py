@@ -215,3 +215,23 @@ def test_an_output_without_an_event_is_refused() -> None:
 
     with pytest.raises(AgentFailed, match="yielded before its first event"):
         run(app, {"in": [1, 2]})
+
+
+def test_global_tables_have_what_they_are_given() -> None:
+    app = App()
+    orders, countries = app.stream("orders"), app.GlobalTable("countries", topic="countries", value_type=dict[str, int])
+    app.Table("totals", default=int)
+
+    @app.agent(orders, on_error="dead-letter")
+    async def tax(orders: Any) -> AsyncIterator[Any]:
+        async for order in orders:
+            yield countries[order["country"]]["tax"]
+
+    rows = [{"country": "de"}, {"country": "xx"}]
+    ran = run(app, {"orders": rows}, tables={"countries": {"de": {"tax": 19}}})
+    assert (ran.values, len(ran.dead_letters), countries.contents) == ([19], 1, None)
+    assert len(run(app, {"orders": rows}).dead_letters) == 2
+    with pytest.raises(SettingsError, match="'totals' is one of agents, which begins empty"):
+        run(app, {"orders": rows}, tables={"totals": {"a": 1}})
+    with pytest.raises(SettingsError, match="table countries is declared twice"):
+        app.Table("countries")

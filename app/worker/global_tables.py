@@ -1,0 +1,257 @@
+"""Reads the topics of global tables: to their ends before the worker joins its group, and what comes from then on.
+
+A topic that was created again, cut, or given more partitions is read anew from its beginning. Until that is done the
+table has what it had; then all of it is replaced at once, so it is never a mix of two topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings_sections import TOPIC_NAME
+from kafka_ratchet.app.status.inputs import similar
+from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.worker.topics import config_of, create
+from kafka_ratchet.errors import (
+    LogTruncated,
+    PositionLost,
+    RatchetError,
+    SettingsError,
+    StateError,
+    TopicError,
+    TopicMissing,
+    TopicReplaced,
+)
+from kafka_ratchet.producers import admin_client
+from kafka_ratchet.tables.values.global_table import Contents, GlobalTable
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.changelog import Changelog, WithoutStore
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
+from kafka_ratchet.transport.client.topic_id import TopicState
+
+log = structlog.get_logger(__name__)
+
+PAUSE_S: Final = 5.0
+"""Before a topic is tried again that could not be read."""
+
+
+class ReadAnew(TopicError):
+    """What was read of a topic is not all of it, or may not be."""
+
+
+def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection[GlobalTable]) -> None:
+    """Create the topics of global tables that are missing, and check that nothing of them expires.
+
+    Raises:
+        SettingsError: a topic's name is none.
+        TopicMissing: one is missing, and `create_topics` is off.
+        TopicError: one is not compacted; or it cannot be created.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    if not tables:
+        return
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+    for table in tables:
+        if not TOPIC_NAME.fullmatch(table.topic):
+            raise SettingsError(f"table {table.name}: topic {table.topic!r:.300} is no Kafka topic name")
+    found = partition_counts(admin, [table.topic for table in tables])
+    replication = max((stream.replication for stream in settings.streams.values()), default=1)
+    for table in tables:
+        if table.topic in found:
+            _refuse_expiry(table, config_of(admin, table.topic))
+        elif settings.create_topics:
+            create(admin, table.topic, 1, replication, {"cleanup.policy": "compact"})
+        else:
+            hint = similar(table.topic, admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics)
+            raise TopicMissing(
+                f"table {table.name}: there is no topic {table.topic!r}{hint}. create_topics is false, so Ratchet "
+                "creates none: correct the name, or create it with cleanup.policy=compact"
+            )
+
+
+def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
+    policy = config["cleanup.policy"]
+    keeps_all = config["retention.ms"] == "-1" and config["retention.bytes"] == "-1"
+    if "delete" in policy and not keeps_all:
+        raise TopicError(
+            f"table {table.name}: cleanup.policy of topic {table.topic} is {policy}, so what was written long ago "
+            "would be missing after a start, and workers would differ. Set cleanup.policy=compact on the topic"
+        )
+
+
+class _Partition(WithoutStore):
+    """A `kafka_ratchet.transport.changelog.ChangelogReader` of one partition."""
+
+    def __init__(self, table: GlobalTable, contents: Contents, number: int) -> None:
+        self.changelog, self._contents, self._number = table.topic, contents, number
+        self._has_warned = False
+
+    @property
+    def position(self) -> int:
+        return self._contents.positions[self._number]
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        self._contents.positions[self._number] = offset
+
+    def apply(self, batch: RecordBatch) -> None:
+        """Take over records. One without a key can be looked up by none."""
+        for index in range(batch.count):
+            key = batch.key(index)
+            if key is not None:
+                self._contents.put(self._number, key, batch.value(index))
+            elif not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "a record without a key is in no table; further ones are not told",
+                    topic=self.changelog,
+                    partition=self._number,
+                    offset=int(batch.offsets[index]),
+                )
+        self.position = batch.next
+
+
+class TopicFollower:
+    """Keeps one global table as its topic is."""
+
+    def __init__(self, cluster: Cluster, table: GlobalTable, batch_most: int) -> None:
+        """Nothing is read.
+
+        Args:
+            cluster: connected
+            table: whose contents are replaced
+            batch_most: bytes that one batch may unpack to
+        """
+        self.table, self._cluster, self._batch_most = table, cluster, batch_most
+        self._logs: list[Changelog] = []
+        self._partitions = 0
+        self._has_more_partitions = asyncio.Event()
+
+    async def read(self) -> None:
+        """Read the topic from its beginning to its end as it is now; then the table has all of it.
+
+        Raises:
+            TopicReplaced: there is none, or it is another one at the end than at the beginning.
+            StateError: it is more than the table may take.
+            RatchetError: it cannot be read.
+        """
+        table, name = self.table, self.table.topic
+        topic = (await self._cluster.found([name]))[name]
+        contents = Contents(topic.partitions, table.most, table.name)
+        logs = []
+        for number in range(topic.partitions):
+            state, connection = _Partition(table, contents, number), ("global table", table.name, number)
+            state.position = await self._cluster.offset(name, number, EARLIEST, connection)
+            changelog = Changelog(self._cluster, state, number, connection, self._batch_most)
+            await changelog.restore()
+            if changelog.topic_id != topic.id:
+                raise ReadAnew(f"{name}: was deleted and created again while it was read")
+            logs.append(changelog)
+        self._logs, self._partitions = logs, topic.partitions
+        self._has_more_partitions.clear()
+        table.contents, table.problem = contents, None
+        log.info("global table read", table=table.name, topic=name, keys=len(table), mb=contents.size >> 20)
+
+    def look_at(self, topics: Mapping[str, TopicState]) -> None:
+        """Note whether the topic has more partitions than were read."""
+        if (now := topics.get(self.table.topic)) is not None and now.partitions > self._partitions:
+            self._has_more_partitions.set()
+
+    async def run(self) -> None:
+        """Follow the topic, and read it anew where it is not what was read before. Never returns."""
+        while True:
+            try:
+                await self._follow()
+            except (TopicReplaced, LogTruncated, PositionLost, ReadAnew) as error:
+                log.error("the topic of a global table is read anew", table=self.table.name, reason=str(error))
+                await self._read_anew()
+            except StateError as error:
+                self._give_up(error)
+                await self._read_anew()
+            except RatchetError as error:
+                # What was read so far goes on to hold, and is gone on from.
+                log.error("a global table cannot follow its topic; trying again", reason=str(error))
+            except Exception:
+                log.exception("following the topic of a global table failed; trying again")
+            await asyncio.sleep(PAUSE_S)
+
+    async def _read_anew(self) -> None:
+        while True:
+            try:
+                await self.read()
+                return
+            except StateError as error:
+                self._give_up(error)
+            except RatchetError as error:
+                log.error("a global table cannot be read; trying again", table=self.table.name, reason=str(error))
+            await asyncio.sleep(PAUSE_S)
+
+    def _give_up(self, error: StateError) -> None:
+        """The table is too large: look-ups raise this, so that partitions halt."""
+        log.error("a global table cannot be held", table=self.table.name, reason=str(error))
+        self.table.contents, self.table.problem = None, str(error)
+
+    async def _follow(self) -> None:
+        tasks = [asyncio.create_task(self._keep_up(changelog)) for changelog in self._logs]
+        tasks.append(asyncio.create_task(self._tell_of_partitions()))
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in ended:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell_of_partitions(self) -> None:
+        await self._has_more_partitions.wait()
+        raise ReadAnew(f"{self.table.topic}: was given more partitions")
+
+    async def _keep_up(self, changelog: Changelog) -> None:
+        while await changelog.keep_up():
+            pass
+        raise ReadAnew(
+            f"{self.table.topic}, partition {changelog.partition}: nothing was heard of it for so long that nulls may "
+            "have been missed"
+        )
+
+
+class GlobalTables:
+    """All global tables of a worker."""
+
+    def __init__(self, cluster: Cluster, tables: Collection[GlobalTable], batch_most: int) -> None:
+        """Nothing is read; see `TopicFollower`."""
+        self.followers = [TopicFollower(cluster, table, batch_most) for table in tables]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Read every topic to its end as it is now, then follow them in tasks.
+
+        Raises:
+            RatchetError: one cannot be read.
+        """
+        for follower in self.followers:
+            await follower.read()
+        self._tasks = [
+            asyncio.create_task(follower.run(), name=f"global table {follower.table.name}")
+            for follower in self.followers
+        ]
+
+    def look_at(self, topics: Mapping[str, TopicState]) -> None:
+        """Compare the topics as they are now with what was read."""
+        for follower in self.followers:
+            follower.look_at(topics)
+
+    async def stop(self) -> None:
+        """Stop following. The tables keep what they have."""
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []

@@ -1,0 +1,199 @@
+"""A table that each worker reads in full from a topic, for look-ups. Its content moves outside every transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from kafka_ratchet.errors import StateError, TableError
+from kafka_ratchet.tables.values.codec import Codec, Serializer
+
+ENTRY_BYTES: Final = 250
+"""What an entry takes in memory beside its key and value, roughly: two objects and their place in a dict."""
+
+
+class Contents:
+    """The records of a topic's partitions, as far as they were read: the newest value of each key, as bytes."""
+
+    def __init__(self, partitions: int, most: int, table: str = "") -> None:
+        """Nothing was read.
+
+        Args:
+            partitions: of the topic
+            most: bytes that it may take in memory
+            table: its name, for what is said
+        """
+        self.partitions: list[dict[bytes, bytes]] = [{} for _ in range(partitions)]
+        self.positions = [0] * partitions
+        """Of each partition, the next offset to read."""
+        self.size = 0
+        """bytes, roughly."""
+        self._most, self._table = most, table
+
+    def put(self, partition: int, key: bytes, value: bytes | None) -> None:
+        """Take over a record. value: None removes the key.
+
+        Raises:
+            StateError: that is more than the table may take.
+        """
+        held = self.partitions[partition]
+        before = held.pop(key, None)
+        if before is not None:
+            self.size -= ENTRY_BYTES + len(key) + len(before)
+        if value is None:
+            return
+        held[key] = value
+        self.size += ENTRY_BYTES + len(key) + len(value)
+        if self.size > self._most:
+            raise StateError(
+                f"table {self._table}: takes more than memory_mb = {self._most >> 20}, after "
+                f"{sum(map(len, self.partitions)):,} keys. Each worker has all of it in memory: give it more, or "
+                "remove keys from its topic"
+            )
+
+
+class GlobalTable(Mapping[Any, Any]):
+    """Keys and values that other programs write to a compacted topic; each worker has all of them, to look up.
+
+    It is read-only. A look-up is no part of the transaction: it finds what this worker has read of the topic by then.
+    An agent that runs again for the same record, after a crash, may find a newer value.
+
+    Each look-up decodes the value anew, so what is changed in it changes nothing in the table.
+
+    Args:
+        name: of the table
+        topic: where its entries come from; each key has to be in one partition only
+        default: makes the value of a key that is not there; None: such a key is a KeyError
+        key_type: of the records' keys: `str` in UTF-8, `bytes` as they are, else JSON without spaces; None: `str`
+        value_type: what msgspec decodes values as; `bytes` as they are; None: whatever the serializer holds
+        serializer: "json" or "msgpack", of the values
+        memory_mb: that it may take in each worker
+
+    Raises:
+        SettingsError: a type cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        default: Callable[[], Any] | None = None,
+        key_type: Any = None,
+        value_type: Any = None,
+        serializer: Serializer = "json",
+        memory_mb: int = 256,
+    ) -> None:
+        self.name, self.topic, self.default, self.most = name, topic, default, memory_mb << 20
+        self.key_type, self.value_type = str if key_type is None else key_type, value_type
+        self._codec = Codec(name, self.key_type, value_type, serializer)
+        module: Any = msgspec.json if serializer == "json" else msgspec.msgpack
+        self._decode = module.Decoder(Any if value_type is None else value_type).decode
+        self.contents: Contents | None = None
+        """Replaced as a whole where the topic is read anew."""
+        self.problem: str | None = None
+        """Why there is none."""
+
+    def key_bytes(self, key: Any) -> bytes:
+        """The record's key that stands for a key.
+
+        Raises:
+            TableError: it is of another type.
+        """
+        if self.key_type is bytes:
+            return bytes(self._codec.check_key(key))
+        if self.key_type is str:
+            return str(self._codec.check_key(key)).encode()
+        return self._codec.key_bytes(self._codec.check_key(key))
+
+    def value_bytes(self, value: Any) -> bytes:
+        """The record's value that stands for a value.
+
+        Raises:
+            TableError: it is of another type.
+        """
+        if self.value_type is bytes and isinstance(value, bytes):
+            return value
+        return self._codec.value_bytes(self._codec.keep(value))
+
+    def _key(self, data: bytes) -> Any:
+        if self.key_type is bytes:
+            return data
+        try:
+            return data.decode() if self.key_type is str else self._codec.key(self._codec.kept_key(data))
+        except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+            raise TableError(
+                f"table {self.name}: topic {self.topic} has a key {data!r:.100} that is not {self.key_type}: {error}"
+            ) from None
+
+    def _value(self, key: bytes, data: bytes) -> Any:
+        if self.value_type is bytes:
+            return data
+        try:
+            return self._decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise TableError(
+                f"table {self.name}: the value of key {key!r:.100} in topic {self.topic} cannot be read: {error}. "
+                "Write it anew there, or change value_type or serializer"
+            ) from None
+
+    def _now(self) -> Contents:
+        if self.contents is None:
+            raise StateError(
+                self.problem or f"table {self.name}: has not been read. It can be looked up inside an agent only"
+            )
+        return self.contents
+
+    def _find(self, key: Any) -> tuple[bytes, bytes | None]:
+        contents, data = self._now(), self.key_bytes(key)
+        if len(contents.partitions) == 1:
+            return data, contents.partitions[0].get(data)
+        found = {number: held[data] for number, held in enumerate(contents.partitions) if data in held}
+        if len(found) > 1:
+            raise TableError(
+                f"table {self.name}: key {key!r:.100} stands in partitions {', '.join(map(str, found))} of topic "
+                f"{self.topic}; which is newer is not known. Write a null for it to those where it does not belong"
+            )
+        return data, next(iter(found.values()), None)
+
+    def __getitem__(self, key: Any) -> Any:
+        data, value = self._find(key)
+        if value is not None:
+            return self._value(data, value)
+        if self.default is None:
+            raise KeyError(key)
+        return self.default()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default` where it is not there."""
+        data, value = self._find(key)
+        return default if value is None else self._value(data, value)
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key)[1] is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The keys that are there now; those that come meanwhile are not among them."""
+        return iter([self._key(data) for held in self._now().partitions for data in held])
+
+    def __len__(self) -> int:
+        """Keys, each counted in every partition that has it."""
+        return sum(map(len, self._now().partitions))
+
+    def _read_only(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TableError(
+            f"table {self.name}: is read-only. Write to its topic {self.topic}, with `await topic.send(key=, value=)` "
+            "or any producer"
+        )
+
+    __setitem__ = __delitem__ = pop = popitem = setdefault = update = clear = _read_only
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"<GlobalTable {self.name}>"

@@ -1,0 +1,98 @@
+"""Global tables and look-ups from outside on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as Client
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.worker import global_tables
+from kafka_ratchet.app.worker.global_tables import GlobalTables, prepare_global_tables
+from kafka_ratchet.errors import SettingsError, StateError, TopicError, TopicMissing
+from kafka_ratchet.producers import made_topic
+from kafka_ratchet.tables.values.global_table import GlobalTable
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from tests.transport.kafka_side import until
+
+COMPACT = {"cleanup.policy": "compact"}
+
+
+def write(broker: str, topic: str, *records: tuple[str | None, Any], commit: bool = True, partition: int = 0) -> None:
+    client = Client({"bootstrap.servers": broker, "transactional.id": f"{topic}-writer"})
+    client.init_transactions(30)
+    client.begin_transaction()
+    for key, value in records:
+        client.produce(topic, None if value is None else json.dumps(value), key, partition)
+    if commit:
+        client.commit_transaction(30)
+    else:
+        client.flush(30)
+        client.abort_transaction(30)
+
+
+async def test_a_global_table_is_what_its_topic_is_whatever_becomes_of_that(
+    broker: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ratchet.transport.client.cluster.GONE_AFTER_S", 0.5)
+    monkeypatch.setattr(global_tables, "PAUSE_S", 0.1)
+    topic, admin = new_topic(1, cleanup_policy="compact"), AdminClient({"bootstrap.servers": broker})
+    write(broker, topic, ("a", 1), ("b", 2), ("a", 3), ("b", None), ("c", 4))
+    write(broker, topic, ("a", "aborted"), ("d", "aborted"), commit=False)
+    table = GlobalTable("t", topic, memory_mb=1)
+    cluster = Cluster(client_options(broker, {}))
+    await cluster.start(30)
+    tables = GlobalTables(cluster, [table], 1 << 20)
+    try:
+        await tables.start()
+        assert dict(table) == {"a": 3, "c": 4}
+        await asyncio.to_thread(write, broker, topic, ("c", None), ("e", 5))
+        await until(lambda: dict(table) == {"a": 3, "e": 5})
+
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+        await until(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 2)
+        await asyncio.to_thread(write, broker, topic, ("f", 6), partition=1)
+        tables.look_at(await cluster.topics([topic]))
+        await until(lambda: dict(table) == {"a": 3, "e": 5, "f": 6})
+
+        seen: list[dict[str, int]] = []
+        admin.delete_topics([topic])[topic].result(30)
+        while not made_topic(admin, NewTopic(topic, 1, 1, config=COMPACT), 30):
+            pass  # the deletion is still under way
+        await asyncio.to_thread(write, broker, topic, ("a", 10), ("z", 11))
+
+        def is_the_new_one() -> bool:
+            seen.append(dict(table))
+            return seen[-1] == {"a": 10, "z": 11}
+
+        await until(is_the_new_one)
+        assert all(each in ({"a": 3, "e": 5, "f": 6}, {}, {"a": 10, "z": 11}) for each in seen)
+
+        await asyncio.to_thread(write, broker, topic, *((f"{number}", "x" * 1000) for number in range(1000)))
+        await until(lambda: table.contents is None)
+        with pytest.raises(StateError, match="takes more than memory_mb = 1"):
+            table.get("a")
+    finally:
+        await tables.stop()
+        await cluster.close()
+
+
+def test_topics_of_global_tables_are_made_or_refused(broker: str, new_topic: Callable[..., str]) -> None:
+    expires, settings = new_topic(1, cleanup_policy="delete"), Settings()
+    with pytest.raises(TopicError, match=rf"table t: cleanup.policy of topic {expires} is delete"):
+        prepare_global_tables(broker, settings, [GlobalTable("t", expires)])
+    forever = new_topic(1, cleanup_policy="delete", retention_ms=-1)
+    missing = f"{forever}-2"
+    refusing = Settings(create_topics=False)
+    with pytest.raises(TopicMissing, match=rf"there is no topic '{missing}' \(did you mean '{forever}'\?\)"):
+        prepare_global_tables(broker, refusing, [GlobalTable("t", missing)])
+    prepare_global_tables(broker, settings, [GlobalTable("t", forever), GlobalTable("u", missing)])
+    prepare_global_tables(broker, refusing, [GlobalTable("u", missing)])
+    with pytest.raises(SettingsError, match="is no Kafka topic name"):
+        prepare_global_tables(broker, settings, [GlobalTable("t", "a b")])
