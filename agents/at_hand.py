@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
-from kafka_ratchet.agents.reading import NO_RECORD, Reading
+from kafka_ratchet.agents.reading import NO_RECORD, NO_ROWS, Reading
 from kafka_ratchet.tables.values.partition import NO_TIME, PartitionTables
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
@@ -32,11 +33,11 @@ class AtHand:
             reading: knows the batch, and which of its records is at hand
         """
         self._partition, self._reading = partition, reading
-        self._rows: list[int] = []
+        self._rows = NO_ROWS
         self._stamps: list[int] | None = None
         self._times: list[int] | None = None
 
-    def take(self, rows: list[int]) -> None:
+    def take(self, rows: NDArray[np.int64]) -> None:
         """Another batch is there, of which the run takes these records."""
         self._rows, self._stamps, self._times = rows, None, None
 
@@ -70,7 +71,7 @@ class AtHand:
         return self._reading.place
 
 
-def advance(partition: PartitionTables, batch: RecordBatch, rows: list[int]) -> None:
+def advance(partition: PartitionTables, batch: RecordBatch, rows: NDArray[np.int64]) -> None:
     """Push the stream time that these records bring the partition to, and name one that is far ahead of the others."""
     before = partition.stream_time
     stamps = np.maximum(batch.timestamps[rows], 0)

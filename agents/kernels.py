@@ -1,4 +1,4 @@
-"""The compiled pass that reads sequences out of a header."""
+"""The compiled passes of the agents: sequences out of a header, and headers out of records and into them."""
 
 from __future__ import annotations
 
@@ -76,3 +76,76 @@ def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8, form: in
         else:
             sequences[i] = np.int64(total)
             reasons[i] = NONE
+
+
+@njit(**records.OPTIONS)
+def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) -> None:
+    """How many headers stand before each record's: offsets int32[records + 1], of which the first is 0.
+
+    begins, ends: int64[records], where a record's headers begin with their count, and where the record ends
+    """
+    for i in range(len(begins)):
+        count, _ = records.read_varint(data, begins[i], ends[i])
+        offsets[i + 1] = offsets[i] + count
+
+
+@njit(**records.OPTIONS)
+def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> None:
+    """Where the headers of records that were found sound have their names and values.
+
+    Fills names int64[2, headers] and values int64[2, headers] with starts and lengths. A value that is null has length
+    -1 and begins where its name ends.
+    """
+    found = 0
+    for i in range(len(begins)):
+        count, at = records.read_varint(data, begins[i], ends[i])
+        for _ in range(count):
+            length, at = records.read_varint(data, at, ends[i])
+            names[0, found], names[1, found] = at, length
+            at += length
+            length, after = records.read_varint(data, at, ends[i])
+            values[0, found], values[1, found] = at if length < 0 else after, length
+            at = after + max(length, 0)
+            found += 1
+
+
+@njit(**records.OPTIONS)
+def write_headers(
+    first: I64,
+    counts: I64,
+    names: U8,
+    name_starts: I64,
+    name_lengths: I64,
+    values: U8,
+    value_starts: I64,
+    value_lengths: I64,
+    out: U8,
+    starts: I64,
+    lengths: I64,
+) -> None:
+    """Headers of records as they stand in them, one record's behind the other's.
+
+    Args:
+        first: int64[records], of the headers, the record's first
+        counts: int64[records]
+        names: uint8[bytes], what the names' spans point into
+        name_starts: int64[headers]
+        name_lengths: int64[headers]
+        values: uint8[bytes], what the values' spans point into
+        value_starts: int64[headers]
+        value_lengths: int64[headers]; -1 is null
+        out: uint8[bytes], room for all
+        starts: int64[records], filled
+        lengths: int64[records], filled
+    """
+    at = 0
+    for i in range(len(first)):
+        starts[i] = at
+        at = records.write_varint(out, at, counts[i])
+        for h in range(first[i], first[i] + counts[i]):
+            at = records.write_varint(out, at, name_lengths[h])
+            at = records.copy_bytes(out, at, names, name_starts[h], name_lengths[h])
+            at = records.write_varint(out, at, value_lengths[h])
+            if value_lengths[h] > 0:
+                at = records.copy_bytes(out, at, values, value_starts[h], value_lengths[h])
+        lengths[i] = at - starts[i]

@@ -1,11 +1,13 @@
-"""How an agent reads its partition: each record once, in the order of the offsets, as a value or as an event."""
+"""How an agent reads its partition: each record once, in the order of the offsets, as value, event or batch."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from kafka_ratchet.agents.event import Event
 from kafka_ratchet.tables.values.partition import PartitionTables
@@ -13,7 +15,11 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
+if TYPE_CHECKING:
+    from kafka_ratchet.agents.arrow import BatchAtHand
+
 NO_RECORD: Final = -1
+NO_ROWS: Final = np.empty(0, np.int64)
 
 
 class _Columns(NamedTuple):
@@ -39,6 +45,7 @@ class Reading:
         delivery: the batch at hand; None where the run has none
         index: of the batch, the record at hand; NO_RECORD where there is none
         event: of that record, where the run reads events
+        batch: what the run has of the batch, where it reads batches
     """
 
     def __init__(
@@ -59,25 +66,34 @@ class Reading:
         self.delivery: Delivery | None = None
         self.index = NO_RECORD
         self.event: Event | None = None
+        self.batch: BatchAtHand | None = None
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
+        self._fresh = NO_ROWS
+        """Of the batch, the records to hand out."""
         self._rows: list[int] = []
-        self._left: Iterator[int] = iter(())
-        """Records of the batch that are not handed out yet: a program that raised goes on with them."""
+        self._left: Iterator[int] | None = None
+        """Those that are not handed out yet, once the first is: a program that raised goes on with them."""
         self._columns: _Columns | None = None
 
-    def begin(self, delivery: Delivery, rows: list[int]) -> None:
-        """Have a batch at hand, and hand out these records of it."""
-        self.delivery, self.index, self._rows, self._left = delivery, NO_RECORD, rows, iter(rows)
+    def begin(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
+        """Have a batch at hand. fresh: int64[records], which of it to hand out."""
+        self.delivery, self.index, self._fresh, self._left = delivery, NO_RECORD, fresh, None
 
     def end(self) -> None:
         """The batch goes back: nothing of it is kept."""
-        self.delivery, self.event, self._columns = None, None, None
+        self.delivery, self.event, self.batch, self._columns = None, None, None, None
 
     def stop(self) -> None:
         """Hand out no more: the transaction was rolled back."""
         self.end()
         self._rows.clear()  # which ends the iteration that a late run is in
+
+    def _left_over(self) -> Iterator[int]:
+        if self._left is None:
+            self._rows = self._fresh.tolist()
+            self._left = iter(self._rows)
+        return self._left
 
     @property
     def place(self) -> str:
@@ -86,6 +102,8 @@ class Reading:
             return "before its first event"
         batch = self.delivery.batch
         where = f"{batch.topic}, partition {batch.partition}"
+        if self.batch is not None:
+            return f"{where}, {self.batch.place}"
         return where if self.index == NO_RECORD else f"{where}, offset {int(batch.offsets[self.index])}"
 
     def reject(self, reason: str) -> None:
@@ -106,7 +124,7 @@ class Reading:
             data = batch.data.data
             starts = batch.columns[records.VALUE].tolist()
             lengths = batch.columns[records.VALUE_LENGTH].tolist()
-            for index in self._left:
+            for index in self._left_over():
                 self.index = index
                 if before_record is not None:
                     before_record()
@@ -128,6 +146,28 @@ class Reading:
         async for value in self.values():
             self.event = event = self._event(value)
             yield event
+
+    async def batches(self, names: Sequence[str] | None) -> AsyncIterator[Any]:
+        """For `async for batch in stream.batches()`. names: of columns; None: all."""
+        from kafka_ratchet.agents.arrow import BatchAtHand, require_columns
+
+        columns = require_columns(names)
+        self.index = NO_RECORD
+        if self._before_record is not None:
+            raise TypeError('on_error="dead-letter" is for single records: read values or events, or leave it out')
+        while True:
+            if self.delivery is not None:
+                rows = self._fresh if self._left is None else np.array(list(self._left), np.int64)
+                self._left = iter(())
+                if len(rows):
+                    self.index = NO_RECORD
+                    self.batch = BatchAtHand(self.delivery, rows, columns)
+                    yield self.batch.arrow
+                    if self._partition.lent and self.delivery is not None:
+                        self._partition.check_lent()
+                crash_point("agent")
+                self.batch = None
+            await self._more()
 
     def _event(self, value: Any) -> Event:
         assert self.delivery is not None  # noqa: S101 - a record is at hand

@@ -56,6 +56,22 @@ class Stream:
         """Values with what else a record has."""
         return self._reading.events()
 
+    def batches(self, columns: Sequence[str] | None = None) -> AsyncIterator[Any]:
+        """Records as they come from Kafka, many at a time, each as a pyarrow RecordBatch.
+
+        It has `key` and `value` (binary), `timestamp` (ms since the epoch), `sequence` (null where the stream is not
+        judged), `headers` (a map: name, value) and `offset`; topic and partition are in its schema's metadata. A batch
+        is never empty.
+
+        What may be yielded for it, any number of times: a boolean mask (those records go on as they are), the batch
+        itself (all of them do), or a RecordBatch or Table of new records with the columns `key` and `value` (binary or
+        text), and `timestamp` and `headers` where they are not to be the batch's latest and none.
+
+        Args:
+            columns: names of those that are needed; None: all
+        """
+        return self._reading.batches(columns)
+
 
 class AgentRun:
     """One agent on one partition, from its first batch to the next rollback; then another one begins."""
@@ -84,8 +100,12 @@ class AgentRun:
         """Outputs and sends before those of the record at hand; only known where a record may be undone."""
         self._at_hand = AtHand(partition, self._reading)
 
-    async def take(self, delivery: Delivery, rows: list[int]) -> None:
+    async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
         """Have the program take these records of a batch.
+
+        Args:
+            delivery: the batch
+            fresh: int64[records], which of it
 
         Returns:
             when it asks for more; its outputs are the delivery's then
@@ -93,10 +113,10 @@ class AgentRun:
         Raises:
             AgentFailed: it raised and the record halts its partition; or it ended by itself.
         """
-        self._reading.begin(delivery, rows)
+        self._reading.begin(delivery, fresh)
         self._outputs.cut()
         self._sends.cut()
-        self._at_hand.take(rows)
+        self._at_hand.take(fresh)
         self._given_back = asyncio.get_running_loop().create_future()
         if self._task is None:
             name = f"{self.agent.name} {delivery.batch.topic}-{delivery.batch.partition}"
@@ -167,7 +187,8 @@ class AgentRun:
         async with aclosing(outputs):  # what its `finally` writes belongs to the record at hand
             async for output in outputs:
                 if reading.index == NO_RECORD:
-                    raise TypeError("yielded before its first event, whose key and timestamp an output gets")
+                    self._emit_for_batch(output)
+                    continue
                 kind = type(output)
                 if kind is Event:
                     if output is not reading.event:
@@ -180,6 +201,15 @@ class AgentRun:
                 else:
                     add_value(_encode(output))
                 add_index(reading.index)
+
+    def _emit_for_batch(self, output: Any) -> None:
+        reading = self._reading
+        if reading.batch is None:
+            raise TypeError("yielded before its first event, whose key and timestamp an output gets")
+        if reading.delivery is not None:
+            self._outputs.flush(reading.delivery)
+            self._outputs.cut()
+        reading.batch.emit(output)
 
     async def _more(self) -> None:
         """Give the batch back, and wait for the next one."""
@@ -206,14 +236,14 @@ class PartitionProgram:
     def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
         """Begin with a batch; it goes back to its lane when all agents are through. fresh: bool[batch.count]."""
         delivery.is_taken = True
-        self._work = asyncio.create_task(self._through(delivery, np.flatnonzero(fresh).tolist()))
+        self._work = asyncio.create_task(self._through(delivery, np.flatnonzero(fresh)))
 
-    async def _through(self, delivery: Delivery, rows: list[int]) -> None:
+    async def _through(self, delivery: Delivery, rows: NDArray[np.int64]) -> None:
         delivery.is_taken = False
         async with delivery:
             for run in self.runs:
                 await run.take(delivery, rows)
-            if rows and self._partition.has_windows:
+            if len(rows) and self._partition.has_windows:
                 advance(self._partition, delivery.batch, rows)
 
     def abandon(self) -> None:

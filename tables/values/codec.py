@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from types import NoneType
 from typing import Any, Final, Literal
 
@@ -120,6 +121,15 @@ class Codec:
                 f"table {self.table}: {value!r:.100} ({kind.__name__}) cannot be kept as {self.value_type}: {error}"
             ) from None
         return Encoded(data)
+
+    def are_kept_as_they_are(self, values: Collection[Any]) -> bool:
+        """Whether `keep` would give back every one of them; said of many at once, and no where it is not sure."""
+        kinds = set(map(type, values))
+        if not self._plain.issuperset(kinds):
+            return False
+        if kinds == {int}:
+            return bool(INT_LEAST <= min(values) and max(values) <= INT_MOST)
+        return all(map(math.isfinite, values)) if kinds == {float} else not kinds & {int, float}
 
     def value_bytes(self, kept: Any) -> bytes:
         """The bytes of a value as the table keeps it."""

@@ -12,7 +12,7 @@ kept beside it: rollback puts it back, commit forgets it. A key that is not in `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import msgspec
@@ -185,6 +185,29 @@ class TablePartition:
             self.lent[self.prefix, kept] = value, taken, self
         elif self.lent:
             self.lent.pop((self.prefix, kept), None)
+
+    def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        """The values of keys, in the order in which each comes first; ABSENT where there is none."""
+        if not self.kinds.issuperset(map(type, keys)):
+            return {key: self.get(key) for key in keys}
+        value_of = self.values.get
+        found = {key: value_of(key, UNKNOWN) for key in dict.fromkeys(keys)}
+        if not PLAIN.issuperset(map(type, found.values())):
+            for key, value in found.items():
+                if type(value) not in PLAIN:
+                    found[key] = self.get(key)
+        return found
+
+    def set_many(self, found: dict[Any, Any]) -> None:
+        """Push values, by key."""
+        is_simple = self.undo is None and not self.lent and self.kinds.issuperset(map(type, found))
+        if is_simple and self.codec.are_kept_as_they_are(found.values()):
+            for key in found.keys() - self.before.keys():
+                self.before[key] = self._now(key)
+            self.values.update(found)
+        else:
+            for key, value in found.items():
+                self.set(key, value)
 
     def delete(self, key: Any) -> None:
         """Push that the key is gone. KeyError: it is not there."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,6 +74,7 @@ PLAIN = st.one_of(st.integers(-(2**63), 2**64 - 1), st.text(max_size=5), st.bool
 VALUES = st.one_of(PLAIN, st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(0, 9), max_size=3))
 STEPS = st.one_of(
     st.tuples(st.just("set"), KEYS, VALUES),
+    st.tuples(st.just("update"), st.none(), st.dictionaries(KEYS, st.one_of(PLAIN, VALUES), max_size=4)),
     st.tuples(st.just("delete"), KEYS, st.none()),
     st.tuples(st.sampled_from(["commit", "rollback", "save", "forget", "replay"]), st.none(), st.none()),
 )
@@ -85,6 +88,10 @@ def test_a_table_is_a_dict_that_can_be_rolled_back_and_lost(steps: list[tuple[st
     for what, key, value in steps:
         if what == "set":
             table[key] = pushed[key] = value
+        elif what == "update":
+            table.update(value)
+            pushed.update(value)
+            assert table.get_many([*value, *value]) == value
         elif what == "delete":
             assert (key in table) == (key in pushed)
             table.pop(key, None)
@@ -103,6 +110,38 @@ def test_a_table_is_a_dict_that_can_be_rolled_back_and_lost(steps: list[tuple[st
             pushed = dict(persisted)
         assert dict(table.items()) == pushed
         assert [type(each) for each in table.values()] == [type(table[each]) for each in table]
+
+
+def test_many_keys_are_asked_for_and_written_at_once() -> None:
+    table, lists, strict = Table("t", default=int), Table("lists", default=list), Table("strict")
+    kept = Kept(table, lists, strict)
+    table.update({"a": 1}, b=2)
+    kept.commit()
+    kept.save(0)
+    assert table.get_many(np.array(["c", "a", "c"])) == table.get_many(pa.array(["c", "a"])) == {"c": 0, "a": 1}
+    assert list(table.get_many(key for key in "cba")) == ["c", "b", "a"]
+    assert list(table) == ["a", "b"]
+    with pytest.raises(KeyError, match="'x'"):
+        strict.get_many(["x"])
+    with pytest.raises(TableError, match="key True is bool"):
+        table.get_many([1, True])
+    with pytest.raises(TableError, match=r"key 1\.5 is float"):
+        table.update({"a": 5, 1.5: 6})
+    with pytest.raises(TableError, match="does not fit 64 bits"):
+        table.update({"a": 2**64})
+    lists.update({"a": [1]})
+    lists.get_many(["a"])["a"].append(2)
+    with pytest.raises(TableError, match="key 'a' was changed in place"):
+        kept.commit()
+    kept.rollback()
+    assert (dict(table.items()), dict(lists.items())) == ({"a": 1, "b": 2}, {})
+    table.update([("a", 3), ("a", 4)])
+    assert table["a"] == 4
+    gone = table.here.get()
+    kept.rollback()
+    table.here.set(gone)
+    with pytest.raises(TableError, match="its transaction was rolled back"):
+        table.update({"a": 1})
 
 
 def test_one_and_true_and_text_are_keys_of_their_own_or_refused() -> None:
