@@ -50,7 +50,11 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
         yield Text(f"None of the {len(page.partitions)} partitions that answered {of}.")
         return
     table = Table(
-        title=Text(f"{page.table}, of stream {page.stream}: committed values"), title_justify="left", box=box.SIMPLE
+        title=Text(
+            f"{page.table}, {'global' if page.stream is None else f'of stream {page.stream}'}: committed values"
+        ),
+        title_justify="left",
+        box=box.SIMPLE,
     )
     table.add_column("Key")
     table.add_column("Partition", justify="right")

@@ -193,21 +193,20 @@ class ClusterView:
         if stream is not None and not views:
             self._settings.stream(stream)  # names those that there are
         view = next((each for each in views if table in each.tables), None)
-        answering = [worker for worker in overview.workers if worker.error is None]
-        if view is None and answering:
-            has = ", ".join(sorted({name for each in views for name in each.tables})) or "none"
-            of = f"stream {stream!r}" if stream is not None else "the workers' program"
-            raise QueryError(f"{of} has no table {table!r:.100}; it has {has}")
-        if view is None:
+        if view is None and not (stream is None and table in overview.global_tables):
+            if any(worker.error is None for worker in overview.workers):
+                has = {name for each in views for name in each.tables} | set(overview.global_tables)
+                of = f"stream {stream!r}" if stream is not None else "the workers' program"
+                raise QueryError(f"{of} has no table {table!r:.100}; there are {', '.join(sorted(has)) or 'none'}")
             every = [row.partition for row in views[0].partitions] if len(views) == 1 else []
             return merge_tables(table, stream, {}, query, every, overview.problems)
-        asked = {"stream": view.stream, "table": table, **query.parameters()}
+        asked = {"table": table, **query.parameters()} | ({"stream": view.stream} if view else {})
         urls = [worker.url for worker in overview.workers]
         answers, failures = await self._ask_all(urls, f"/status/table?{urlencode(asked)}", TableAnswer)
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         problems = [f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()]
-        every = [row.partition for row in view.partitions]
-        return merge_tables(table, view.stream, answers, query, every, [*self._away, *problems])
+        every = [row.partition for row in view.partitions] if view else []
+        return merge_tables(table, view.stream if view else None, answers, query, every, [*self._away, *problems])
 
     async def _ask(self) -> Overview:
         reason = await asyncio.to_thread(self._reachability.look)
@@ -227,6 +226,12 @@ class ClusterView:
         ]
         problems += [said for each in streams for said in _about_input(each)]
         problems += [said for name in sorted(answers) for said in _about_invalid(answers[name])]
+        problems += [
+            f"worker {answers[name].worker}: {each.problem}"
+            for name in sorted(answers)
+            for each in answers[name].global_tables
+            if each.problem is not None
+        ]
         return Overview(
             app=self._settings.app,
             taken_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -237,6 +242,7 @@ class ClusterView:
             ),
             streams=streams,
             problems=problems,
+            global_tables=sorted({each.table for answer in answers.values() for each in answer.global_tables}),
         )
 
     async def _ask_kafka(self, problems: list[str]) -> tuple[Group | None, Mapping[str, list[InputPartition]]]:

@@ -108,7 +108,7 @@ class Overview:
 
     taken_at is UTC, ISO 8601. group is Kafka's word for the state of the consumer group; None: Kafka was not reached.
     problems are sentences for the reader. results is None where the settings have no sink, and in the terminal, which
-    has `ratchet sink status` for it.
+    has `ratchet sink status` for it. global_tables are names.
     """
 
     app: str
@@ -118,6 +118,7 @@ class Overview:
     streams: list[StreamView]
     problems: list[str]
     results: Results | None = None
+    global_tables: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,7 +20,6 @@ from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.values.codec import Codec
-from kafka_ratchet.tables.values.committed import CommittedTable
 
 KEY_MOST: Final = 2_000
 """bytes: what a query string has room for, in hex. Longer keys are counted, not listed."""
@@ -38,6 +37,22 @@ DEPTH_MOST: Final = 100
 """Values nested deeper are shown as text: who reads the answer has to come back out of it."""
 
 Shown = tuple[Any, str | None, int]
+
+
+class Part(Protocol):
+    """One partition of a table: `CommittedTable`, or what was read of a global table's topic."""
+
+    codec: Codec
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `entries` has every key."""
+
+    def get(self, kept: Any) -> bytes | None:
+        """The value's bytes, of a key as the codec keeps it; None where it is not in the table."""
+
+    def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
 
 
 class TableQuery(NamedTuple):
@@ -89,7 +104,10 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class AskedPartition:
-    """A partition that was looked into, and the changelog offset up to which its table was committed."""
+    """A partition that was looked into, and the changelog offset up to which its table was committed.
+
+    Of a global table they are those of its topic.
+    """
 
     partition: int
     changelog_position: int
@@ -114,9 +132,9 @@ class TableAnswer:
 class TablePage:
     """A key of a table, or a page of its keys in the order of their bytes, of all partitions that could be asked.
 
-    stream is whose table it is; None: nobody could say. partitions have the changelog offset that each value is as of,
-    not_asked those that nobody answers for now. next is what `after` has to be for the following keys, in hex; None:
-    these are the last. problems are sentences for the reader.
+    stream is whose table it is; None: a global table, or nobody could say. partitions have the changelog offset that
+    each value is as of, not_asked those that nobody answers for now. next is what `after` has to be for the following
+    keys, in hex; None: these are the last. problems are sentences for the reader.
     """
 
     table: str
@@ -160,11 +178,11 @@ def _bytes_of(query: Mapping[str, str], name: str) -> bytes | None:
     return found
 
 
-def read_table(partitions: Mapping[int, tuple[CommittedTable, int]], query: TableQuery) -> TableAnswer:
+def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) -> TableAnswer:
     """A worker's answer.
 
     Args:
-        partitions: by number, the table and the changelog offset it is as of
+        partitions: by number, the table and the offset of its changelog, or topic, that it is as of
         query: what is asked
 
     Raises:
@@ -178,7 +196,7 @@ def read_table(partitions: Mapping[int, tuple[CommittedTable, int]], query: Tabl
     return _listed(tables, asked, query) if query.lists else TableAnswer(_found(tables, query), asked)
 
 
-def _found(tables: Mapping[int, CommittedTable], query: TableQuery) -> list[TableEntry]:
+def _found(tables: Mapping[int, Part], query: TableQuery) -> list[TableEntry]:
     codec = next(iter(tables.values())).codec
     entries = []
     for kept in _keys_of(codec, query):
@@ -209,7 +227,7 @@ def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
     return kept
 
 
-def _listed(tables: Mapping[int, CommittedTable], asked: list[AskedPartition], query: TableQuery) -> TableAnswer:
+def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: TableQuery) -> TableAnswer:
     codec = next(iter(tables.values())).codec
     entries: list[TableEntry] = []
     size, left_out, reached = 0, 0, query.after
@@ -235,11 +253,11 @@ def _listed(tables: Mapping[int, CommittedTable], asked: list[AskedPartition], q
 
 
 def _by_key(
-    tables: Mapping[int, CommittedTable], after: bytes | None
+    tables: Mapping[int, Part], after: bytes | None
 ) -> Generator[tuple[bytes, list[tuple[int, bytes]]], None, None]:
     """Each key with its value in each partition."""
 
-    def of(number: int, table: CommittedTable) -> Iterator[tuple[bytes, int, bytes]]:
+    def of(number: int, table: Part) -> Iterator[tuple[bytes, int, bytes]]:
         return ((key, number, value) for key, value in table.entries(after))
 
     rows = merge(*(of(number, table) for number, table in tables.items()), key=itemgetter(0, 1))

@@ -6,6 +6,7 @@
     GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, from behind one on
     GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a table of one's own, committed values
     GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, from behind one on
+                                                                 (both without stream: of a global table)
     GET /metrics                                                 Prometheus text
 
 Workers publish the address in the consumer group's member metadata, where Faust puts it;
@@ -132,6 +133,26 @@ class StatusProvider(Protocol):
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         """What these partitions have committed of a table of one's own."""
 
+    def global_tables(self) -> list[GlobalTableStatus]:
+        """The program's global tables."""
+
+    def global_table(self, table: str, query: TableQuery) -> TableAnswer:
+        """What this worker has read of a global table's topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTableStatus:
+    """A global table in this worker's memory: keys, and bytes that it takes, roughly.
+
+    problem says why it cannot be looked up, or why it is not kept up with its topic.
+    """
+
+    table: str
+    topic: str
+    keys: int
+    bytes: int
+    problem: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
@@ -139,6 +160,7 @@ class WorkerStatus:
 
     worker: str
     tables: list[TableStatus]
+    global_tables: list[GlobalTableStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +243,7 @@ class StatusServer:
             self._runner = None
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _json(WorkerStatus(self._worker, self._provider.tables()))
+        return _json(WorkerStatus(self._worker, self._provider.tables(), self._provider.global_tables()))
 
     async def _identity(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
@@ -246,8 +268,10 @@ class StatusServer:
 
     async def _own_table(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
-        stream, status, asked = self._asked(query)
         name = query.get("table", "")
+        if any(name == each.table for each in self._provider.global_tables()):
+            return _json(self._provider.global_table(name, parse_table_query(query)))
+        stream, status, asked = self._asked(query)
         if name not in status.tables:
             raise QueryError(f"stream {stream!r} has no table {name!r:.100} here")
         return _json(self._provider.own_table(stream, asked, name, parse_table_query(query)))

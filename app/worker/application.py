@@ -22,7 +22,7 @@ from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery, read_table
 from kafka_ratchet.app.status.producers import ProducersAnswer
-from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.server import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables
@@ -168,7 +168,7 @@ class Application:
             for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
-        self.global_tables = GlobalTables(
+        self.followed = GlobalTables(
             self.cluster, program.global_tables.values() if program else [], settings.max_batch_mb << 20
         )
         self.claims = ClaimCheck(self.cluster, settings)
@@ -208,7 +208,7 @@ class Application:
         if url is not None:
             self.app.conf.canonical_url = URL(url)
         await self.cluster.start(self.settings.kafka_timeout_s)
-        await self.global_tables.start()
+        await self.followed.start()
         self.policies.start()
         self.lanes.start()
         await self.app.start()
@@ -225,7 +225,7 @@ class Application:
             for stream in self.streams.values()
             for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
         ]
-        others += [*self.sends, *(follower.table.topic for follower in self.global_tables.followers)]
+        others += [*self.sends, *(follower.table.topic for follower in self.followed.followers)]
         partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
@@ -244,7 +244,7 @@ class Application:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
     def _tell(self, topics: Mapping[str, TopicState]) -> None:
-        self.global_tables.look_at(topics)
+        self.followed.look_at(topics)
         for lane in self.lanes.running.values():
             lane.look_at(topics)
 
@@ -253,7 +253,7 @@ class Application:
         await self.lanes.stop()
         await self.app.stop()
         await self.policies.stop()
-        await self.global_tables.stop()
+        await self.followed.stop()
         await self.cluster.close()
 
     # What the status address asks (kafka_ratchet.app.status.server.StatusProvider):
@@ -309,6 +309,14 @@ class Application:
             with suppress(StateError):  # it is on its way to another worker
                 found[number] = partition.committed_table(table), partition.position
         return read_table(found, query)
+
+    def global_tables(self) -> list[GlobalTableStatus]:
+        """The program's global tables."""
+        return self.followed.status()
+
+    def global_table(self, table: str, query: TableQuery) -> TableAnswer:
+        """What this worker has read of a global table's topic."""
+        return read_table(self.followed.table(table).parts(), query)
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:

@@ -17,6 +17,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import TOPIC_NAME
 from kafka_ratchet.app.status.inputs import similar
 from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.status.server import GlobalTableStatus
 from kafka_ratchet.app.worker.topics import config_of, create
 from kafka_ratchet.errors import (
     LogTruncated,
@@ -132,6 +133,8 @@ class TopicFollower:
         self._logs: list[Changelog] = []
         self._partitions = 0
         self._has_more_partitions = asyncio.Event()
+        self.problem: str | None = None
+        """Why the table is not kept up with its topic, as of the last try."""
 
     async def read(self) -> None:
         """Read the topic from its beginning to its end as it is now; then the table has all of it.
@@ -155,7 +158,7 @@ class TopicFollower:
             logs.append(changelog)
         self._logs, self._partitions = logs, topic.partitions
         self._has_more_partitions.clear()
-        table.contents, table.problem = contents, None
+        table.contents, table.problem, self.problem = contents, None, None
         log.info("global table read", table=table.name, topic=name, keys=len(table), mb=contents.size >> 20)
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
@@ -169,14 +172,14 @@ class TopicFollower:
             try:
                 await self._follow()
             except (TopicReplaced, LogTruncated, PositionLost, ReadAnew) as error:
-                log.error("the topic of a global table is read anew", table=self.table.name, reason=str(error))
+                self._say("its topic is read anew", error)
                 await self._read_anew()
             except StateError as error:
                 self._give_up(error)
                 await self._read_anew()
             except RatchetError as error:
                 # What was read so far goes on to hold, and is gone on from.
-                log.error("a global table cannot follow its topic; trying again", reason=str(error))
+                self._say("cannot follow its topic; trying again", error)
             except Exception:
                 log.exception("following the topic of a global table failed; trying again")
             await asyncio.sleep(PAUSE_S)
@@ -189,8 +192,12 @@ class TopicFollower:
             except StateError as error:
                 self._give_up(error)
             except RatchetError as error:
-                log.error("a global table cannot be read; trying again", table=self.table.name, reason=str(error))
+                self._say("its topic cannot be read; trying again", error)
             await asyncio.sleep(PAUSE_S)
+
+    def _say(self, what: str, error: RatchetError) -> None:
+        self.problem = f"global table {self.table.name}: {what}: {error}"
+        log.error("global table: " + what, table=self.table.name, reason=str(error))
 
     def _give_up(self, error: StateError) -> None:
         """The table is too large: look-ups raise this, so that partitions halt."""
@@ -215,7 +222,7 @@ class TopicFollower:
 
     async def _keep_up(self, changelog: Changelog) -> None:
         while await changelog.keep_up():
-            pass
+            self.problem = None
         raise ReadAnew(
             f"{self.table.topic}, partition {changelog.partition}: nothing was heard of it for so long that nulls may "
             "have been missed"
@@ -229,6 +236,24 @@ class GlobalTables:
         """Nothing is read; see `TopicFollower`."""
         self.followers = [TopicFollower(cluster, table, batch_most) for table in tables]
         self._tasks: list[asyncio.Task[None]] = []
+
+    def table(self, name: str) -> GlobalTable:
+        """The one of that name."""
+        return next(follower.table for follower in self.followers if follower.table.name == name)
+
+    def status(self) -> list[GlobalTableStatus]:
+        """What each has."""
+        return [
+            GlobalTableStatus(
+                table.name,
+                table.topic,
+                sum(map(len, table.contents.partitions)) if table.contents else 0,
+                table.contents.size if table.contents else 0,
+                table.problem or follower.problem,
+            )
+            for follower in self.followers
+            for table in [follower.table]
+        ]
 
     async def start(self) -> None:
         """Read every topic to its end as it is now, then follow them in tasks.

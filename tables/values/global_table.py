@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -12,6 +13,10 @@ from kafka_ratchet.tables.values.codec import Codec, Serializer
 
 ENTRY_BYTES: Final = 250
 """What an entry takes in memory beside its key and value, roughly: two objects and their place in a dict."""
+
+
+AT_ONCE: Final = 1_000
+"""Keys that are put in order together, more than a page has."""
 
 
 class Contents:
@@ -54,6 +59,26 @@ class Contents:
             )
 
 
+class ReadPartition:
+    """One partition of what was read, for who reads it from outside, by the bytes of its keys."""
+
+    is_complete = True
+
+    def __init__(self, codec: Codec, held: Mapping[bytes, bytes]) -> None:
+        """What was read, with a codec whose keys are bytes."""
+        self.codec, self._held = codec, held
+
+    def get(self, key: Any) -> bytes | None:
+        """The value's bytes; None where the key is not there."""
+        return self._held.get(key)
+
+    def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
+        while found := nsmallest(AT_ONCE, (key for key in self._held if after is None or key > after)):
+            yield from ((key, self._held[key]) for key in found)
+            after = found[-1]
+
+
 class GlobalTable(Mapping[Any, Any]):
     """Keys and values that other programs write to a compacted topic; each worker has all of them, to look up.
 
@@ -87,7 +112,7 @@ class GlobalTable(Mapping[Any, Any]):
     ) -> None:
         self.name, self.topic, self.default, self.most = name, topic, default, memory_mb << 20
         self.key_type, self.value_type = str if key_type is None else key_type, value_type
-        self._codec = Codec(name, self.key_type, value_type, serializer)
+        self._codec, self.serializer = Codec(name, self.key_type, value_type, serializer), serializer
         module: Any = msgspec.json if serializer == "json" else msgspec.msgpack
         self._decode = module.Decoder(Any if value_type is None else value_type).decode
         self.contents: Contents | None = None
@@ -188,6 +213,16 @@ class GlobalTable(Mapping[Any, Any]):
         )
 
     __setitem__ = __delitem__ = pop = popitem = setdefault = update = clear = _read_only
+
+    def parts(self) -> dict[int, tuple[ReadPartition, int]]:
+        """What was read of each partition, and the offset up to which; none where there is nothing to read from."""
+        if self.contents is None:
+            return {}
+        codec = Codec(self.name, bytes, None, self.serializer)
+        return {
+            number: (ReadPartition(codec, held), self.contents.positions[number])
+            for number, held in enumerate(self.contents.partitions)
+        }
 
     def __hash__(self) -> int:
         return id(self)

@@ -16,7 +16,7 @@ from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableAnswer, TableEntry, TableQuery
 from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
-from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.server import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 
 
 @dataclass
@@ -52,6 +52,12 @@ class KnownWorker:
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         found = [row for row in self.own if row.key == query.key or query.lists]
         return TableAnswer(found, [AskedPartition(number, 7) for number in asked])
+
+    def global_tables(self) -> list[GlobalTableStatus]:
+        return []
+
+    def global_table(self, table: str, query: TableQuery) -> TableAnswer:
+        raise KeyError(table)
 
 
 def partition(number: int, **changed: object) -> PartitionStatus:

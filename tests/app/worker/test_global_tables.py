@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from kafka_ratchet.app.cli.own_tables import ask
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.lookup import QueryError
+from kafka_ratchet.app.status.own_tables import TablePage, parse_table_query
 from kafka_ratchet.app.worker import global_tables
 from kafka_ratchet.app.worker.global_tables import GlobalTables, prepare_global_tables
 from kafka_ratchet.errors import SettingsError, StateError, TopicError, TopicMissing
@@ -19,9 +25,37 @@ from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.values.global_table import GlobalTable
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
+from tests.app.worker_process import Site, WorkerProcess
 from tests.transport.kafka_side import until
 
 COMPACT = {"cleanup.policy": "compact"}
+STREAM = """
+commit_interval_ms = 20
+
+[streams.orders]
+input = "{name}.in"
+output = "{name}.out"
+dead_letters = "{name}.dead"
+deduplicate = false
+partitions = 2
+"""
+SHOP = """
+import asyncio
+from kafka_ratchet import App
+
+app = App()
+orders = app.stream("orders")
+totals = app.Table("totals", default=int)
+taxes = app.GlobalTable("taxes", topic="{name}.taxes")
+
+@app.agent(orders)
+async def add_up(orders):
+    async for order in orders:
+        totals[order["user"]] += order["amount"] * taxes[order["country"]]
+        if order["amount"] < 0:
+            await asyncio.sleep(3600)
+        yield totals[order["user"]]
+"""
 
 
 def write(broker: str, topic: str, *records: tuple[str | None, Any], commit: bool = True, partition: int = 0) -> None:
@@ -96,3 +130,47 @@ def test_topics_of_global_tables_are_made_or_refused(broker: str, new_topic: Cal
     prepare_global_tables(broker, refusing, [GlobalTable("u", missing)])
     with pytest.raises(SettingsError, match="is no Kafka topic name"):
         prepare_global_tables(broker, settings, [GlobalTable("t", "a b")])
+
+
+@pytest.fixture
+def worker(broker: str, tmp_path: Path) -> Iterator[WorkerProcess]:
+    name = f"taxed-{uuid.uuid4().hex[:8]}"
+    (tmp_path / "taxed.py").write_text(SHOP.format(name=name))
+    worker = WorkerProcess(Site(tmp_path, broker, name, STREAM.format(name=name)))
+    yield worker
+    worker.end()
+
+
+def test_tables_are_read_from_outside_as_they_were_committed(worker: WorkerProcess) -> None:
+    site, name = worker.site, worker.site.app
+    made_topic(AdminClient({"bootstrap.servers": site.broker}), NewTopic(f"{name}.taxes", 1, 1, config=COMPACT), 30)
+    write(site.broker, f"{name}.taxes", ("de", 19), ("ch", 8))
+    worker.start(arguments=("--app", "taxed:app"))
+    worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+
+    def order(user: str, amount: int, partition: int) -> None:
+        record = {"user": user, "amount": amount, "country": "de" if partition else "ch"}
+        write(site.broker, f"{name}.in", (None, record), partition=partition)
+
+    for partition in range(2):
+        order("ann", 1, partition)
+    order("<b>", 1, 0)
+    worker.wait_for(lambda: site.position(f"{name}.in") >= 4, "the commit")
+    order("ann", -1, 0)  # it is written to the table, and then never ends
+
+    def answer(table: str, **query: str) -> TablePage:
+        return asyncio.run(ask(site.broker, site.settings, table, None, parse_table_query(query)))
+
+    def rows(page: TablePage) -> list[tuple[Any, int, Any]]:
+        return [(entry.key, row.partition, row.value) for entry in page.entries for row in entry.values]
+
+    typed = site.command("tables", "totals", "ann", "--json")
+    assert rows(msgspec.json.decode(typed.stdout, type=TablePage)) == [("ann", 0, 8), ("ann", 1, 19)], typed.stderr
+    assert rows(answer("totals", limit="1")) == [("<b>", 0, 8)]
+    assert rows(answer("totals", after=b'"<b>"'.hex())) == [("ann", 0, 8), ("ann", 1, 19)]
+    assert rows(answer("taxes", key="de")) == [("de", 0, 19)]
+    with pytest.raises(QueryError, match="has no table 'orders'; there are taxes, totals"):
+        answer("orders")
+    worker.kill()
+    gone = answer("totals", key="ann")
+    assert (gone.entries, gone.not_asked) == ([], [0, 1])
