@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -14,6 +16,8 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 log = structlog.get_logger(__name__)
 
+SAY_AGAIN_S: Final = 10.0
+"""Where every event is far ahead of the one before, a line for each would fill the disk."""
 FAR_MS: Final = 3_600_000
 """An event so far ahead of all before it is named: it may expire windows that others still count into."""
 
@@ -71,17 +75,25 @@ class AtHand:
         return self._reading.place
 
 
-def advance(partition: PartitionTables, batch: RecordBatch, rows: NDArray[np.int64]) -> None:
-    """Push the stream time that these records bring the partition to, and name one that is far ahead of the others."""
-    before = partition.stream_time
-    stamps = np.maximum(batch.timestamps[rows], 0)
-    partition.advance(int(stamps.max()))
-    if before == NO_TIME:
-        return
-    along = np.maximum.accumulate(np.concatenate(([before], stamps)))
-    steps = np.diff(along)
-    at = int(steps.argmax())
-    if steps[at] > FAR_MS:
+class StreamClock:
+    """Moves the stream time of a partition, batch by batch, and names an event that is far ahead of the others."""
+
+    def __init__(self, partition: PartitionTables, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: seconds that only rise; by it lines of the log are spared."""
+        self._partition, self._clock = partition, clock
+        self._said_at = -SAY_AGAIN_S
+
+    def advance(self, batch: RecordBatch, rows: NDArray[np.int64]) -> None:
+        """Push the time that these records bring the partition to. rows: int64[records], of the batch; at least one."""
+        before, stamps = self._partition.stream_time, np.maximum(batch.timestamps[rows], 0)
+        self._partition.advance(int(stamps.max()))
+        first = stamps[0] if before == NO_TIME else before
+        along = np.maximum.accumulate(np.concatenate(([first], stamps)))
+        steps = np.diff(along)
+        at = int(steps.argmax())
+        if steps[at] <= FAR_MS or self._clock() - self._said_at < SAY_AGAIN_S:
+            return
+        self._said_at = self._clock()
         log.warning(
             "one event is far ahead of all before it, and windows expire by its time. If its timestamp is wrong, set "
             "message.timestamp.after.max.ms for the topic, so that Kafka refuses the next one",

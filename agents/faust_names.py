@@ -15,12 +15,10 @@ INSTEAD: Final = {
     "channel": "call a function, or send to a topic",
     "command": "write a script of its own",
     "conf": "settings stand in ratchet.toml and RATCHET_* variables",
-    "crontab": "have a cron job publish an event",
+    "crontab": "write `@app.timer(60)` and look at the clock, or have a cron job publish an event",
     "main": "write `ratchet worker --app MODULE:app`",
     "page": "run a web server of its own; `ratchet web` shows tables",
     "service": "run it in a process of its own",
-    "task": "run it in a process of its own",
-    "timer": "have a cron job publish an event",
     "GlobalTable": "give each stream a table with what it looks up",
 }
 """Only asked for names that App lacks: one that is added there needs no change here."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
+import msgspec
 import numpy as np
 
 from kafka_ratchet.transport.batch import kernels as records
@@ -12,6 +13,14 @@ from kafka_ratchet.transport.delivery import Delivery
 
 FORWARD: Final = object()
 """In place of a value: the record itself, byte for byte."""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def output_value(output: Any) -> bytes | None:
+    """What is yielded as it is sent: bytes as they are, None null, all else as JSON."""
+    return output if output is None or type(output) is bytes else _encode(output)
 
 
 class Outputs:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka_ratchet.agents.faust_names import refuse
+from kafka_ratchet.agents.timers import TimedStream, Timer, Timers
 from kafka_ratchet.agents.topic import Topic
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.codec import Serializer
@@ -52,20 +53,23 @@ class StreamDefinition:
         name: `[streams.NAME]` of the settings
         value_type: what msgspec decodes values as; None: any JSON; bytes: as they are
         agents: in the order of their registration, which is the order in which each batch goes through them
+        timers: called for each of its partitions
     """
 
     name: str
     value_type: Any = None
     agents: list[Agent] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
 
 
-class App:
+class App(Timers):
     """Agents of one's own over deduplicated streams.
 
     What an agent yields and what it writes to tables commits together with the records it read, or not at all.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.streams: dict[str, StreamDefinition] = {}
         self.tables: dict[str, Table] = {}
         self.topics: dict[str, Topic] = {}
@@ -92,6 +96,15 @@ class App:
         self.streams[name] = StreamDefinition(name, value_type)
         return self.streams[name]
 
+    def check_own(self, stream: TimedStream) -> None:
+        """See that a stream is one of this app.
+
+        Raises:
+            SettingsError: it is not.
+        """
+        if self.streams.get(stream.name) is not stream:
+            raise SettingsError(f"stream {stream.name} is not one of this app: declare it with its `stream`")
+
     def of(self, stream: str) -> list[Agent]:
         """The agents of a stream, in the order of their registration; none where the program does not know it."""
         return self.streams[stream].agents if stream in self.streams else []
@@ -117,6 +130,12 @@ class App:
         busy = [name for name in self.streams if self.of(name)]
         if not busy:
             raise SettingsError("the program has no agent: write `@app.agent(stream)` above a function")
+        for name, stream in self.streams.items():
+            if stream.timers and not stream.agents:
+                raise SettingsError(
+                    f"streams.{name}: has a timer ({stream.timers[0].name}) and no agent: a timer of a stream runs "
+                    "beside its agents"
+                )
         for name, owner in self._owners.items():
             if owner is None and len(busy) > 1:
                 raise SettingsError(
@@ -131,9 +150,14 @@ class App:
             for name in sorted(self.streams)
             if self.of(name)
         }
+        timers = {
+            f"timers of {name}": ", ".join(timer.name for timer in stream.timers)
+            for name, stream in sorted(self.streams.items())
+            if stream.timers
+        }
         topics = {"topics of agents": ", ".join(sorted(self.topics))} if self.topics else {}
         windows = {f"table {name}": str(table.window) for name, table in sorted(self.tables.items()) if table.window}
-        return agents | topics | windows
+        return agents | timers | topics | windows
 
     def Table(
         self,
@@ -214,8 +238,7 @@ class App:
         """
         if on_error not in ("halt", "dead-letter"):
             raise SettingsError(f"on_error is {on_error!r}; there are halt and dead-letter")
-        if self.streams.get(stream.name) is not stream:
-            raise SettingsError(f"stream {stream.name} is not one of this app: declare it with its `stream`")
+        self.check_own(stream)
 
         def register(function: Function) -> Function:
             if not (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)):

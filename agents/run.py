@@ -13,31 +13,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.at_hand import AtHand, advance
+from kafka_ratchet.agents.at_hand import AtHand, StreamClock
 from kafka_ratchet.agents.event import Event
 from kafka_ratchet.agents.outputs import FORWARD, Outputs
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
+from kafka_ratchet.agents.said import said_of
 from kafka_ratchet.agents.sends import Sends
+from kafka_ratchet.agents.stream_timers import PartitionTimers
+from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
 from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.windows import EVENT
 from kafka_ratchet.transport.delivery import Delivery
-
-OURS: Final = str(Path(__file__).parents[1])
-"""Lines of files in there are no lines of the program."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -227,6 +225,7 @@ class PartitionProgram:
     def __init__(self, agents: Sequence[Agent], tables: Sequence[Table], partition: PartitionTables) -> None:
         self._agents, self._tables, self._partition = agents, tables, partition
         self.runs = self._new_runs()
+        self._stream_clock = StreamClock(partition)
         self._work: asyncio.Task[None] | None = None
         partition.rolled_back.append(self.abandon)
 
@@ -244,7 +243,7 @@ class PartitionProgram:
             for run in self.runs:
                 await run.take(delivery, rows)
             if len(rows) and self._partition.has_windows:
-                advance(self._partition, delivery.batch, rows)
+                self._stream_clock.advance(delivery.batch, rows)
 
     def abandon(self) -> None:
         """End every run; see `AgentRun.abandon`. The next `take` begins others."""
@@ -260,7 +259,11 @@ class StreamProgram:
     """The agents of a stream in one worker."""
 
     def __init__(
-        self, agents: Sequence[Agent], tables: Sequence[Table], partition: Callable[[int], PartitionTables]
+        self,
+        agents: Sequence[Agent],
+        tables: Sequence[Table],
+        partition: Callable[[int], PartitionTables],
+        timers: Sequence[Timer] = (),
     ) -> None:
         """Nothing runs yet.
 
@@ -268,9 +271,11 @@ class StreamProgram:
             agents: in the order in which they take each batch
             tables: of the stream
             partition: what the tables keep for an input partition
+            timers: of the stream
         """
-        self._agents, self._tables, self._partition = agents, tables, partition
+        self._agents, self._tables, self._partition, self._timers = agents, tables, partition, timers
         self._running: dict[int, PartitionProgram] = {}
+        self._ticking: dict[int, PartitionTimers] = {}
 
     def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
         """Have the partition's run take a batch. fresh: bool[batch.count]."""
@@ -279,12 +284,11 @@ class StreamProgram:
             self._running[number] = PartitionProgram(self._agents, self._tables, self._partition(number))
         self._running[number].take(delivery, fresh)
 
-
-def said_of(error: Exception) -> str:
-    """What was raised, and in which line of the program."""
-    if isinstance(error, TableError):
-        what = str(error)
-    else:
-        what = f"raised {type(error).__name__}: {error}" if str(error) else f"raised {type(error).__name__}"
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
-    return f"{what} ({frames[-1].filename}:{frames[-1].lineno})" if frames else what
+    def ticks(self, number: int) -> PartitionTimers | None:
+        """What calls the stream's timers on a partition; None where it has none."""
+        if not self._timers:
+            return None
+        if number not in self._ticking:
+            self._ticking[number] = PartitionTimers(self._timers, self._tables, self._partition(number))
+        self._ticking[number].restart()
+        return self._ticking[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ import numpy as np
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
+from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.partition import ABSENT, PartitionTables, nothing, nowhere
 from kafka_ratchet.testing.global_contents import global_contents
@@ -21,6 +22,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
 from kafka_ratchet.transport.sent_topics import SentTopic
+from kafka_ratchet.transport.ticks import tick
 
 LIMIT: Final = 1 << 20
 """bytes: Kafka's default for max.message.bytes."""
@@ -79,7 +81,7 @@ def run(
     Args:
         app: of the program
         records: by stream; each a value, (key, value) or a `Record`. Bytes are taken as they are, the rest becomes
-            JSON; a key is bytes, str or None
+            JSON; a key is bytes, str or None. A timer of the stream, in between, is called there
         batch: so many records to a transaction
         tables: what global tables have, by name; those that are not named are empty
 
@@ -106,8 +108,12 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
             partition.add(table.codec, table.default, table.kind)
         program = PartitionProgram(app.of(name), its_tables, partition)
         try:
-            for first in range(0, len(rows), size):
-                outputs += await _batch(app, name, program, first, rows[first : first + size])
+            timers = PartitionTimers(app.streams[name].timers, its_tables, partition)
+            for first, portion in _portions(rows, size):
+                if callable(portion):
+                    outputs += await _tick(app, name, timers, first, portion)
+                else:
+                    outputs += await _batch(app, name, program, first, portion)
                 partition.encode(LIMIT)
                 partition.commit()
         finally:
@@ -122,6 +128,27 @@ async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran
     return Ran(outputs, tables)
 
 
+def _portions(rows: Sequence[Any], size: int) -> Iterator[tuple[int, Any]]:
+    """Transactions, with the offset at which each begins: records, or a timer."""
+    offset, at = 0, 0
+    while at < len(rows):
+        end = at
+        while end < min(at + size, len(rows)) and not callable(rows[end]):
+            end += 1
+        yield offset, rows[at:end] if end > at else rows[at]
+        offset, at = offset + end - at, max(end, at + 1)
+
+
+async def _tick(app: App, name: str, timers: PartitionTimers, offset: int, function: Any) -> list[Output]:
+    called = [timer for timer in app.streams[name].timers if timer.function is function]
+    if not called:
+        raise SettingsError(f"{function!r} is not a timer of stream {name}: write app.timer(interval, stream=...)")
+    delivery = Delivery(lane_spec(name, app.topics), Policy(), tick(name, 0, offset))
+    timers.call(called, delivery)
+    await delivery.done
+    return _outputs(delivery)
+
+
 async def _batch(app: App, name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
     now = time.time_ns() // 1_000_000
     given = [(row.timestamp if isinstance(row, Record) else None) for row in rows]
@@ -130,6 +157,10 @@ async def _batch(app: App, name: str, program: PartitionProgram, first: int, row
     delivery = Delivery(lane_spec(name, app.topics), Policy(), batch)
     program.take(delivery, np.ones(batch.count, np.bool_))
     await delivery.done
+    return _outputs(delivery)
+
+
+def _outputs(delivery: Delivery) -> list[Output]:
     found: list[Output] = []
     for topic, _, encoded in delivery.outputs:
         written = read_chunk(topic, 0, 0, bytes(encoded.seal(1, 0, 0)), [])

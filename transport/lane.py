@@ -48,6 +48,7 @@ from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Switch
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position
+from kafka_ratchet.transport.ticks import Ticks, tick
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
@@ -81,6 +82,7 @@ class Lane:
         deliver: Callable[[Delivery], Awaitable[None]],
         switch: Switch | None = None,
         permit: Callable[[], Awaitable[None]] | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
         """Nothing is started.
 
@@ -91,12 +93,13 @@ class Lane:
             deliver: hands a batch to the agent
             switch: supplies the deduplication policy
             permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
+            ticks: timers of one's own; None: there are none
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
         self.status = LaneStatus()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
-        self._deliver, self._permit = deliver, permit
+        self._deliver, self._permit, self._ticks = deliver, permit, ticks
         self._producer = TransactionalProducer(
             cluster,
             spec.transactional_id,
@@ -338,9 +341,7 @@ class Lane:
         pending: set[asyncio.Task[Any]] = {fetch, stop}
         try:
             while True:
-                open_ = self._producer.state is State.OPEN
-                timeout = max(0.0, self._deadline - clock()) if open_ else None
-                await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(pending, timeout=self._wait_s(clock()), return_when=asyncio.FIRST_COMPLETED)
                 if fetch.done():
                     batch = await self._fetched(fetch)
                     crash_point("fetched")
@@ -357,6 +358,8 @@ class Lane:
                     if is_large:
                         fetch = asyncio.create_task(self._fetch(batch.next, epoch))
                     pending = {fetch, stop}
+                if self._ticks is not None and not self._ticks.wait_s() and not stop.done():
+                    await self._tick(self._ticks, stop)
                 if self._producer.state is State.OPEN and (stop.done() or clock() >= self._deadline or self._is_enough):
                     await self._commit()
                 if stop.done():
@@ -365,6 +368,13 @@ class Lane:
             for task in (fetch, stop, sight):
                 task.cancel()
             await asyncio.gather(fetch, stop, sight, return_exceptions=True)
+
+    def _wait_s(self, now: float) -> float | None:
+        """How long there is nothing to do unless a record comes; None: for ever."""
+        waits = [self._deadline - now] if self._producer.state is State.OPEN else []
+        if self._ticks is not None:
+            waits.append(self._ticks.wait_s())
+        return max(0.0, min(waits)) if waits else None
 
     async def _sight(self) -> None:
         """Look at the changelog's leader epoch behind what was committed, for the local store to keep."""
@@ -393,36 +403,53 @@ class Lane:
 
     async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
         """Steps 2 and 3 for one batch."""
+        # From when its first records came: they may have waited for the last commit to end.
+        self._begin(self._fetch_ended_at)
+        if batch.count:
+            delivery = Delivery(self.spec, self.switch.policy, batch)
+            await self._deliver(delivery)
+            await self._given_back(delivery, stop)
+        self._position = batch.next
+        self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
+        self._records += batch.count
+
+    async def _tick(self, ticks: Ticks, stop: asyncio.Task[bool]) -> None:
+        """Step 3 for timers that are due, in the open transaction or in one of their own."""
+        if self._halting is not None:
+            raise self._halting
+        spec = self.spec
+        self._begin(asyncio.get_running_loop().time())
+        delivery = Delivery(spec, self.switch.policy, tick(spec.topic, spec.partition, self._position))
+        ticks.take(delivery)
+        await self._given_back(delivery, stop)
+
+    def _begin(self, since: float) -> None:
         spec, producer = self.spec, self._producer
         if producer.state is State.READY:
             producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
-            # From when its first records came: they may have waited for the last commit to end.
-            self._deadline = self._fetch_ended_at + spec.commit_interval_ms / 1000
-        count = batch.count
-        if count:
-            delivery = Delivery(spec, self.switch.policy, batch)
-            await self._deliver(delivery)
-            waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
-            while not (await asyncio.wait(waiting, timeout=AGENT_SLOW_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-                self.log.warning("the agent does not give back a batch", offset=batch.start, records=batch.count)
-            if not delivery.done.done():
-                await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
-            if not delivery.done.done():
-                delivery.done.cancel()
-                raise Aborted(
-                    f"{spec.topic}, partition {spec.partition}: stopped while the agent held offset {batch.start}"
-                )
-            delivery.done.result()
-            crash_point("judged")
-            batch.release()
-            await producer.add({(topic, number) for topic, number, _ in delivery.outputs})
-            while delivery.outputs:
-                topic, number, encoded = delivery.outputs.popleft()
-                await producer.produce(topic, number, encoded)
-            crash_point("produced")
-        self._position = batch.next
-        self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
-        self._records += count
+            self._deadline = since + spec.commit_interval_ms / 1000
+
+    async def _given_back(self, delivery: Delivery, stop: asyncio.Task[bool]) -> None:
+        """Wait until the agent is through with a batch, and produce what it makes of it."""
+        spec, producer, batch = self.spec, self._producer, delivery.batch
+        waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
+        while not (await asyncio.wait(waiting, timeout=AGENT_SLOW_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            self.log.warning("the agent does not give back a batch", offset=batch.start, records=batch.count)
+        if not delivery.done.done():
+            await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
+        if not delivery.done.done():
+            delivery.done.cancel()
+            raise Aborted(
+                f"{spec.topic}, partition {spec.partition}: stopped while the agent held offset {batch.start}"
+            )
+        delivery.done.result()
+        crash_point("judged")
+        batch.release()
+        await producer.add({(topic, number) for topic, number, _ in delivery.outputs})
+        while delivery.outputs:
+            topic, number, encoded = delivery.outputs.popleft()
+            await producer.produce(topic, number, encoded)
+        crash_point("produced")
 
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""

@@ -16,6 +16,7 @@ from kafka_ratchet.agents.deduplicate import register
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
+from kafka_ratchet.agents.timers import WorkerTimers
 from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
@@ -78,11 +79,11 @@ class Stream:
             _bounds(name, settings, topics.partitions),
             tables=tables,
         )
-        self.then = (
-            StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables).take
-            if agents
-            else None
-        )
+        self.program = None
+        if program is not None and agents:
+            timers = program.streams[name].timers
+            self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables, timers)
+        self.then = self.program.take if self.program else None
 
     def lane(
         self,
@@ -120,7 +121,8 @@ class Stream:
         )
         switch = StreamSwitch(policies, self.name)
         permit = partial(claims.refuse, self.name, self.topics.changelog)
-        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit)
+        ticks = self.program.ticks(number) if self.program else None
+        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit, ticks)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Make the standby of a partition."""
@@ -155,6 +157,7 @@ class Application:
             program.check(settings.streams)
             check_topics(program, settings)
         self.settings = settings
+        self.timers = WorkerTimers(program.timers, program.tasks) if program else WorkerTimers((), ())
         # Faust makes its own folder but not those above it.
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
         options = client_options(bootstrap, settings.kafka)
@@ -231,6 +234,7 @@ class Application:
         beside = [
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
             asyncio.create_task(self.claims.watch(self.lanes.running.values)),
+            asyncio.create_task(self.timers.run()),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

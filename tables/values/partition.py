@@ -286,6 +286,8 @@ class PartitionTables:
         """Entries of tables that the program does not have (any more), for the store."""
         self.rolled_back: list[Callable[[], None]] = []
         """Called at each rollback, before the values fall back: who still runs on them has to end."""
+        self.committed: list[Callable[[], None]] = []
+        """Called at each commit."""
 
     def _noting(self, find: Find) -> Find:
         def find_or_note(key: bytes) -> bytes | None:
@@ -385,6 +387,8 @@ class PartitionTables:
         for table in self._tables.values():
             self.unsaved.update((table.prefix, kept) for kept in table.before)
             table.before.clear()
+        for tell in self.committed:
+            tell()
 
     def rollback(self) -> None:
         """Pushed falls back to persisted; runs that wrote it can do so no more."""

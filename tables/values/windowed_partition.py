@@ -143,7 +143,9 @@ class WindowedPartition(TablePartition):
             self._removed = removed
             if before.expires is not None and before != window:
                 self._removed = max(removed, before.first_kept(stream_time(own)))
-        own.set(windows_key(self.codec.table), f"{window.size} {window.step} {window.expires or 0} {self._removed}")
+        means = f"{window.size} {window.step} {window.expires or 0} {self._removed}"
+        if means != windows:
+            own.set(windows_key(self.codec.table), means)
         self._is_begun = True
 
     def _other(self, windows: str) -> str:

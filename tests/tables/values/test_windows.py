@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.errors import AgentFailed, SettingsError, TableError
@@ -112,6 +113,17 @@ def test_a_late_event_can_be_a_dead_letter() -> None:
 
     ran = counted(clicks(0, 200, 1, 201), lambda table: table.tumbling(60, expires=60), refuse, on_error="dead-letter")
     assert (ran.values, len(ran.dead_letters)) == ([0, 0, 0], 1)
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_an_event_far_ahead_is_named(batch: int) -> None:
+    with structlog.testing.capture_logs() as logs:
+        ran = counted(clicks(0, 5000, 10, 5001), lambda table: table.tumbling(60, expires=60), batch=batch)
+    assert ran.values == [1, 1, 0, 2]
+    (far,) = [each for each in logs if "far ahead of all before it" in each["event"]]
+    assert (far["offset"], far["timestamp"], far["stream_time"]) == (1, 5_000_000, 0)
+    (late,) = [each for each in logs if "a late event is left out" in each["event"]]
+    assert (late["at"], late["windows"]) == ("clicks, partition 0, offset 2", 1)
 
 
 def test_values_are_set_deleted_and_looked_for() -> None:

@@ -1,0 +1,131 @@
+"""Timers of a stream at work on one partition: what they yield, send and write commits with the lane's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import numpy as np
+
+from kafka_ratchet.agents.outputs import Outputs, output_value
+from kafka_ratchet.agents.reading import Reading
+from kafka_ratchet.agents.said import said_of
+from kafka_ratchet.agents.sends import Sends
+from kafka_ratchet.agents.timers import Timer
+from kafka_ratchet.agents.topic import at_hand
+from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.transport.delivery import Delivery
+
+TICK: Final = 0
+"""Of the batch that a lane makes for a tick, the only record: no key, no value, the time now. Nothing of it is sent;
+what a timer yields has its key and its timestamp."""
+
+
+class PartitionTimers:
+    """Satisfies `kafka_ratchet.transport.ticks.Ticks`.
+
+    A call whose transaction is rolled back has not happened: the timer is due at once.
+    """
+
+    def __init__(
+        self,
+        timers: Sequence[Timer],
+        tables: Sequence[Table],
+        partition: PartitionTables,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is due.
+
+        Args:
+            timers: of the stream
+            tables: of the stream
+            partition: what they keep for this partition
+            clock: seconds that only rise
+        """
+        self.timers, self._tables, self._partition, self._clock = timers, tables, partition, clock
+        self._due: dict[Timer, float] = {}
+        self._open: dict[Timer, float] = {}
+        """When timers were due that the open transaction has called."""
+        self._work: asyncio.Task[None] | None = None
+        self._rollbacks = 0
+        self.restart()
+        partition.rolled_back.append(self._roll_back)
+        partition.committed.append(self._open.clear)
+
+    def restart(self) -> None:
+        """Another lane begins: each timer is due when its interval has passed."""
+        self._due = {timer: self._clock() + timer.interval_s for timer in self.timers}
+        self._open.clear()
+
+    def wait_s(self) -> float:
+        """See `Ticks`."""
+        return max(0.0, min(self._due.values()) - self._clock())
+
+    def take(self, delivery: Delivery) -> None:
+        """See `Ticks`."""
+        delivery.is_taken = True
+        self._work = asyncio.create_task(self._through(delivery))
+
+    def call(self, timers: Sequence[Timer], delivery: Delivery) -> None:
+        """Call these, whether they are due or not; see `take`."""
+        for timer in self.timers:
+            self._due[timer] = self._clock() + (0 if timer in timers else timer.interval_s)
+        self.take(delivery)
+
+    async def _through(self, delivery: Delivery) -> None:
+        delivery.is_taken = False
+        async with delivery:
+            for table in self._tables:
+                table.here.set(self._partition.of(table.name))
+            now, rollbacks = self._clock(), self._rollbacks
+            for timer, due in list(self._due.items()):
+                if due <= now:
+                    await self._call(timer, delivery)
+                    if self._rollbacks != rollbacks:
+                        return  # the timer has caught its cancellation: it was not called
+                    self._open.setdefault(timer, due)
+                    self._due[timer] = timer.after(due, self._clock())
+
+    async def _call(self, timer: Timer, delivery: Delivery) -> None:
+        reading = Reading(None, self._partition, _no_more, None)
+        reading.begin(delivery, np.empty(0, np.int64))
+        reading.index = TICK
+        outputs, sends = Outputs(), Sends(timer.name, reading)
+        at_hand.set(sends)
+        try:
+            self._partition.begin()
+            result = timer.function()
+            if inspect.isasyncgen(result):
+                async with aclosing(result):
+                    async for output in result:
+                        outputs.indices.append(TICK)
+                        outputs.values.append(output_value(output))
+            else:
+                await result
+            self._partition.check_lent()
+        except Exception as error:
+            if isinstance(error, RatchetError) and not isinstance(error, TableError):
+                raise
+            batch = delivery.batch
+            place = f"{batch.topic}, partition {batch.partition}"
+            raise AgentFailed(f"{place}: timer {timer.name} {said_of(error)}") from error
+        outputs.flush(delivery)
+        sends.flush(delivery)
+
+    def _roll_back(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            self._work = None
+        self._rollbacks += 1
+        self._due |= self._open
+        self._open.clear()
+
+
+async def _no_more() -> None:
+    """A timer reads nothing."""
