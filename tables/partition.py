@@ -368,7 +368,7 @@ class SequencePartition:
             StateError: the store is not open.
         """
         store = self.known.opened()
-        return CommittedTable(self.tables.of(name), store.get, store.scan, self.tables.unsaved)
+        return CommittedTable(self.tables.of(name), store.get, store.scan_from, self.tables.unsaved)
 
     def rollback(self) -> None:
         """Pushed falls back to persisted, for every identity."""

@@ -311,14 +311,6 @@ class Store:
         """
         return self._get(key)
 
-    def scan(self, prefix: bytes, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
-        """The entries whose keys begin so, in the order of keys; behind prefix + after, where that is given.
-
-        Raises:
-            StoreDamaged: a file is not what was written.
-        """
-        return self._entries(prefix, prefix if after is None else prefix + after + b"\0")
-
     def scan_from(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """The entries whose keys begin so, from a key on, in the order of keys.
 

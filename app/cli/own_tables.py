@@ -40,6 +40,8 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
+    from kafka_ratchet.app.status.own_tables import window_text
+
     for problem in page.problems:
         yield Text(f"▲ {problem}", "yellow")
     if page.not_asked:
@@ -56,12 +58,16 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
         title_justify="left",
         box=box.SIMPLE,
     )
+    has_windows = any(entry.window is not None for entry in page.entries)
     table.add_column("Key")
+    if has_windows:
+        table.add_column("Window, UTC")
     table.add_column("Partition", justify="right")
     table.add_column("Value")
     for entry in page.entries:
         for row in entry.values:
-            table.add_row(Text(as_text(entry.key)), str(row.partition), Text(value_text(row)))
+            window = [window_text(entry.window)] if has_windows else []
+            table.add_row(Text(as_text(entry.key)), *window, str(row.partition), Text(value_text(row)))
     yield table
     if page.next is not None:
         yield Text(f"More: --after {page.next}")

@@ -1,58 +1,21 @@
 """Tables of one's own, read from outside: one key, or a page of keys; committed values only.
 
-A worker answers for its partitions (`read_table`), and whoever asks all workers puts their answers together
-(`merge_tables`). Keys and values are whatever events have brought: each is bounded, and so is an answer.
+A worker answers for its partitions (`kafka_ratchet.app.status.table_reading`), and whoever asks all workers puts their
+answers together (`merge_tables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
-from heapq import merge
-from itertools import groupby
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from kafka_ratchet.app.status.lookup import QueryError, parse_limit
-from kafka_ratchet.app.status.producers import shown
-from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.codec import Codec
 
 KEY_MOST: Final = 2_000
 """bytes: what a query string has room for, in hex. Longer keys are counted, not listed."""
-LONG_KEYS_MOST: Final = 1_000
-"""So many keys that are too long are passed over for one page."""
-LISTED_MOST: Final = 500
-"""bytes of JSON: a longer value is cut in a list."""
-VALUE_MOST: Final = 64 << 10
-"""bytes of JSON: a longer value is cut where its key was asked for."""
-ANSWER_MOST: Final = 6 << 20
-"""bytes, roughly: a page ends early where it would be larger."""
-ROW_BYTES: Final = 150
-"""What a row takes beside its key and value."""
-DEPTH_MOST: Final = 100
-"""Values nested deeper are shown as text: who reads the answer has to come back out of it."""
-
-Shown = tuple[Any, str | None, int]
-
-
-class Part(Protocol):
-    """One partition of a table: `CommittedTable`, or what was read of a global table's topic."""
-
-    codec: Codec
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether `entries` has every key."""
-
-    def get(self, kept: Any) -> bytes | None:
-        """The value's bytes, of a key as the codec keeps it; None where it is not in the table."""
-
-    def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
 
 
 class TableQuery(NamedTuple):
@@ -95,11 +58,15 @@ class TableValue:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A key, and its value in each partition that has it. key_hex has the bytes of the key in the table."""
+    """A key, and its value in each partition that has it. key_hex has the bytes of the key in the table.
+
+    window has start and end, in seconds since the epoch, where the table has windows.
+    """
 
     key: Any
     key_hex: str
     values: list[TableValue]
+    window: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +85,7 @@ class TableAnswer:
     """The body of GET /status/table.
 
     reached is the key, in hex, up to which all keys are here; None: to the end. complete is False where keys that came
-    within the last seconds may be missing; left_out counts keys that are too long to be listed.
+    within the last seconds may be missing; left_out counts keys that are too long to be listed. problems are sentences.
     """
 
     entries: list[TableEntry]
@@ -126,6 +93,7 @@ class TableAnswer:
     reached: str | None = None
     complete: bool = True
     left_out: int = 0
+    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +112,17 @@ class TablePage:
     not_asked: list[int]
     next: str | None
     problems: list[str]
+
+
+def window_text(window: tuple[float, float] | None) -> str:
+    """A window's start and end for people, in UTC; seconds where that is no date."""
+    if window is None:
+        return ""
+    try:
+        start, end = (datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None) for seconds in window)
+    except (ValueError, OverflowError, OSError):
+        return f"{window[0]} to {window[1]} s"
+    return f"{start.isoformat(' ')} to {end.isoformat(' ') if end.date() != start.date() else end.time()}"
 
 
 def parse_table_query(query: Mapping[str, str]) -> TableQuery:
@@ -178,126 +157,6 @@ def _bytes_of(query: Mapping[str, str], name: str) -> bytes | None:
     return found
 
 
-def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) -> TableAnswer:
-    """A worker's answer.
-
-    Args:
-        partitions: by number, the table and the offset of its changelog, or topic, that it is as of
-        query: what is asked
-
-    Raises:
-        QueryError: no key of this table can have those bytes.
-        StoreDamaged: a store cannot be read.
-    """
-    asked = [AskedPartition(number, position) for number, (_, position) in sorted(partitions.items())]
-    if not partitions:
-        return TableAnswer([], asked)
-    tables = {number: table for number, (table, _) in partitions.items()}
-    return _listed(tables, asked, query) if query.lists else TableAnswer(_found(tables, query), asked)
-
-
-def _found(tables: Mapping[int, Part], query: TableQuery) -> list[TableEntry]:
-    codec = next(iter(tables.values())).codec
-    entries = []
-    for kept in _keys_of(codec, query):
-        found = {number: value for number, table in tables.items() if (value := table.get(kept)) is not None}
-        if found:
-            entries.append(_entry(codec, codec.key_bytes(kept), sorted(found.items()), VALUE_MOST))
-    return entries
-
-
-def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
-    """Keys that may be meant, as the codec keeps them: 7 may be the number or the text, so both are looked for."""
-    if query.key_bytes is not None:
-        candidates = [query.key_bytes]
-    elif codec.key_type is bytes:
-        return [(query.key or "").encode()]
-    else:
-        candidates = [(query.key or "").encode(), msgspec.json.encode(query.key)]
-    kept: list[Any] = []
-    for data in candidates:
-        try:
-            found = codec.kept_key(data) if codec.is_simple else codec.check_key(codec.key(data))
-        except (TableError, msgspec.MsgspecError, RecursionError):
-            continue
-        if found not in kept:
-            kept.append(found)
-    if not kept:
-        raise QueryError(f"no key of table {codec.table} is written so: its keys are {codec.key_type}, given as JSON")
-    return kept
-
-
-def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: TableQuery) -> TableAnswer:
-    codec = next(iter(tables.values())).codec
-    entries: list[TableEntry] = []
-    size, left_out, reached = 0, 0, query.after
-    more = False
-    with closing(_by_key(tables, query.after)) as found:
-        for key, values in found:
-            if len(entries) >= query.limit or size > ANSWER_MOST or left_out >= LONG_KEYS_MOST:
-                more = True
-                break
-            reached = key[:KEY_MOST]  # of a longer one: all keys up to there were looked at
-            if len(key) > KEY_MOST:
-                left_out += 1
-                continue
-            entries.append(entry := _entry(codec, key, values, LISTED_MOST))
-            size += 4 * len(key) + sum(ROW_BYTES + 2 * min(value.bytes, LISTED_MOST) for value in entry.values)
-    return TableAnswer(
-        entries,
-        asked,
-        reached.hex() if more and reached is not None else None,
-        all(table.is_complete for table in tables.values()),
-        left_out,
-    )
-
-
-def _by_key(
-    tables: Mapping[int, Part], after: bytes | None
-) -> Generator[tuple[bytes, list[tuple[int, bytes]]], None, None]:
-    """Each key with its value in each partition."""
-
-    def of(number: int, table: Part) -> Iterator[tuple[bytes, int, bytes]]:
-        return ((key, number, value) for key, value in table.entries(after))
-
-    rows = merge(*(of(number, table) for number, table in tables.items()), key=itemgetter(0, 1))
-    for key, same in groupby(rows, key=itemgetter(0)):
-        yield key, [(number, value) for _, number, value in same]
-
-
-def _entry(codec: Codec, key: bytes, values: Iterable[tuple[int, bytes]], most: int) -> TableEntry:
-    rows = []
-    for number, data in values:
-        value, excerpt, size = _shown(data, most, packed=codec.serializer == "msgpack")
-        rows.append(TableValue(number, value, size, excerpt))
-    if codec.key_type is bytes:
-        return TableEntry(key.decode("utf-8", "backslashreplace"), key.hex(), rows)
-    value, excerpt, _ = _shown(key, KEY_MOST, packed=False)
-    return TableEntry(value if excerpt is None else excerpt, key.hex(), rows)
-
-
-def _shown(data: bytes, most: int, *, packed: bool) -> Shown:
-    """(the value, the beginning of its text where it is not shown as a value, its bytes)."""
-    try:
-        value = msgspec.msgpack.decode(data) if packed else msgspec.json.decode(data)
-        text = msgspec.json.encode(value)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
-        return None, shown(data[:most]), len(data)
-    if len(text) > most or _is_deep(value, text):
-        return None, shown(text[:most]), len(data)
-    return value, None, len(data)
-
-
-def _is_deep(value: Any, text: bytes) -> bool:
-    if text.count(b"[") + text.count(b"{") <= DEPTH_MOST:
-        return False
-    level = [value]
-    for _ in range(DEPTH_MOST):
-        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
-        level = [value for values in inner for value in values]
-    return bool(level)
-
-
 def merge_tables(
     table: str,
     stream: str | None,
@@ -316,21 +175,21 @@ def merge_tables(
         partitions: all of the stream's
         problems: of the workers that gave none
     """
-    problems = list(problems)
+    problems = [*problems, *sorted({said for answer in answers.values() for said in answer.problems})]
     asked = _newest(answers)
     whole = {number: position for number, (_, position) in sorted(asked.items())}
     reached = min((answer.reached for answer in answers.values() if answer.reached is not None), default=None)
-    values: dict[str, tuple[Any, list[TableValue]]] = {}
+    values: dict[str, tuple[TableEntry, list[TableValue]]] = {}
     for worker, answer in answers.items():
         for entry in answer.entries:
             if reached is not None and entry.key_hex > reached:
                 continue
             mine = [row for row in entry.values if row.partition in asked and asked[row.partition][0] == worker]
             if mine:
-                values.setdefault(entry.key_hex, (entry.key, []))[1].extend(mine)
+                values.setdefault(entry.key_hex, (entry, []))[1].extend(mine)
     found = [
-        TableEntry(key, name, sorted(rows, key=lambda row: row.partition))
-        for name, (key, rows) in sorted(values.items())
+        replace(entry, values=sorted(rows, key=lambda row: row.partition))
+        for _, (entry, rows) in sorted(values.items(), key=itemgetter(0))
     ]
     if query.lists and len(found) > query.limit:
         found = found[: query.limit]

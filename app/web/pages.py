@@ -33,7 +33,7 @@ from kafka_ratchet.app.status.lookup import (
     parse_sequence,
 )
 from kafka_ratchet.app.status.model import Lookup, Overview
-from kafka_ratchet.app.status.own_tables import TablePage, parse_table_query
+from kafka_ratchet.app.status.own_tables import TablePage, parse_table_query, window_text
 from kafka_ratchet.app.status.producers import ProducersPage, shown
 from kafka_ratchet.app.status.result_view import ResultsView
 from kafka_ratchet.errors import SettingsError, SetupError
@@ -116,6 +116,7 @@ def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> 
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
     templates.filters["as_json"] = _as_json
+    templates.filters["window"] = window_text
 
     async def cluster_view(application: web.Application) -> AsyncIterator[None]:
         async with ClusterView(bootstrap, settings) as asked:

@@ -21,9 +21,10 @@ from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, tran
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
-from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery, read_table
+from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.status.server import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.table_reading import read_table
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables

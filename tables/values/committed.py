@@ -5,25 +5,26 @@ What the open transaction has pushed is not seen. It is read in the event loop i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.values.partition import ABSENT, UNKNOWN, Find, TablePartition
+from kafka_ratchet.tables.values.windows import WindowCodec, pack_start
 
 RECENT_MOST: Final = 50_000
 """Keys since the last snapshot that are sorted for one page: nothing else runs meanwhile."""
 
 
-class StoreScan(Protocol):
-    """The store's entries whose keys begin so, behind one of them, in the order of their bytes."""
+StoreScan = Callable[[bytes, bytes], Generator[tuple[bytes, bytes], None, None]]
+"""The store's entries whose keys begin so, from a key on, in the order of their bytes."""
 
-    def __call__(self, prefix: bytes, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
-        """See `kafka_ratchet.tables.rocksdb.Store.scan`."""
+WINDOWS_MOST: Final = 5_000
+"""Windows that are looked through for one key: nothing else runs meanwhile."""
 
 
 class CommittedTable:
@@ -64,14 +65,30 @@ class CommittedTable:
         Raises:
             StoreDamaged: the store cannot be read.
         """
-        skipped, first = len(self._table.prefix), itemgetter(0)
-        with closing(self._scan(self._table.prefix, after)) as found:
+        prefix, first = self._table.prefix, itemgetter(0)
+        skipped = len(prefix)
+        with closing(self._scan(prefix, prefix if after is None else prefix + after + b"\0")) as found:
             stored = ((key[skipped:], value) for key, value in found)
             recent = ((key, None) for key in self._recent(after))
             for key, pairs in groupby(merge(stored, recent, key=first), key=first):
                 value = self._value(key, [value for _, value in pairs if value is not None])
                 if value is not None:
                     yield key, value
+
+    def starts(self) -> list[int]:
+        """Of a table with windows: the starts of those that may have keys, the oldest `WINDOWS_MOST` in the store."""
+        codec, prefix = self.codec, self._table.prefix
+        assert isinstance(codec, WindowCodec)  # noqa: S101 - asked of such a table
+        found = {kept.start for of, kept in self._unsaved if of == prefix}
+        first = prefix
+        for _ in range(WINDOWS_MOST):
+            with closing(self._scan(prefix, first)) as entries:
+                if (entry := next(entries, None)) is None:
+                    break
+            start = codec.kept_key(entry[0][len(prefix) :]).start
+            found.add(start)
+            first = prefix + pack_start(start + 1)
+        return sorted(found)
 
     def _recent(self, after: bytes | None) -> list[bytes]:
         """Keys that the store may not have."""

@@ -72,6 +72,10 @@ class ReadPartition:
         """The value's bytes; None where the key is not there."""
         return self._held.get(key)
 
+    def starts(self) -> tuple[int, ...]:
+        """It has no windows."""
+        return ()
+
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
         while found := nsmallest(AT_ONCE, (key for key in self._held if after is None or key > after)):

@@ -125,7 +125,8 @@ class WindowCodec(Codec):
 
     def __init__(self, table: str, key_type: Any, value_type: Any, serializer: Serializer, window: Window) -> None:
         super().__init__(table, key_type, value_type, serializer)
-        self._inner = Codec(table, key_type, value_type, serializer)
+        self.inner = Codec(table, key_type, value_type, serializer)
+        """Of keys without their window."""
         self.window, self.is_simple, self.kinds = window, False, frozenset({WindowKey})
 
     def check_key(self, key: Any) -> Any:
@@ -140,25 +141,29 @@ class WindowCodec(Codec):
 
     def place(self, start: int, key: Any) -> WindowKey:
         """A program's key in the window that starts there."""
-        return WindowKey(start, self._inner.check_key(key))
+        return WindowKey(start, self.inner.check_key(key))
 
     def key_bytes(self, kept: Any) -> bytes:
         """See `Codec.key_bytes`."""
-        return pack_start(kept.start) + self._inner.key_bytes(kept.key)
+        return pack_start(kept.start) + self.inner.key_bytes(kept.key)
 
     def kept_key(self, data: bytes) -> Any:
         """See `Codec.kept_key`."""
         if len(data) < START_BYTES:
             raise TableError(f"table {self.table}: {data!r:.100} is no key of a table with windows")
-        return WindowKey(_START.unpack_from(data)[0] - _ZERO, self._inner.kept_key(data[START_BYTES:]))
+        return WindowKey(_START.unpack_from(data)[0] - _ZERO, self.inner.kept_key(data[START_BYTES:]))
 
     def key(self, kept: Any) -> Any:
         """See `Codec.key`."""
-        return self._inner.key(kept.key), self.window.range_of(kept.start)
+        return self.inner.key(kept.key), self.window.range_of(kept.start)
+
+    def window_of(self, data: bytes) -> WindowRange:
+        """The window of a key's bytes."""
+        return self.window.range_of(_START.unpack_from(data)[0] - _ZERO)
 
     def bare_key(self, kept: WindowKey) -> Any:
         """The key as the program has it, without its window."""
-        return self._inner.key(kept.key)
+        return self.inner.key(kept.key)
 
 
 def pack_start(start: int) -> bytes:

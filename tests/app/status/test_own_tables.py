@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from kafka_ratchet.app.status import own_tables
+from kafka_ratchet.app.status import table_reading
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.own_tables import (
     AskedPartition,
@@ -21,12 +21,14 @@ from kafka_ratchet.app.status.own_tables import (
     TableValue,
     merge_tables,
     parse_table_query,
-    read_table,
+    window_text,
 )
 from kafka_ratchet.app.status.server import StatusServer
+from kafka_ratchet.app.status.table_reading import read_table
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import PartitionTables, nothing, nowhere
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.windows import WindowCodec
 from tests.app.worker.known_worker import KnownWorker, partition, table
 
 LIMIT = 1 << 20
@@ -42,7 +44,7 @@ def held(made: Table, values: dict[Any, Any]) -> CommittedTable:
     partition.commit()
     made["pushed"] = 0
 
-    def scan(prefix: bytes, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         yield from ()
 
     return CommittedTable(partition.of(made.name), nowhere, scan, partition.unsaved)
@@ -71,9 +73,7 @@ def test_typed_keys_and_raw_ones() -> None:
     points.here.set(partition.of("points"))
     points["a", 1] = {"x": 1}
     partition.commit()
-    part = CommittedTable(
-        partition.of("points"), nowhere, lambda prefix, after=None: (_ for _ in ()), partition.unsaved
-    )
+    part = CommittedTable(partition.of("points"), nowhere, lambda prefix, first: (_ for _ in ()), partition.unsaved)
     assert rows(asked(part, key=' ["a" , 1]')) == [(["a", 1], 0, {"x": 1})]
     assert rows(asked(part)) == [(["a", 1], 0, {"x": 1})]
     with pytest.raises(QueryError, match=r"no key of table points is written so: its keys are tuple\[str, int\]"):
@@ -114,17 +114,17 @@ def test_what_is_large_or_deep_is_cut_and_what_is_long_is_counted(monkeypatch: p
     assert (listed.left_out, listed.entries[1].values[0].bytes, len(listed.entries[1].values[0].excerpt or "")) == (
         1,
         10_002,
-        own_tables.LISTED_MOST,
+        table_reading.LISTED_MOST,
     )
     assert rows(asked(part, key="long")) == [("long", 0, "x" * 10_000)]
     with pytest.raises(QueryError, match="the longest one that can be asked for has 2,000"):
         asked(part, key="k" * 3_000)
-    monkeypatch.setattr(own_tables, "ANSWER_MOST", 1)
+    monkeypatch.setattr(table_reading, "ANSWER_MOST", 1)
     assert (len(asked(part).entries), asked(part).reached) == (1, b'"deep"'.hex())
 
 
 def test_long_keys_with_one_beginning_end_the_list_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_tables, "LONG_KEYS_MOST", 2)
+    monkeypatch.setattr(table_reading, "LONG_KEYS_MOST", 2)
     part = held(Table("t"), {"k" * 3_000 + str(number): 1 for number in range(9)})
     query, seen = TableQuery(limit=10), list[str]()
     for _ in range(3):
@@ -178,3 +178,38 @@ async def test_over_http() -> None:
         await server.stop()
     assert (rows(body), [each.partition for each in body.asked]) == ([("<b>", 0, {"</td>": None})], [0])
     assert refused == (400, {"error": "stream 'events' has no table 'none' here"})
+
+
+def test_a_key_of_a_table_with_windows_is_shown_in_each_window_newest_last() -> None:
+    made = Table("t", default=int)
+    made.tumbling(60)
+    part, store = PartitionTables(nowhere, nothing), dict[bytes, bytes]()
+    part.add(made.codec, made.default, made.kind)
+    assert isinstance(made.codec, WindowCodec)
+    for minute, saves in ((-1, True), (0, True), (1, False)):
+        for key in ("a", 7):
+            part.of("t").set(made.codec.place(minute * 60_000, key), minute)
+        part.commit()
+        if saves:
+            store |= {key: value for key, value in part.unsaved_entries() if value is not None}
+            part.saved(0)
+
+    def scan(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        yield from ((key, value) for key, value in sorted(store.items()) if key.startswith(prefix) and key >= first)
+
+    seen = CommittedTable(part.of("t"), store.get, scan, part.unsaved)
+
+    def windows(**query: str) -> list[tuple[Any, Any, Any]]:
+        page = merge_tables("t", "s", {"w": asked(seen, **query)}, parse_table_query(query), [0], [])
+        problems.extend(page.problems)
+        return [(entry.key, entry.window, entry.values[0].value) for entry in page.entries]
+
+    problems = list[str]()
+    everywhere = [("a", (-60, 0), -1), ("a", (0, 60), 0), ("a", (60, 120), 1)]
+    assert windows(key="a") == everywhere
+    assert windows(key="7") == [(7, *rest) for _, *rest in everywhere]
+    assert (windows(key="a", limit="1"), len(problems)) == (everywhere[2:], 1)
+    assert sorted(row for row in windows() if row[0] == "a") == everywhere
+    assert windows(hex=asked(seen, key="a").entries[0].key_hex) == everywhere[2:]
+    assert window_text((60, 120)) == "1970-01-01 00:01:00 to 00:02:00"
+    assert window_text((1e300, 1e300)) == "1e+300 to 1e+300 s"

@@ -16,9 +16,8 @@ from tests.tables.values.test_table import KEYS, STEPS, Kept
 
 
 def outside(kept: Kept, table: Table) -> CommittedTable:
-    def scan(prefix: bytes, after: bytes | None = None) -> Generator[tuple[bytes, bytes], None, None]:
-        begin = prefix if after is None else prefix + after + b"\0"
-        yield from ((key, value) for key, value in kept.scan(prefix) if key >= begin)
+    def scan(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        yield from ((key, value) for key, value in kept.scan(prefix) if key >= first)
 
     return CommittedTable(kept.partition.of(table.name), kept.store.get, scan, kept.partition.unsaved)
 

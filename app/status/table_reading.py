@@ -1,0 +1,208 @@
+"""A worker's answer to what is asked of a table: from its partitions, or from what it has read of a global table.
+
+Keys and values are whatever events have brought: each is bounded, and so is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from kafka_ratchet.app.status.lookup import QueryError
+from kafka_ratchet.app.status.own_tables import (
+    KEY_MOST,
+    AskedPartition,
+    TableAnswer,
+    TableEntry,
+    TableQuery,
+    TableValue,
+)
+from kafka_ratchet.app.status.producers import shown
+from kafka_ratchet.errors import TableError
+from kafka_ratchet.tables.values.codec import Codec
+from kafka_ratchet.tables.values.windows import START_BYTES, WindowCodec, WindowKey
+
+LONG_KEYS_MOST: Final = 1_000
+"""So many keys that are too long are passed over for one page."""
+LISTED_MOST: Final = 500
+"""bytes of JSON: a longer value is cut in a list."""
+VALUE_MOST: Final = 64 << 10
+"""bytes of JSON: a longer value is cut where its key was asked for."""
+ANSWER_MOST: Final = 6 << 20
+"""bytes, roughly: a page ends early where it would be larger."""
+ROW_BYTES: Final = 150
+"""What a row takes beside its key and value."""
+DEPTH_MOST: Final = 100
+"""Values nested deeper are shown as text: who reads the answer has to come back out of it."""
+
+Shown = tuple[Any, str | None, int]
+
+
+class Part(Protocol):
+    """One partition of a table: `CommittedTable`, or what was read of a global table's topic."""
+
+    codec: Codec
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `entries` has every key."""
+
+    def get(self, kept: Any) -> bytes | None:
+        """The value's bytes, of a key as the codec keeps it; None where it is not in the table."""
+
+    def starts(self) -> Iterable[int]:
+        """Where it has windows: the starts of those that may have keys."""
+
+    def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
+
+
+def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) -> TableAnswer:
+    """A worker's answer.
+
+    Args:
+        partitions: by number, the table and the offset of its changelog, or topic, that it is as of
+        query: what is asked
+
+    Raises:
+        QueryError: no key of this table can have those bytes.
+        StoreDamaged: a store cannot be read.
+    """
+    asked = [AskedPartition(number, position) for number, (_, position) in sorted(partitions.items())]
+    if not partitions:
+        return TableAnswer([], asked)
+    tables = {number: table for number, (table, _) in partitions.items()}
+    if query.lists:
+        return _listed(tables, asked, query)
+    codec = next(iter(tables.values())).codec
+    if isinstance(codec, WindowCodec) and query.key_bytes is None:
+        entries, problems = _in_windows(tables, codec, query)
+        return TableAnswer(entries, asked, problems=problems)
+    return TableAnswer(_found(tables, codec, _keys_of(codec, query)), asked)
+
+
+def _found(tables: Mapping[int, Part], codec: Codec, keys: Iterable[Any]) -> list[TableEntry]:
+    entries = []
+    for kept in keys:
+        found = {number: value for number, table in tables.items() if (value := table.get(kept)) is not None}
+        if found:
+            entries.append(_entry(codec, codec.key_bytes(kept), sorted(found.items()), VALUE_MOST))
+    return entries
+
+
+def _in_windows(
+    tables: Mapping[int, Part], codec: WindowCodec, query: TableQuery
+) -> tuple[list[TableEntry], list[str]]:
+    """A key in the newest windows that have it, and what is to be said of the others."""
+    keys, entries = _keys_of(codec.inner, query), list[TableEntry]()
+    try:
+        starts = {start for table in tables.values() for start in table.starts()}
+    except TableError as error:
+        raise QueryError(str(error)) from None
+    for start in sorted(starts, reverse=True):
+        if len(entries) >= query.limit:
+            return entries, [f"these are the newest {query.limit} windows; older ones may have the key too: see limit"]
+        entries += _found(tables, codec, [WindowKey(start, key) for key in keys])
+    return entries, []
+
+
+def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
+    """Keys that may be meant, as the codec keeps them: 7 may be the number or the text, so both are looked for."""
+    if query.key_bytes is not None:
+        candidates = [query.key_bytes]
+    elif codec.key_type is bytes:
+        return [(query.key or "").encode()]
+    else:
+        candidates = [(query.key or "").encode(), msgspec.json.encode(query.key)]
+    kept: list[Any] = []
+    for data in candidates:
+        try:
+            is_kept = codec.is_simple or isinstance(codec, WindowCodec)
+            found = codec.kept_key(data) if is_kept else codec.check_key(codec.key(data))
+        except (TableError, msgspec.MsgspecError, RecursionError):
+            continue
+        if found not in kept:
+            kept.append(found)
+    if not kept:
+        raise QueryError(f"no key of table {codec.table} is written so: its keys are {codec.key_type}, given as JSON")
+    return kept
+
+
+def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: TableQuery) -> TableAnswer:
+    codec = next(iter(tables.values())).codec
+    entries: list[TableEntry] = []
+    size, left_out, reached = 0, 0, query.after
+    more = False
+    with closing(_by_key(tables, query.after)) as found:
+        for key, values in found:
+            if len(entries) >= query.limit or size > ANSWER_MOST or left_out >= LONG_KEYS_MOST:
+                more = True
+                break
+            reached = key[:KEY_MOST]  # of a longer one: all keys up to there were looked at
+            if len(key) > KEY_MOST:
+                left_out += 1
+                continue
+            entries.append(entry := _entry(codec, key, values, LISTED_MOST))
+            size += 4 * len(key) + sum(ROW_BYTES + 2 * min(value.bytes, LISTED_MOST) for value in entry.values)
+    return TableAnswer(
+        entries,
+        asked,
+        reached.hex() if more and reached is not None else None,
+        all(table.is_complete for table in tables.values()),
+        left_out,
+    )
+
+
+def _by_key(
+    tables: Mapping[int, Part], after: bytes | None
+) -> Generator[tuple[bytes, list[tuple[int, bytes]]], None, None]:
+    """Each key with its value in each partition."""
+
+    def of(number: int, table: Part) -> Iterator[tuple[bytes, int, bytes]]:
+        return ((key, number, value) for key, value in table.entries(after))
+
+    rows = merge(*(of(number, table) for number, table in tables.items()), key=itemgetter(0, 1))
+    for key, same in groupby(rows, key=itemgetter(0)):
+        yield key, [(number, value) for _, number, value in same]
+
+
+def _entry(codec: Codec, key: bytes, values: Iterable[tuple[int, bytes]], most: int) -> TableEntry:
+    rows = []
+    for number, data in values:
+        value, excerpt, size = _shown(data, most, packed=codec.serializer == "msgpack")
+        rows.append(TableValue(number, value, size, excerpt))
+    window, bare = None, key
+    if isinstance(codec, WindowCodec) and len(key) >= START_BYTES:
+        window, bare = codec.window_of(key), key[START_BYTES:]
+    if codec.key_type is bytes:
+        return TableEntry(bare.decode("utf-8", "backslashreplace"), key.hex(), rows, window)
+    value, excerpt, _ = _shown(bare, KEY_MOST, packed=False)
+    return TableEntry(value if excerpt is None else excerpt, key.hex(), rows, window)
+
+
+def _shown(data: bytes, most: int, *, packed: bool) -> Shown:
+    """(the value, the beginning of its text where it is not shown as a value, its bytes)."""
+    try:
+        value = msgspec.msgpack.decode(data) if packed else msgspec.json.decode(data)
+        text = msgspec.json.encode(value)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        return None, shown(data[:most]), len(data)
+    if len(text) > most or _is_deep(value, text):
+        return None, shown(text[:most]), len(data)
+    return value, None, len(data)
+
+
+def _is_deep(value: Any, text: bytes) -> bool:
+    if text.count(b"[") + text.count(b"{") <= DEPTH_MOST:
+        return False
+    level = [value]
+    for _ in range(DEPTH_MOST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        level = [value for values in inner for value in values]
+    return bool(level)
