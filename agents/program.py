@@ -6,11 +6,12 @@ Nothing here knows Kafka. The settings say which topics a stream has; the worker
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka_ratchet.agents.faust_names import refuse
+from kafka_ratchet.agents.steps import regroup
 from kafka_ratchet.agents.timers import TimedStream, Timer, Timers
 from kafka_ratchet.agents.topic import Topic
 from kafka_ratchet.errors import SettingsError
@@ -38,6 +39,7 @@ class Agent:
     stream: StreamDefinition
     on_error: OnError = "halt"
     deterministic: bool = True
+    is_step: bool = False
 
     @property
     def name(self) -> str:
@@ -50,16 +52,63 @@ class StreamDefinition:
     """A stream of the settings, as a program declares it.
 
     Attributes:
+        app: of the program
         name: `[streams.NAME]` of the settings
         value_type: what msgspec decodes values as; None: any JSON; bytes: as they are
         agents: in the order of their registration, which is the order in which each batch goes through them
         timers: called for each of its partitions
+        topic: the internal topic that it reads, to which agents of other streams send; None: an input of the settings
+        fed_by: streams that `group_by` forwards to it
     """
 
+    app: App
     name: str
     value_type: Any = None
     agents: list[Agent] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
+    topic: Topic | None = None
+    fed_by: list[StreamDefinition] = field(default_factory=list)
+
+    def group_by(self, name: str, key: Any, *, value_type: Any = None, on_error: OnError = "halt") -> StreamDefinition:
+        """Forward each event under another key, in the same transaction, to an internal stream.
+
+        Several streams may be grouped into one, which is how two of them are joined.
+
+        Args:
+            name: of the internal stream
+            key: from a value to the new key; or a field of the value's class, as `Order.user`
+            value_type: of the internal stream; None: that of this one
+            on_error: what becomes of an event whose key cannot be computed, as in `App.agent`
+
+        Returns:
+            the internal stream, for agents and tables
+
+        Raises:
+            SettingsError: the name is taken, or the events would go round.
+        """
+        step, topic = _step_of(self.app, self, name, self.value_type if value_type is None else value_type)
+        self.app.agent(self, on_error=on_error)(regroup(name, topic, key))
+        self.agents[-1].is_step = True
+        return step
+
+    @property
+    def has_own_agents(self) -> bool:
+        """Whether there is one besides those that `group_by` makes."""
+        return any(not agent.is_step for agent in self.agents)
+
+    @property
+    def send(self) -> Callable[..., Awaitable[None]]:
+        """Send a record to an internal stream, from an agent of another one; see `Topic.send`.
+
+        Raises:
+            SettingsError: the stream reads a topic of the settings.
+        """
+        if self.topic is None:
+            raise SettingsError(
+                f"stream {self.name}: reads a topic of the settings: send to app.topic(NAME of its input), or declare "
+                "the stream with internal=True"
+            )
+        return self.topic.send
 
 
 class App(Timers):
@@ -81,19 +130,23 @@ class App(Timers):
         def __getattr__(self, name: str) -> Any:
             refuse(name)
 
-    def stream(self, name: str, *, value_type: Any = None) -> StreamDefinition:
+    def stream(self, name: str, *, value_type: Any = None, internal: bool = False) -> StreamDefinition:
         """Declare a stream.
 
         Args:
             name: `[streams.NAME]` of the settings
             value_type: a msgspec.Struct, a dataclass, `dict`, `bytes`, ...; None: any JSON
+            internal: it reads a topic of Ratchet's own, which agents of other streams fill with its `send`; it needs
+                no section in the settings
 
         Raises:
             SettingsError: it was declared before.
         """
         if name in self.streams:
             raise SettingsError(f"stream {name} is declared twice: declare it once, and use it for each agent")
-        self.streams[name] = StreamDefinition(name, value_type)
+        # Its name in Kafka has the application's in it, which the settings say (kafka_ratchet.app.worker.steps).
+        topic = Topic(f"{name}-repartition") if internal else None
+        self.streams[name] = StreamDefinition(self, name, value_type, topic=topic)
         return self.streams[name]
 
     def check_own(self, stream: TimedStream) -> None:
@@ -111,7 +164,9 @@ class App(Timers):
 
     def tables_of(self, stream: str) -> list[Table]:
         """The tables that a stream's agents read and write."""
-        return [table for name, table in self.tables.items() if self._owners[name] in (None, self.streams.get(stream))]
+        found = self.streams.get(stream)
+        theirs = (None, found) if found is not None and found.has_own_agents else (found,)
+        return [table for name, table in self.tables.items() if self._owners[name] in theirs]
 
     def check(self, streams: Collection[str]) -> None:
         """Whether the program fits the settings.
@@ -127,8 +182,8 @@ class App(Timers):
             if name not in streams:
                 has = ", ".join(sorted(streams)) or "none"
                 raise SettingsError(f"streams.{name}: the program names it, and the settings do not; they have {has}")
-        busy = [name for name in self.streams if self.of(name)]
-        if not busy:
+        busy = [name for name, stream in self.streams.items() if stream.has_own_agents]
+        if not any(map(self.of, self.streams)):
             raise SettingsError("the program has no agent: write `@app.agent(stream)` above a function")
         for name, stream in self.streams.items():
             if stream.timers and not stream.agents:
@@ -155,9 +210,10 @@ class App(Timers):
             for name, stream in sorted(self.streams.items())
             if stream.timers
         }
-        topics = {"topics of agents": ", ".join(sorted(self.topics))} if self.topics else {}
+        internal = [name for name, stream in self.streams.items() if stream.topic is not None]
+        shared = {"topics of agents": sorted(self.topics), "internal streams": sorted(internal)}
         windows = {f"table {name}": str(table.window) for name, table in sorted(self.tables.items()) if table.window}
-        return agents | timers | topics | windows
+        return agents | timers | {name: ", ".join(each) for name, each in shared.items() if each} | windows
 
     def Table(
         self,
@@ -247,3 +303,33 @@ class App(Timers):
             return function
 
         return register
+
+
+def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> tuple[StreamDefinition, Topic]:
+    """The internal stream to which a stream's events are to go, and its topic; made where there is none yet.
+
+    Raises:
+        SettingsError: the name is taken, or the events would go round.
+    """
+    if not isinstance(name, str):
+        raise SettingsError(f"stream {parent.name}: group_by(NAME, key=...) begins with a name for what comes of it")
+    step = app.streams.get(name) or app.stream(name, value_type=value_type, internal=True)
+    if step.topic is None:
+        raise SettingsError(f"group_by {name}: there is a stream of that name. Name the internal one otherwise")
+    if step.value_type != value_type:
+        raise SettingsError(
+            f"group_by {name}: its values would be of two types, {step.value_type!r} and {value_type!r}. Give "
+            "value_type=, the same each time"
+        )
+    if parent in step.fed_by:
+        raise SettingsError(
+            f"group_by {name}: stream {parent.name} goes there already; each event would be there twice"
+        )
+    if step in _ancestors(parent):
+        raise SettingsError(f"group_by {name}: events of {parent.name} come from there, and would go round for ever")
+    step.fed_by.append(parent)
+    return step, step.topic
+
+
+def _ancestors(stream: StreamDefinition) -> list[StreamDefinition]:
+    return [stream, *(each for parent in stream.fed_by for each in _ancestors(parent))]

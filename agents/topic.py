@@ -24,6 +24,9 @@ class Sender(Protocol):
     ) -> None:
         """See `Topic.send`."""
 
+    def send_event(self, topic: str, key: Any) -> None:
+        """See `Topic.send_event`."""
+
 
 at_hand: Final = ContextVar[Sender | None]("sender", default=None)
 """Each run of an agent sets its own."""
@@ -72,11 +75,22 @@ class Topic:
             SendRefused: no event is at hand, or the topic may not be written to.
             TypeError, ValueError: one of the arguments cannot be sent.
         """
+        self._sender().send(self.name, key, value, headers, partition, timestamp)
+        return _SENT
+
+    def send_event(self, key: Any) -> None:
+        """Send the event at hand under another key; value, headers and timestamp stay what they are, byte for byte.
+
+        Raises:
+            SendRefused: no event is at hand, or the topic may not be written to.
+        """
+        self._sender().send_event(self.name, key)
+
+    def _sender(self) -> Sender:
         sender = at_hand.get()
         if sender is None:
             raise SendRefused(f"topic {self.name}: records are sent inside an agent only, while it has an event")
-        sender.send(self.name, key, value, headers, partition, timestamp)
-        return _SENT
+        return sender
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}>"

@@ -33,6 +33,16 @@ def earlier_changelog_name(app: str, stream: str) -> str:
     return f"{app}-{stream}-changelog"
 
 
+def repartition_topic(app: str, stream: str) -> str:
+    """The topic that an internal stream of a program reads (`group_by`)."""
+    return f"{app}-repartition.{stream}"
+
+
+def is_repartition_topic(topic: str, app: str) -> bool:
+    """Whether it is one of those."""
+    return topic.startswith(repartition_topic(app, ""))
+
+
 def transactional_id(app: str, input_topic: str, partition: int) -> str:
     """Transactional id of the lane of an input partition."""
     return f"{app}-lane/{input_topic}/{partition}"
@@ -47,4 +57,4 @@ def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
     """Whether Ratchet or Kafka writes a topic of this name for itself: it can be nobody's input or output."""
     own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app)}
     own.update(name(app, stream) for stream in streams for name in (changelog_name, earlier_changelog_name))
-    return topic in own or topic.startswith(KAFKAS_OWN)
+    return topic in own or topic.startswith(KAFKAS_OWN) or is_repartition_topic(topic, app)

@@ -27,7 +27,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings import SettingsError as UnreadableVariable
 
 from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
-from kafka_ratchet.app.names import is_ratchets_own
+from kafka_ratchet.app.names import is_ratchets_own, repartition_topic
 from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep, of_client
@@ -169,6 +169,8 @@ class Settings(BaseSettings):
         for name, stream in self.streams.items():
             for part in ("input", "output", "dead_letters"):
                 topic = getattr(stream, part)
+                if part == "input" and topic == repartition_topic(self.app, name):
+                    continue  # an internal stream of a program, whose section may stand here
                 if is_ratchets_own(topic, self.app, list(self.streams)):
                     raise ValueError(
                         f"the {part} of {name!r} is {topic!r}, which Ratchet or Kafka writes for itself. Name another "

@@ -81,7 +81,8 @@ def run(
     Args:
         app: of the program
         records: by stream; each a value, (key, value) or a `Record`. Bytes are taken as they are, the rest becomes
-            JSON; a key is bytes, str or None. A timer of the stream, in between, is called there
+            JSON; a key is bytes, str or None. A timer of the stream, in between, is called there. Internal streams get
+            what is sent to them when all of these are done
         batch: so many records to a transaction
         tables: what global tables have, by name; those that are not named are empty
 
@@ -97,78 +98,122 @@ def run(
 
 
 async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran:
-    outputs: list[Output] = []
-    tables: dict[str, dict[Any, Any]] = {name: {} for name in app.tables}
-    for name, rows in records.items():
+    for name in records:
         if name not in app.streams:
             raise SettingsError(f"there is no stream {name!r}; the program has {', '.join(app.streams) or 'none'}")
-        app.check(app.streams)
-        partition, its_tables = PartitionTables(nowhere, nothing), app.tables_of(name)
-        for table in its_tables:
-            partition.add(table.codec, table.default, table.kind)
-        program = PartitionProgram(app.of(name), its_tables, partition)
-        try:
-            timers = PartitionTimers(app.streams[name].timers, its_tables, partition)
-            for first, portion in _portions(rows, size):
+    app.check(app.streams)
+    ran = Ran([], {name: {} for name in app.tables})
+    internal = {stream.topic.name: name for name, stream in app.streams.items() if stream.topic is not None}
+    waiting: dict[str, list[bytes]] = {topic: [] for topic in internal}
+    streams = {name: _StreamRun(app, name, ran.outputs, waiting) for name in app.streams}
+    try:
+        for name, rows in records.items():
+            for portion in _portions(rows, size):
                 if callable(portion):
-                    outputs += await _tick(app, name, timers, first, portion)
+                    await streams[name].tick(portion)
                 else:
-                    outputs += await _batch(app, name, program, first, portion)
-                partition.encode(LIMIT)
-                partition.commit()
-        finally:
-            program.abandon()
-        for table in its_tables:
-            kept = partition.of(table.name)
-            tables[table.name].update(
-                (table.codec.key(key), kept.get(table.codec.key(key)))
+                    await streams[name].take(_rows(portion))
+        while any(waiting.values()):
+            topic = next(topic for topic, batches in waiting.items() if batches)
+            await streams[internal[topic]].take(waiting[topic].pop(0))
+    finally:
+        for stream in streams.values():
+            stream.program.abandon()
+    for stream in streams.values():
+        ran.tables.update(stream.contents())
+    return ran
+
+
+class _StreamRun:
+    """The one partition of a stream."""
+
+    def __init__(self, app: App, name: str, outputs: list[Output], waiting: Mapping[str, list[bytes]]) -> None:
+        """Nothing runs yet.
+
+        Args:
+            app: of the program
+            name: of the stream
+            outputs: to which what is yielded and sent is added
+            waiting: by topic of an internal stream, to which what is sent there is added
+        """
+        self.name, self._tables, self._outputs, self._waiting = name, app.tables_of(name), outputs, waiting
+        self._partition = PartitionTables(nowhere, nothing)
+        for table in self._tables:
+            self._partition.add(table.codec, table.default, table.kind)
+        self.program = PartitionProgram(app.of(name), self._tables, self._partition)
+        self._timers = app.streams[name].timers
+        self._partition_timers = PartitionTimers(self._timers, self._tables, self._partition)
+        self._spec = lane_spec(name, [*app.topics, *waiting])
+        self._position = 0
+
+    async def take(self, data: bytes) -> None:
+        """Take a record batch, as one transaction. data: as Kafka would have it, but for its offsets."""
+        batch = read_chunk(self.name, 0, self._position, self._position.to_bytes(8, "big") + data[8:], [])
+        self._position = batch.next
+        delivery = Delivery(self._spec, Policy(), batch)
+        self.program.take(delivery, np.ones(batch.count, np.bool_))
+        await self._commit(delivery)
+
+    async def tick(self, function: Any) -> None:
+        """Call a timer of the stream, as one transaction."""
+        called = [timer for timer in self._timers if timer.function is function]
+        if not called:
+            raise SettingsError(
+                f"{function!r} is not a timer of stream {self.name}: write app.timer(interval, stream=...)"
+            )
+        delivery = Delivery(self._spec, Policy(), tick(self.name, 0, self._position))
+        self._partition_timers.call(called, delivery)
+        await self._commit(delivery)
+
+    async def _commit(self, delivery: Delivery) -> None:
+        await delivery.done
+        for topic, _, encoded in delivery.outputs:
+            written = bytes(encoded.seal(1, 0, 0))
+            if topic in self._waiting:
+                self._waiting[topic].append(written)
+            else:
+                self._outputs += _outputs(topic, written)
+        self._partition.encode(LIMIT)
+        self._partition.commit()
+
+    def contents(self) -> dict[str, dict[Any, Any]]:
+        """What the tables have in the end."""
+        found: dict[str, dict[Any, Any]] = {}
+        for table in self._tables:
+            kept = self._partition.of(table.name)
+            found[table.name] = {
+                table.codec.key(key): kept.get(table.codec.key(key))
                 for key, value in kept.values.items()
                 if value is not ABSENT
-            )
-    return Ran(outputs, tables)
+            }
+        return found
 
 
-def _portions(rows: Sequence[Any], size: int) -> Iterator[tuple[int, Any]]:
-    """Transactions, with the offset at which each begins: records, or a timer."""
-    offset, at = 0, 0
+def _portions(rows: Sequence[Any], size: int) -> Iterator[Any]:
+    """Transactions: records, or a timer."""
+    at = 0
     while at < len(rows):
         end = at
         while end < min(at + size, len(rows)) and not callable(rows[end]):
             end += 1
-        yield offset, rows[at:end] if end > at else rows[at]
-        offset, at = offset + end - at, max(end, at + 1)
+        yield rows[at:end] if end > at else rows[at]
+        at = max(end, at + 1)
 
 
-async def _tick(app: App, name: str, timers: PartitionTimers, offset: int, function: Any) -> list[Output]:
-    called = [timer for timer in app.streams[name].timers if timer.function is function]
-    if not called:
-        raise SettingsError(f"{function!r} is not a timer of stream {name}: write app.timer(interval, stream=...)")
-    delivery = Delivery(lane_spec(name, app.topics), Policy(), tick(name, 0, offset))
-    timers.call(called, delivery)
-    await delivery.done
-    return _outputs(delivery)
+def _outputs(topic: str, data: bytes) -> list[Output]:
+    batch = read_chunk(topic, 0, 0, data, [])
+    return [
+        Output(topic, batch.key(index), _value(batch.value(index)), tuple(map(tuple, batch.headers(index))))  # type: ignore[arg-type]
+        for index in range(batch.count)
+    ]
 
 
-async def _batch(app: App, name: str, program: PartitionProgram, first: int, rows: Sequence[Any]) -> list[Output]:
+def _rows(rows: Sequence[Any]) -> bytes:
     now = time.time_ns() // 1_000_000
     given = [(row.timestamp if isinstance(row, Record) else None) for row in rows]
     times = [now if timestamp is None else timestamp for timestamp in given]
-    batch = fetched(name, first, [_pair(row) for row in rows], times)
-    delivery = Delivery(lane_spec(name, app.topics), Policy(), batch)
-    program.take(delivery, np.ones(batch.count, np.bool_))
-    await delivery.done
-    return _outputs(delivery)
-
-
-def _outputs(delivery: Delivery) -> list[Output]:
-    found: list[Output] = []
-    for topic, _, encoded in delivery.outputs:
-        written = read_chunk(topic, 0, 0, bytes(encoded.seal(1, 0, 0)), [])
-        found += [
-            Output(topic, written.key(index), _value(written.value(index)), tuple(map(tuple, written.headers(index))))  # type: ignore[arg-type]
-            for index in range(written.count)
-        ]
-    return found
+    (encoded,) = encode_pairs([_pair(row) for row in rows], LIMIT, times=times)
+    return bytes(encoded.seal(1, 0, 0))
 
 
 def _pair(row: Any) -> tuple[bytes | None, bytes | None]:

@@ -42,3 +42,9 @@ class AlwaysOn:
 
     async def known_to(self, position: int) -> None:
         """Nothing to wait for."""
+
+
+class AlwaysOff(AlwaysOn):
+    """For lanes whose input Ratchet has written itself, in transactions."""
+
+    policy = Policy(deduplicate=False)

@@ -26,12 +26,14 @@ def worker(
     from kafka_ratchet.app.worker import process
     from kafka_ratchet.app.worker.program import load_program
     from kafka_ratchet.app.worker.sent_topics import check_topics
+    from kafka_ratchet.app.worker.steps import with_steps
     from kafka_ratchet.transport.client.security import client_options
 
     settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
     settings.require_streams()  # this and the next: before a Kafka is waited for, or started
     client_options(settings.bootstrap or "", settings.kafka)
     program = load_program(app) if app is not None else None
+    settings = with_steps(settings, program)
     if program is not None:
         program.check(settings.streams)
         check_topics(program, settings)

@@ -17,7 +17,7 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.timers import WorkerTimers
-from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
+from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
@@ -45,6 +45,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
+from kafka_ratchet.transport.policy import AlwaysOff
 from kafka_ratchet.transport.sent_topics import SentTopics
 from kafka_ratchet.transport.standby import Standby
 
@@ -54,6 +55,7 @@ class Stream:
 
     def __init__(
         self,
+        app: str,
         name: str,
         settings: StreamSettings,
         topics: StreamTopics,
@@ -66,6 +68,7 @@ class Stream:
         agents = program.of(name) if program else []
         tables = program.tables_of(name) if program and agents else []
         self.sends = sends if agents else {}
+        self.is_internal = is_repartition_topic(settings.input, app)
         self.rule = settings.rule | ({"output": AGENTS} if agents else {})
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
@@ -120,7 +123,8 @@ class Stream:
             batch_most=settings.max_batch_mb << 20,
             sends=self.sends,
         )
-        switch = StreamSwitch(policies, self.name)
+        # An internal stream has nothing to judge by, whatever is said of all streams.
+        switch = AlwaysOff() if self.is_internal else StreamSwitch(policies, self.name)
         permit = partial(claims.refuse, self.name, self.topics.changelog)
         ticks = self.program.ticks(number) if self.program else None
         return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit, ticks)
@@ -168,7 +172,7 @@ class Application:
         memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
         self.sends = sends
         self.streams = {
-            name: Stream(name, stream, topics[name], folder, memory, program, sends)
+            name: Stream(settings.app, name, stream, topics[name], folder, memory, program, sends)
             for name, stream in settings.streams.items()
         }
         self.policies = PolicyFollower(self.cluster, settings)
@@ -178,7 +182,11 @@ class Application:
         self.claims = ClaimCheck(self.cluster, settings)
         self.empty_inputs = EmptyInputs(
             self.cluster,
-            {name: (stream.settings.input, stream.topics.partitions) for name, stream in self.streams.items()},
+            {
+                name: (stream.settings.input, stream.topics.partitions)
+                for name, stream in self.streams.items()
+                if not stream.is_internal
+            },
         )
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
         self.lanes = Lanes(
@@ -278,7 +286,7 @@ class Application:
                     for (changelog, _), lane in sorted(self.lanes.running.items())
                     if changelog == stream.topics.changelog
                 ],
-                deduplicate=self.policies.policies.effective(stream.name).deduplicate,
+                deduplicate=not stream.is_internal and self.policies.policies.effective(stream.name).deduplicate,
                 origin=str(self.policies.policies.effective(stream.name).origin),
                 problem=self.empty_inputs.problem(stream.name),
                 tables=[table.name for table in stream.sequences.tables],

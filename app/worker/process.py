@@ -24,7 +24,8 @@ from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.global_tables import prepare_global_tables
 from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
-from kafka_ratchet.app.worker.topics import StreamTopics, prepare, prepare_policy
+from kafka_ratchet.app.worker.steps import prepare_streams
+from kafka_ratchet.app.worker.topics import StreamTopics, prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, StateFolderInUse
 from kafka_ratchet.transport.sent_topics import SentTopic
 from kafka_ratchet.transport.until_stopped import done_before
@@ -62,7 +63,7 @@ def _prepared(
         wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
         try:
             prepare_policy(bootstrap, settings)
-            topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+            topics = prepare_streams(bootstrap, settings, program)
             prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
             return topics, prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
         except BrokerUnavailable as error:

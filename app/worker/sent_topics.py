@@ -85,13 +85,17 @@ def prepare_sent_topics(
         TopicError: one cannot be created.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
+    sends = {
+        settings.streams[name].input: SentTopic(topics.partitions, read_by=name)
+        for name, topics in streams.items()
+        if name in program.streams and program.streams[name].topic is not None
+    }
     if not program.topics:
-        return {}
+        return sends
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     claims = read_claims(settings, bootstrap)
     inputs = {settings.streams[name].input: name for name in streams}
     found = partition_counts(admin, list(program.topics))
-    sends = {}
     for topic in program.topics:
         if (by := claims.get(topic)) is not None:
             raise TopicTaken(f"topic {topic} of the program: is written by {by}. Send to another topic")

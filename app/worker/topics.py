@@ -34,6 +34,22 @@ COMPACTED: Final = {
 }
 
 
+NOT_COMPACTED: Final = {
+    "cleanup.policy": "delete",
+    # Records keep the timestamps of the events, which may be years old: by a time, they would be deleted unread.
+    "retention.ms": "-1",
+    "message.timestamp.type": "CreateTime",
+}
+"""Of the topic that an internal stream reads."""
+
+
+class InternalInput(NamedTuple):
+    """The topic of an internal stream, where it has to be created. limit: bytes, max.message.bytes."""
+
+    partitions: int
+    limit: int
+
+
 class StreamTopics(NamedTuple):
     """A stream's topics as they are. The limits are max.message.bytes."""
 
@@ -46,8 +62,17 @@ class StreamTopics(NamedTuple):
     """By topic that this stream writes alone, the id it had when it was claimed."""
 
 
-def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSettings) -> StreamTopics:
+def prepare(
+    bootstrap: str, settings: Settings, name: str, stream: StreamSettings, internal: InternalInput | None = None
+) -> StreamTopics:
     """Create what is missing of a stream's topics, and check that they fit each other.
+
+    Args:
+        bootstrap: host:port[,host:port]
+        settings: the whole of them
+        name: of the stream
+        stream: its settings
+        internal: how its input is created, in any case; None: it is an input like others
 
     Raises:
         TopicMissing: a topic of the stream is missing, and `create_topics` is off or the changelog knows of it.
@@ -62,10 +87,16 @@ def prepare(bootstrap: str, settings: Settings, name: str, stream: StreamSetting
     changelog = ownership.changelog()
     ownership.check(changelog)
     if not settings.creates_topics(name):
-        refuse_missing(admin, name, stream, found)
-    partitions = found.get(stream.input, stream.partitions)
+        refuse_missing(admin, name, stream, {*found, stream.input} if internal else found)
+    partitions = found.get(stream.input, internal.partitions if internal else stream.partitions)
     if stream.input not in found:
-        create(admin, stream.input, partitions, stream.replication, {})
+        config = NOT_COMPACTED | {"max.message.bytes": str(internal.limit)} if internal else {}
+        create(admin, stream.input, partitions, stream.replication, config)
+    elif internal and (policy := config_of(admin, stream.input)["cleanup.policy"]) != "delete":
+        raise TopicError(
+            f"{stream.input}: cleanup.policy is {policy}, so records would be gone before stream {name} has read them. "
+            "Set cleanup.policy=delete on the topic"
+        )
     input_limit = limit_of(admin, stream.input)
     wanted = {
         stream.output: {"max.message.bytes": str(input_limit)},
