@@ -11,7 +11,7 @@ import msgspec
 from kafka_ratchet.errors import StateError, TableError
 from kafka_ratchet.tables.values.codec import Codec, Serializer
 
-ENTRY_BYTES: Final = 250
+ENTRY_BYTES: Final = 150
 """What an entry takes in memory beside its key and value, roughly: two objects and their place in a dict."""
 
 
