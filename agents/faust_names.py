@@ -19,7 +19,6 @@ INSTEAD: Final = {
     "main": "write `ratchet worker --app MODULE:app`",
     "page": "run a web server of its own; `ratchet web` shows tables",
     "service": "run it in a process of its own",
-    "GlobalTable": "give each stream a table with what it looks up",
 }
 """Only asked for names that App lacks: one that is added there needs no change here."""
 

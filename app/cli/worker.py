@@ -19,7 +19,11 @@ def worker(
         str | None, typer.Option("--app", "-A", help="Agents of your own: MODULE:NAME of an App, as shop:app.")
     ] = None,
 ) -> None:
-    """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition."""
+    """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition.
+
+    --app shop:app runs agents of your own over the deduplicated events: an App of kafka_ratchet called `app` in shop.py
+    (docs/guide/agents.md; one to begin with: --app kafka_ratchet.agents.examples.running_totals:app).
+    """
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.app.settings import load

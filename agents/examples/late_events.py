@@ -1,0 +1,34 @@
+"""Counts per minute of event time. Views that come too late are dead letters. Needs `[streams.views]`.
+
+A window is kept for ten minutes behind its end. By then whoever reads the counts has the last one of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from kafka_ratchet import App
+
+
+class View(msgspec.Struct):
+    """A value of the input; the record's timestamp says when it was."""
+
+    page: str
+
+
+app = App()
+views = app.stream("views", value_type=View)
+counts = app.Table("counts", default=int).tumbling(60, expires=600)
+
+
+@app.agent(views, on_error="dead-letter")
+async def count(views: AsyncIterator[View]) -> AsyncIterator[Any]:
+    """Put out the count of the view's own minute, which is not the newest where the view is late but not too late."""
+    async for view in views:
+        if counts.is_late:
+            raise ValueError("more than ten minutes late")
+        counts[view.page] += 1
+        yield {"page": view.page, "views": counts[view.page].value()}

@@ -1,0 +1,30 @@
+"""Running totals: what each user has spent so far. Needs `[streams.orders]`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from kafka_ratchet import App
+
+
+class Order(msgspec.Struct):
+    """A value of the input, as `{"user": "ann", "amount": 3}`."""
+
+    user: str
+    amount: int
+
+
+app = App()
+orders = app.stream("orders", value_type=Order)
+totals = app.Table("totals", default=int)
+
+
+@app.agent(orders)
+async def add_up(orders: AsyncIterator[Order]) -> AsyncIterator[Any]:
+    """Put out the user's total with each order."""
+    async for order in orders:
+        totals[order.user] += order.amount
+        yield {"user": order.user, "total": totals[order.user]}

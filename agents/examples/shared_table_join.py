@@ -1,0 +1,74 @@
+"""Orders and payments, joined by the order's number whichever comes first, without a window.
+
+Two streams cannot share a table, because their partitions commit apart. So both are sent to an internal stream, by
+number, and the table is that stream's: both halves of an order are in one partition there.
+
+Needs `[streams.orders]` and `[streams.payments]`; what is joined goes to the topic `APP-halves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from kafka_ratchet import App
+
+
+class Order(msgspec.Struct):
+    """A value of the stream orders."""
+
+    number: str
+    amount: int
+
+
+class Payment(msgspec.Struct):
+    """A value of the stream payments."""
+
+    order: str
+    paid: int
+
+
+class Half(msgspec.Struct):
+    """What is known of an order."""
+
+    number: str
+    amount: int | None = None
+    paid: int | None = None
+
+
+app = App()
+orders = app.stream("orders", value_type=Order)
+payments = app.stream("payments", value_type=Payment)
+halves = app.stream("halves", value_type=Half, internal=True)
+waiting = app.Table("waiting", value_type=Half, stream=halves)
+"""Orders of which one half has come."""
+
+
+@app.agent(orders)
+async def send_orders(orders: AsyncIterator[Order]) -> None:
+    """Send what an order knows."""
+    async for order in orders:
+        await halves.send(key=order.number, value=Half(order.number, amount=order.amount))
+
+
+@app.agent(payments)
+async def send_payments(payments: AsyncIterator[Payment]) -> None:
+    """Send what a payment knows."""
+    async for payment in payments:
+        await halves.send(key=payment.order, value=Half(payment.order, paid=payment.paid))
+
+
+@app.agent(halves)
+async def join(halves: AsyncIterator[Half]) -> AsyncIterator[Any]:
+    """Put out an order when its second half is there, and forget it: one that is sent anew begins anew."""
+    async for half in halves:
+        other = waiting.get(half.number, half)
+        amount = other.amount if half.amount is None else half.amount
+        paid = other.paid if half.paid is None else half.paid
+        if amount is None or paid is None:
+            waiting[half.number] = Half(half.number, amount, paid)
+        else:
+            waiting.pop(half.number, None)
+            yield {"number": half.number, "amount": amount, "open": amount - paid}

@@ -1,0 +1,42 @@
+"""An alert when a card pays three times within a minute. Needs `[streams.payments]`, keyed by card.
+
+The minute is one of event time that ends with the payment at hand, wherever it begins: a window of the clock would miss
+three payments around its end. Payments of a card come in the order of their partition; a timestamp may lie before that
+of the payment before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from kafka_ratchet import App
+
+MINUTE_MS = 60_000
+
+
+class Payment(msgspec.Struct):
+    """A value of the input; the record's timestamp says when it was."""
+
+    card: str
+    amount: int
+
+
+app = App()
+payments = app.stream("payments", value_type=Payment)
+recent = app.Table("recent", default=list, value_type=list[int])
+"""Timestamps of a card's payments within the last minute."""
+
+
+@app.agent(payments)
+async def watch(payments: Any) -> AsyncIterator[Any]:
+    """Put out an alert for each payment that is the third, or more, of its minute."""
+    async for payment in payments.events():
+        card, now = payment.value.card, payment.timestamp
+        times = sorted([*recent[card], now])
+        times = [time for time in times if time > times[-1] - MINUTE_MS]
+        recent[card] = times
+        if len(times) >= 3 and now in times:
+            yield {"card": card, "payments": len(times), "seconds": (times[-1] - times[0]) / 1000}

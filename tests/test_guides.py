@@ -1,0 +1,25 @@
+"""The programs in the guides are programs: each page's Python runs, from its first block to its last."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kafka_ratchet import App
+from kafka_ratchet.testing import run
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ORDERS = [{"user": "ann", "amount": 3}, {"user": "ann", "amount": 4}]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/from-faust.md", "docs/guide/from-kafka-streams.md"])
+def test_the_program_of_a_guide_runs_and_adds_up(page: str) -> None:
+    names: dict[str, object] = {"__name__": "guide"}
+    for block in BLOCK.findall((ROOT / page).read_text("utf-8")):
+        exec(compile(block, page, "exec"), names)  # noqa: S102 - ours
+    app = names["app"]
+    assert isinstance(app, App)
+    assert run(app, {"orders": ORDERS}).values == [{"user": "ann", "total": 3}, {"user": "ann", "total": 7}]
