@@ -75,7 +75,8 @@ def tables(
     from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_sequence
 
     settings = all_settings.load(config)
-    chosen = settings.stream(stream)[0] if stream is not None else None
+    # A table may be of an internal stream, which the settings need not have: the workers know.
+    chosen = settings.stream(stream)[0] if stream is not None and name is None else stream
     asks_identity = identity is not None or identity_hex is not None or sequence is not None
     console = Console()
     if name is None and (key_hex or after or limit):
