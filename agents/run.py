@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.agents.at_hand import AtHand, StreamClock
 from kafka_ratchet.agents.event import Event
+from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import FORWARD, Outputs
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
@@ -91,6 +92,8 @@ class AgentRun:
         """The program waits for the next batch."""
         self._given_back: asyncio.Future[None] | None = None
         """The lane's side waits for the program to be through with the batch."""
+        self._result: Any = None
+        """What the function has returned: a coroutine or an async generator."""
         self._is_over = False
         """Its transaction was rolled back."""
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
@@ -116,9 +119,11 @@ class AgentRun:
         self._sends.cut()
         self._at_hand.take(fresh)
         self._given_back = asyncio.get_running_loop().create_future()
+        delivery.held_by = self.held_by
         if self._task is None:
             name = f"{self.agent.name} {delivery.batch.topic}-{delivery.batch.partition}"
             self._task = asyncio.create_task(self._drive(), name=name)
+            HOLDERS[self._task] = self.held_by
         elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
         await self._given_back
@@ -149,7 +154,7 @@ class AgentRun:
         while failure is None:
             try:
                 self._partition.begin()
-                result = self.agent.function(Stream(self._reading))
+                self._result = result = self.agent.function(Stream(self._reading))
                 if inspect.isasyncgen(result):
                     await self._collect(result)
                 else:
@@ -171,6 +176,11 @@ class AgentRun:
         self._task = None
         if self._given_back is not None and not self._given_back.done():
             self._given_back.set_exception(failure)
+
+    def held_by(self) -> str:
+        """Which agent it is, and where it stands."""
+        line = line_of(self._result, self.agent.function)
+        return f"{self._reading.place}: agent {self.agent.name}{line}"
 
     def _failed(self, what: str) -> AgentFailed:
         return AgentFailed(f"{self._reading.place}: agent {self.agent.name} {what}")

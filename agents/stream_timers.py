@@ -7,10 +7,12 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
+from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import Outputs, output_value
 from kafka_ratchet.agents.reading import Reading
 from kafka_ratchet.agents.said import said_of
@@ -53,6 +55,8 @@ class PartitionTimers:
         self._open: dict[Timer, float] = {}
         """When timers were due that the open transaction has called."""
         self._work: asyncio.Task[None] | None = None
+        self._at: tuple[Timer, Any] | None = None
+        """The timer that was called last, and what its function has returned."""
         self._rollbacks = 0
         self.restart()
         partition.rolled_back.append(self._roll_back)
@@ -71,6 +75,7 @@ class PartitionTimers:
         """See `Ticks`."""
         delivery.is_taken = True
         self._work = asyncio.create_task(self._through(delivery))
+        HOLDERS[self._work] = delivery.held_by = partial(self._held_by, delivery)
 
     def call(self, timers: Sequence[Timer], delivery: Delivery) -> None:
         """Call these, whether they are due or not; see `take`."""
@@ -92,6 +97,12 @@ class PartitionTimers:
                     self._open.setdefault(timer, due)
                     self._due[timer] = timer.after(due, self._clock())
 
+    def _held_by(self, delivery: Delivery) -> str:
+        batch = delivery.batch
+        name = self._at[0].name if self._at else "nobody"
+        line = line_of(self._at[1], self._at[0].function) if self._at else ""
+        return f"{batch.topic}, partition {batch.partition}: timer {name}{line}"
+
     async def _call(self, timer: Timer, delivery: Delivery) -> None:
         reading = Reading(None, self._partition, _no_more, None)
         reading.begin(delivery, np.empty(0, np.int64))
@@ -101,6 +112,7 @@ class PartitionTimers:
         try:
             self._partition.begin()
             result = timer.function()
+            self._at = timer, result
             if inspect.isasyncgen(result):
                 async with aclosing(result):
                     async for output in result:

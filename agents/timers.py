@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.said import said_of
 from kafka_ratchet.errors import SettingsError
 
@@ -161,7 +162,10 @@ class WorkerTimers:
     @staticmethod
     async def _call(what: str, name: str, function: Function) -> None:
         """An error ends this call, and nothing else: neither the worker nor the other timers."""
+        result = function()
+        if (running := asyncio.current_task()) is not None:
+            HOLDERS[running] = lambda: f"{what} {name}{line_of(result, function)}"
         try:
-            await function()
+            await result
         except Exception as error:
             log.exception(f"a {what} failed", name=name, reason=said_of(error))

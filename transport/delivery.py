@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ class Delivery:
         """int64[batch.count], by which the batch was judged, for an agent of one's own; None: it was not judged."""
         self.is_taken = False
         """Somebody else gives it back: leaving it does not."""
+        self.held_by: Callable[[], str] | None = None
+        """Which agent of one's own works on it, and where it stands."""
 
     def forward(self, keep: NDArray[np.bool_]) -> None:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""

@@ -14,6 +14,7 @@ from yarl import URL
 
 from kafka_ratchet.agents.deduplicate import register
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.holding import watch_loop
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.timers import WorkerTimers
@@ -162,6 +163,7 @@ class Application:
             program.check(settings.streams)
             check_topics(program, settings)
         self.settings = settings
+        self.has_program = program is not None
         self.timers = WorkerTimers(program.timers, program.tasks) if program else WorkerTimers((), ())
         # Faust makes its own folder but not those above it.
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -244,6 +246,7 @@ class Application:
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
             asyncio.create_task(self.claims.watch(self.lanes.running.values)),
             asyncio.create_task(self.timers.run()),
+            *([asyncio.create_task(watch_loop())] if self.has_program else []),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

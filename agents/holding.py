@@ -1,0 +1,79 @@
+"""Who holds a batch or the event loop, and in which line: for what is said of agents that take long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+HOLDERS: Final[WeakKeyDictionary[asyncio.Task[Any], Callable[[], str]]] = WeakKeyDictionary()
+"""What a task of a program is doing, in words."""
+LOOK_EVERY_S: Final = 1.0
+BLOCKED_AFTER: Final = 5
+"""So many looks in a row at which the event loop has not gone on. Counted, not measured: a process that was suspended
+has not blocked anything."""
+
+
+def line_of(result: Any, function: Any) -> str:
+    """Where a coroutine or an async generator stands, in the file of the function that it comes from."""
+    file = function.__code__.co_filename if hasattr(function, "__code__") else None
+    line: int | None = None
+    while result is not None:
+        frame = _first(result, "cr_frame", "ag_frame", "gi_frame")
+        if frame is not None and frame.f_code.co_filename == file:
+            line = frame.f_lineno
+        result = _first(result, "cr_await", "ag_await", "gi_yieldfrom")
+    return "" if line is None else f" ({file}:{line})"
+
+
+def _first(thing: Any, *names: str) -> Any:
+    """The first of these attributes that is there."""
+    return next((found for name in names if (found := getattr(thing, name, None)) is not None), None)
+
+
+class _Watch:
+    """Looks from a thread of its own whether the event loop goes on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
+        self.beats, self.stop = 0, threading.Event()
+        self._loop, self._every_s = loop, every_s
+
+    def run(self) -> None:
+        """Until stopped."""
+        seen, same, say_at = -1, 0, BLOCKED_AFTER
+        while not self.stop.wait(self._every_s):
+            same = same + 1 if self.beats == seen else 0
+            seen = self.beats
+            if same == 0:
+                say_at = BLOCKED_AFTER
+            elif same >= say_at:
+                say_at *= 2
+                self._say(same * self._every_s)
+
+    def _say(self, for_s: float) -> None:
+        task = asyncio.current_task(self._loop)
+        holder = None if task is None else HOLDERS.get(task)
+        log.error(
+            "the event loop is blocked: no partition of this worker goes on, and its group may give them to others. An "
+            "agent that computes or waits for long has to `await asyncio.to_thread(...)`",
+            held_by=holder() if holder else task.get_name() if task else "nobody who is known",
+            seconds=round(for_s, 1),
+        )
+
+
+async def watch_loop(every_s: float = LOOK_EVERY_S) -> None:
+    """Say who blocks the event loop, until cancelled."""
+    watch = _Watch(asyncio.get_running_loop(), every_s)
+    threading.Thread(target=watch.run, name="event loop watch", daemon=True).start()
+    try:
+        while True:
+            watch.beats += 1
+            await asyncio.sleep(every_s / 2)
+    finally:
+        watch.stop.set()

@@ -1,0 +1,152 @@
+"""A lane with a program behind it, and Kafka in memory: timers in its transaction, and an agent that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.run import StreamProgram
+from kafka_ratchet.agents.stream_timers import PartitionTimers
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.rows import encode_pairs
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneState
+from tests.transport.memory_kafka import Link, MemoryKafka
+from tests.transport.modelled_worker import CHANGELOG, GROUP, INPUT, OUTPUT, READ, SPEC, ReadPolicies, VirtualLoop
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    yield loop
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+class Partition:
+    """The worker's parts for one partition, and what it reads and writes."""
+
+    def __init__(self, loop: VirtualLoop, app: App, folder: Path) -> None:
+        self.said = ""
+        self.loop, self.kafka = loop, MemoryKafka(ends_raise_epoch=True)
+        tables = app.tables_of(INPUT)
+        self.sequences = Sequences(folder, CHANGELOG, Identity.KEY, 1_000_000, tables=tables)
+        state = self.sequences.partition(0)
+        self.program = StreamProgram(app.of(INPUT), tables, lambda number: state.tables)
+        timers = app.streams[INPUT].timers
+        ticks = PartitionTimers(timers, tables, state.tables, loop.time) if timers else None
+        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        link: Any = Link(self.kafka)
+        self.lane = Lane(link, SPEC, state, self.deliveries.put, ReadPolicies([False]), None, ticks)
+
+    def append(self, *values: Any) -> None:
+        (encoded,) = encode_pairs([(b"k", msgspec.json.encode(value)) for value in values], 1 << 20)
+        self.kafka.logs[INPUT, 0].append(bytes(encoded.seal(-1, -1, -1)))
+
+    async def _each(self) -> AsyncIterator[Delivery]:
+        while True:
+            yield await self.deliveries.get()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.01)
+
+    def run(self, *conditions: Callable[[], bool] | float) -> None:
+        """Run until each of these in turn holds, or that many seconds have passed; then end."""
+
+        async def go() -> None:
+            agent = asyncio.create_task(deduplicate(self.sequences, READ, self.program.take)(self._each()))
+            self.lane.start()
+            for each in conditions:
+                await (asyncio.sleep(each) if isinstance(each, float) else self._until(each))
+            await self.lane.stop()
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+
+        self.loop.run_until_complete(go())
+
+    def has_halted(self) -> bool:
+        self.said = self.lane.status.error or ""
+        return self.lane.status.state is LaneState.HALTED
+
+    def outputs(self) -> list[Any]:
+        return [json.loads(record.value or b"") for record in self.kafka.logs[OUTPUT, 0].committed()]
+
+    def position(self) -> int:
+        committed = self.kafka.offsets.get((GROUP, INPUT, 0))
+        return committed.offset if committed else 0
+
+
+def test_a_timer_commits_without_records_and_with_them(loop: VirtualLoop, tmp_path: Path) -> None:
+    app = App()
+    stream, sums = app.stream(INPUT), app.Table("sums", default=int)
+
+    @app.agent(stream)
+    async def add(numbers: Any) -> None:
+        async for number in numbers:
+            sums["all"] += number
+
+    @app.timer(10, stream=stream)
+    async def report() -> AsyncIterator[Any]:
+        yield sums["all"]
+        sums["reports"] += 1
+
+    partition = Partition(loop, app, tmp_path)
+    partition.append(1, 2, 3)
+    partition.run(25.0)
+    assert (partition.outputs(), partition.position()) == ([6, 6], 3)
+    assert partition.kafka.logs[CHANGELOG, 0].committed()[-1].value == b"2"
+
+
+def test_a_timer_that_raises_halts_and_comes_again(loop: VirtualLoop, tmp_path: Path) -> None:
+    app, tries = App(), list[float]()
+    stream, sums = app.stream(INPUT), app.Table("sums", default=int)
+
+    @app.agent(stream)
+    async def add(numbers: Any) -> None:
+        async for number in numbers:
+            sums["all"] += number
+
+    @app.timer(10, stream=stream)
+    async def report() -> AsyncIterator[Any]:
+        tries.append(loop.time())
+        sums["tries"] += 1
+        yield sums["tries"]
+        if len(tries) < 3:
+            raise ValueError("not yet")
+
+    partition = Partition(loop, app, tmp_path)
+    partition.append(1)
+    partition.run(partition.has_halted, lambda: partition.outputs() == [1], 1.0)
+    assert partition.said.startswith(f"{INPUT}, partition 0: timer report raised ValueError: not yet ({__file__}:")
+    assert (len(tries), partition.lane.status.restarts, partition.position()) == (3, 2, 1)
+
+
+def test_an_agent_that_holds_its_transaction_is_rolled_back_with_its_name(loop: VirtualLoop, tmp_path: Path) -> None:
+    app, begun = App(), list[int]()
+    stream = app.stream(INPUT)
+
+    @app.agent(stream)
+    async def hang(numbers: Any) -> AsyncIterator[Any]:
+        async for number in numbers:
+            begun.append(number)
+            await asyncio.sleep(3600 if begun == [1, 2] else 0)
+            yield number
+
+    partition = Partition(loop, app, tmp_path)
+    partition.append(1, 2)
+    partition.run(partition.has_halted, lambda: partition.position() == 2)
+    assert partition.said.startswith(f"{INPUT}, partition 0, offset 1: agent hang ({__file__}:")
+    assert "has held its transaction for 48 s, and Kafka ends it after transaction_timeout_ms = 60000" in partition.said
+    assert partition.outputs() == [1, 2]
