@@ -31,6 +31,8 @@ class Outputs:
         """Of the batch, the record whose key and timestamp an output gets."""
         self.values: list[bytes | object | None] = []
         """An output's bytes; None is null, FORWARD the record itself."""
+        self.forwards = False
+        """Whether FORWARD may be among them."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -45,6 +47,10 @@ class Outputs:
         Raises:
             RecordTooLarge: a record does not fit the output topic.
         """
+        if not self.forwards:
+            if self.indices:
+                self._encode(delivery, 0, len(self))
+            return
         first = 0
         while first < len(self):
             forwards = self.values[first] is FORWARD

@@ -204,6 +204,7 @@ class AgentRun:
                             "yielded an event that is not the one at hand: yield a value of your own instead"
                         )
                     add_value(FORWARD)
+                    self._outputs.forwards = True
                 elif output is None or kind is bytes:
                     add_value(output)
                 else:

@@ -22,6 +22,9 @@ INT_MOST: Final = 2**64 - 1
 Serializer = Literal["json", "msgpack"]
 
 
+_encode_key = msgspec.json.Encoder().encode
+
+
 class Encoded(bytes):
     """A value of a type that can be changed in place, as it is kept: each reader gets an object of its own."""
 
@@ -81,6 +84,12 @@ class Codec:
         """The bytes of a key as the table keeps it."""
         return kept if type(kept) is bytes else msgspec.json.encode(kept)
 
+    def many_key_bytes(self, kept: Collection[Any]) -> list[bytes]:
+        """`key_bytes` of each."""
+        if not self.is_simple or self.key_type is bytes:
+            return [self.key_bytes(each) for each in kept]
+        return list(map(_encode_key, kept))
+
     def kept_key(self, data: bytes) -> Any:
         """The key as the table keeps it, of its bytes.
 
@@ -134,6 +143,10 @@ class Codec:
     def value_bytes(self, kept: Any) -> bytes:
         """The bytes of a value as the table keeps it."""
         return bytes(kept) if type(kept) is Encoded else self._encode(kept)
+
+    def many_value_bytes(self, kept: Collection[Any]) -> list[bytes | None] | None:
+        """`value_bytes` of each; None where they are not all of types that cannot change in place."""
+        return list(map(self._encode, kept)) if PLAIN.issuperset(map(type, kept)) else None
 
     def kept_value(self, data: bytes) -> Any:
         """The value as the table keeps it, of its bytes.

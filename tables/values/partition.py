@@ -13,6 +13,7 @@ kept beside it: rollback puts it back, commit forgets it. A key that is not in `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import msgspec
@@ -23,7 +24,7 @@ from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.batch.rows import encode_pairs
+from kafka_ratchet.transport.batch.rows import encode_columns
 
 PREFIX: Final = b"t"
 ENTRY_BYTES: Final = 300
@@ -91,13 +92,28 @@ class TablePartition:
     """One partition of one table, for one run of the agents."""
 
     has_windows: ClassVar[bool] = False
-    __slots__ = ("before", "codec", "default", "find", "kinds", "lent", "own", "prefix", "scan", "undo", "values")
+    __slots__ = (
+        "before",
+        "codec",
+        "default",
+        "direct",
+        "find",
+        "kinds",
+        "lent",
+        "own",
+        "prefix",
+        "scan",
+        "undo",
+        "values",
+    )
 
     def __init__(
         self, codec: Codec, default: Callable[[], Any] | None, lent: dict[Any, Any], find: Find, scan: Scan
     ) -> None:
         self.codec, self.default, self.find, self.scan = codec, default, find, scan
         self.kinds = codec.kinds
+        self.direct = frozenset() if self.has_windows else codec.kinds
+        """Types of keys by which `values` may be read and, with `before`, written without asking the methods here."""
         self.prefix = prefix_of(codec.table)
         self.values: dict[Any, Any] = {}
         """By key as the codec keeps it: the value as the codec keeps it, or ABSENT."""
@@ -188,7 +204,7 @@ class TablePartition:
 
     def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
         """The values of keys, in the order in which each comes first; ABSENT where there is none."""
-        if not self.kinds.issuperset(map(type, keys)):
+        if not self.direct.issuperset(map(type, keys)):
             return {key: self.get(key) for key in keys}
         value_of = self.values.get
         found = {key: value_of(key, UNKNOWN) for key in dict.fromkeys(keys)}
@@ -200,7 +216,7 @@ class TablePartition:
 
     def set_many(self, found: dict[Any, Any]) -> None:
         """Push values, by key."""
-        is_simple = self.undo is None and not self.lent and self.kinds.issuperset(map(type, found))
+        is_simple = self.undo is None and not self.lent and self.direct.issuperset(map(type, found))
         if is_simple and self.codec.are_kept_as_they_are(found.values()):
             for key in found.keys() - self.before.keys():
                 self.before[key] = self._now(key)
@@ -255,6 +271,19 @@ class TablePartition:
         for kept, value in here.items():
             if value is not ABSENT:
                 yield kept
+
+    def entries(self) -> tuple[list[bytes], list[bytes | None]]:
+        """Keys and values of the changelog entries of the open transaction."""
+        changed, prefix = list(self.before), self.prefix
+        values = [self.values[kept] for kept in changed]
+        try:
+            data = self.codec.many_value_bytes(values)
+        except (TypeError, OverflowError):
+            data = None
+        if data is not None:
+            return [prefix + key for key in self.codec.many_key_bytes(changed)], data
+        pairs = [self.entry(kept, value) for kept, value in zip(changed, values, strict=True)]
+        return [key for key, _ in pairs], [value for _, value in pairs]
 
     def entry(self, kept: Any, value: Any) -> tuple[bytes, bytes | None]:
         """The changelog entry of a value."""
@@ -379,13 +408,17 @@ class PartitionTables:
             raise self._failure
         for table in self._tables.values():
             table.expire()
-        entries = [table.entry(kept, table.values[kept]) for table in self._tables.values() for kept in table.before]
-        return encode_pairs(entries, limit) if entries else []
+        keys, values = list[bytes](), list[bytes | None]()
+        for table in self._tables.values():
+            its_keys, its_values = table.entries()
+            keys += its_keys
+            values += its_values
+        return encode_columns(keys, values, limit) if keys else []
 
     def commit(self) -> None:
         """What is pushed is persisted."""
         for table in self._tables.values():
-            self.unsaved.update((table.prefix, kept) for kept in table.before)
+            self.unsaved.update(zip(repeat(table.prefix), table.before))
             table.before.clear()
         for tell in self.committed:
             tell()

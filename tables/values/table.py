@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from kafka_ratchet.errors import SettingsError, TableError
-from kafka_ratchet.tables.values.codec import PLAIN, Codec, Serializer
+from kafka_ratchet.tables.values.codec import INT_LEAST, INT_MOST, PLAIN, Codec, Serializer
 from kafka_ratchet.tables.values.partition import ABSENT, TablePartition
 from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
 from kafka_ratchet.tables.values.windowed_table import WindowedTable
@@ -51,6 +51,7 @@ class Table(MutableMapping[Any, Any]):
         if value_type is None and isinstance(default, type) and default in PLAIN:
             value_type = default
         self.name, self.default = name, default
+        self._holds_int = value_type in (None, int)
         self.codec = Codec(name, key_type, value_type, serializer)
         self.window: Window | None = None
         """None: it has no windows."""
@@ -99,6 +100,10 @@ class Table(MutableMapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         partition = self.here.get() or self._nowhere()
+        if type(key) in partition.direct:  # as `partition.get` does, for most reads and in one call
+            value = partition.values.get(key, ABSENT)
+            if type(value) in PLAIN:
+                return value
         value = partition.get(key)
         if value is ABSENT:
             if self.default is None:
@@ -107,7 +112,19 @@ class Table(MutableMapping[Any, Any]):
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        (self.here.get() or self._nowhere()).set(key, value)
+        partition = self.here.get() or self._nowhere()
+        if (
+            type(value) is int  # as `partition.set` does, for a total that changes again
+            and type(key) in partition.direct
+            and key in partition.before
+            and INT_LEAST <= value <= INT_MOST
+            and self._holds_int
+            and partition.undo is None
+            and not partition.lent
+        ):
+            partition.values[key] = value
+        else:
+            partition.set(key, value)
 
     def __delitem__(self, key: Any) -> None:
         self.partition.delete(key)

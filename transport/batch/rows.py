@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numba import njit
@@ -98,10 +98,15 @@ def write_rows(  # type: ignore[no-untyped-def]
 
 def spans(parts: Sequence[bytes | None]) -> Spans:
     """Joined, with where each begins and how long it is; None has length -1."""
-    lengths = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, len(parts))
+    if None in parts:
+        lengths = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, len(parts))
+        data = b"".join(part for part in parts if part)
+    else:
+        whole = cast("Sequence[bytes]", parts)
+        lengths, data = np.fromiter(map(len, whole), np.int64, len(whole)), b"".join(whole)
     sizes = np.maximum(lengths, 0)
     starts = np.cumsum(sizes) - sizes
-    return np.frombuffer(b"".join(part for part in parts if part), np.uint8), starts, lengths
+    return np.frombuffer(data, np.uint8), starts, lengths
 
 
 def encode_rows(
@@ -155,6 +160,17 @@ def encode_pairs(
     what: str = "changelog",
     times: Sequence[int] | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of key and value pairs; a value that is None is null. times: ms of each; None: the present time."""
-    stamps: Any = np.full(len(pairs), time.time_ns() // 1_000_000, np.int64) if times is None else np.array(times)
-    return encode_rows(spans([key for key, _ in pairs]), spans([value for _, value in pairs]), stamps, limit, what)
+    """Batches of key and value pairs; see `encode_columns`."""
+    return encode_columns([key for key, _ in pairs], [value for _, value in pairs], limit, what, times)
+
+
+def encode_columns(
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    limit: int,
+    what: str = "changelog",
+    times: Sequence[int] | None = None,
+) -> list[EncodedBatch]:
+    """Batches of keys and their values; a value that is None is null. times: ms of each; None: the present time."""
+    stamps: Any = np.full(len(keys), time.time_ns() // 1_000_000, np.int64) if times is None else np.array(times)
+    return encode_rows(spans(keys), spans(values), stamps, limit, what)
