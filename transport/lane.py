@@ -28,7 +28,6 @@ import structlog
 
 from kafka_ratchet.errors import (
     Aborted,
-    AgentFailed,
     ChangelogLost,
     Fenced,
     LogTruncated,
@@ -37,7 +36,7 @@ from kafka_ratchet.errors import (
     RecordTooLarge,
 )
 from kafka_ratchet.transport import owner as owners
-from kafka_ratchet.transport import sent_topics
+from kafka_ratchet.transport import patience, sent_topics
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import CHUNK_SHARE, RecordBatch, read_chunk
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
@@ -61,13 +60,6 @@ log = structlog.get_logger(__name__)
 
 AGENT_WAIT_S: Final = 10.0
 """How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
-AGENT_SLOW_S: Final = 30.0
-"""Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
-LOOK_S: Final = 1.0
-"""How often a lane looks whether the agent takes too long. The looks are counted: one that was suspended meanwhile
-blames nobody."""
-HELD_MOST: Final = 0.8
-"""Of the transaction's time-out, after which a lane rolls back what an agent holds: it can still say who it was."""
 WORTH_A_COMMIT: Final = 10_000
 """Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
 commits before its time, so that whoever catches up has its results at once."""
@@ -440,9 +432,9 @@ class Lane:
         spec, producer, batch = self.spec, self._producer, delivery.batch
         waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
         waited_s = 0.0
-        while not (await asyncio.wait(waiting, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-            waited_s += LOOK_S
-            self._is_slow(delivery, waited_s)
+        while not (await asyncio.wait(waiting, timeout=patience.LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            waited_s += patience.LOOK_S
+            patience.spend(delivery, waited_s, self.log)
         if not delivery.done.done():
             await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
         if not delivery.done.done():
@@ -458,29 +450,6 @@ class Lane:
             topic, number, encoded = delivery.outputs.popleft()
             await producer.produce(topic, number, encoded)
         crash_point("produced")
-
-    def _is_slow(self, delivery: Delivery, waited_s: float) -> None:
-        """An agent works on a batch for long: say so, and roll back before Kafka does.
-
-        Raises:
-            AgentFailed: an agent of one's own holds the transaction for almost as long as Kafka lets it.
-        """
-        held_by = delivery.held_by
-        if held_by is not None and waited_s >= self.spec.transaction_timeout_ms / 1000 * HELD_MOST:
-            text = held_by()
-            delivery.done.cancel()
-            raise AgentFailed(
-                f"{text} has held its transaction for {waited_s:g} s, and Kafka ends it after transaction_timeout_ms = "
-                f"{self.spec.transaction_timeout_ms}. It is rolled back, and its {delivery.batch.count} records come "
-                "again. Let the agent take less time, or raise transaction_timeout_ms"
-            )
-        if waited_s % AGENT_SLOW_S < LOOK_S:
-            self.log.warning(
-                "the agent does not give back a batch",
-                offset=delivery.batch.start,
-                records=delivery.batch.count,
-                held_by=held_by() if held_by else None,
-            )
 
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""

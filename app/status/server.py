@@ -59,7 +59,8 @@ class PartitionStatus:
     committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
     evicted_inactive and evicted_displaced are durable totals of identities. restarts is how often the partition has
     been tried again after an error since this worker began to serve it. jumps counts sequences that were more than
-    2^40 above their identity's last, since this worker has the partition.
+    2^40 above their identity's last, since this worker has the partition. late counts writes of late events that tables
+    with windows have left out, where the stream has such; it is durable, and known once the program has run here.
     recent has the records judged within the last minute, and before it.
     """
 
@@ -79,6 +80,7 @@ class PartitionStatus:
     evicted_inactive: int = 0
     evicted_displaced: int = 0
     jumps: int = 0
+    late: int | msgspec.UnsetType = msgspec.UNSET
     recent: InvalidShare = field(default_factory=InvalidShare)
     restarts: int = 0
 
@@ -327,6 +329,11 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
             "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
             labels=where,
         ),
+        "late": CounterMetricFamily(
+            "ratchet_late_writes",
+            "Writes of late events that tables with windows have left out, of all workers so far.",
+            labels=where,
+        ),
         "invalid_share": GaugeMetricFamily(
             "ratchet_invalid_share",
             "Share of invalid records, 0 to 1: within the last minute, and before it since ever.",
@@ -353,6 +360,8 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float
     for reason in ("inactive", "displaced"):
         yield "evicted", [reason], getattr(partition, f"evicted_{reason}")
     yield "jumps", [], partition.jumps
+    if partition.late is not msgspec.UNSET:
+        yield "late", [], partition.late
     yield "invalid_share", ["minute"], partition.recent.now
     yield "invalid_share", ["before"], partition.recent.before
     yield "jumped", [], int(partition.recent.has_jumped)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from yarl import URL
 
 from kafka_ratchet.agents.deduplicate import register
@@ -373,6 +374,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         evicted_inactive=partition.evicted.inactive,
         evicted_displaced=partition.evicted.displaced,
         jumps=partition.jumps.total,
+        late=sum(partition.tables.late.values()) if partition.tables.has_windows else msgspec.UNSET,
         recent=partition.recent.share(),
         restarts=lane.status.restarts,
     )

@@ -58,6 +58,17 @@ def windows_key(table: str) -> str:
     return f"windows {table}"
 
 
+def late_key(table: str) -> str:
+    """In Ratchet's own table, the key of how many writes to a table were left out."""
+    return f"late {table}"
+
+
+def late_writes(own: TablePartition, table: str) -> int:
+    """What Ratchet's own table says of them."""
+    found = own.get(late_key(table))
+    return 0 if found is ABSENT else int(found)
+
+
 def stream_time(own: TablePartition) -> int:
     """What Ratchet's own table says of the time."""
     found = own.get(TIME)
@@ -315,6 +326,8 @@ class PartitionTables:
         """Entries of tables that the program does not have (any more), for the store."""
         self.rolled_back: list[Callable[[], None]] = []
         """Called at each rollback, before the values fall back: who still runs on them has to end."""
+        self.late: dict[str, int] = {}
+        """Writes that were left out because their windows had expired, by table, as of the last commit."""
         self.committed: list[Callable[[], None]] = []
         """Called at each commit."""
 
@@ -365,6 +378,8 @@ class PartitionTables:
         for prefix, table in self._tables.items():
             if prefix != OWN:
                 table.begin(self._windows_of(table.codec.table))
+            if table.has_windows:
+                self.late[table.codec.table] = late_writes(self._tables[OWN], table.codec.table)
 
     def _windows_of(self, table: str) -> str | None:
         if self.has_windows:
@@ -417,6 +432,9 @@ class PartitionTables:
 
     def commit(self) -> None:
         """What is pushed is persisted."""
+        for name in self.late:
+            if late_key(name) in self._tables[OWN].before:
+                self.late[name] = self._tables[OWN].values[late_key(name)]
         for table in self._tables.values():
             self.unsaved.update(zip(repeat(table.prefix), table.before))
             table.before.clear()
@@ -480,6 +498,7 @@ class PartitionTables:
         self._fall_back()
         self.unsaved.clear()
         self._of_others.clear()
+        self.late.clear()
         for table in self._tables.values():
             table.clear()
 

@@ -19,6 +19,8 @@ from kafka_ratchet.tables.values.partition import (
     NO_TIME,
     UNKNOWN,
     TablePartition,
+    late_key,
+    late_writes,
     stream_time,
     windows_key,
 )
@@ -204,12 +206,11 @@ class WindowedPartition(TablePartition):
     @property
     def late(self) -> int:
         """How many writes were left out, one for each window."""
-        found = self._own().get(f"late {self.codec.table}")
-        return 0 if found is ABSENT else int(found)
+        return late_writes(self._own(), self.codec.table)
 
     def note_late(self, windows: int, event: EventAtHand) -> None:
         """Count a write that was left out of so many windows."""
-        self._own().set(f"late {self.codec.table}", self.late + windows)
+        self._own().set(late_key(self.codec.table), self.late + windows)
         self.report.note(self.codec.table, windows, event)
 
     def in_window(self, start: int) -> list[WindowKey]:

@@ -174,6 +174,7 @@ async def _go(window: Window, events: list[Event], steps: list[int | str]) -> No
         model = Model(window, events[:committed])
         assert outputs[:committed] == model.outputs
         assert worker.logged() == model.table
+        assert worker.partition.late.get("counts", model.late) == model.late
         kept = worker.partition.of("counts")
         assert {key: kept.get(key) for key in kept.keys()} == model.table
     worker.partition.rollback()
