@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from kafka_ratchet.transport.batch.record_batch import Header, unpack_headers
 
 
-class Event:
+class Event(msgspec.Struct, eq=False):
     """A record of the input.
 
     Attributes:
@@ -17,29 +19,23 @@ class Event:
         partition, offset: where it is in the input
         producer: whose sequence it is, where the stream is judged by producer; else None
         sequence: by which it was judged; None where the stream is not judged
+        packed_headers: as they stand in the record, with their number before them
     """
 
-    __slots__ = ("_packed", "key", "offset", "partition", "producer", "sequence", "timestamp", "value")
-
-    def __init__(
-        self,
-        key: bytes | None,
-        value: Any,
-        packed: bytes,
-        timestamp: int,
-        partition: int,
-        offset: int,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> None:
-        """packed: the headers as they stand in the record."""
-        self.key, self.value, self._packed, self.timestamp = key, value, packed, timestamp
-        self.partition, self.offset, self.producer, self.sequence = partition, offset, producer, sequence
+    # A Struct, because one is made for each record: that takes a third of the time of a class of one's own.
+    key: bytes | None
+    value: Any
+    packed_headers: bytes
+    timestamp: int
+    partition: int
+    offset: int
+    producer: str | None = None
+    sequence: int | None = None
 
     @property
     def headers(self) -> tuple[Header, ...]:
         """As in the record, in their order; a name may come more than once."""
-        return tuple(unpack_headers(self._packed))
+        return tuple(unpack_headers(self.packed_headers))
 
     def __repr__(self) -> str:
         return f"<Event {self.partition}:{self.offset} key={self.key!r} value={self.value!r}>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import numpy as np
@@ -22,20 +22,20 @@ NO_RECORD: Final = -1
 NO_ROWS: Final = np.empty(0, np.int64)
 
 
-class _Columns(NamedTuple):
-    """What events take from a batch besides values: lists, because asking an array for one number is slow."""
-
-    data: memoryview
-    keys: list[int]
-    key_lengths: list[int]
-    headers: list[int]
-    ends: list[int]
-    timestamps: list[int]
-    offsets: list[int]
-    sequences: list[int] | None
-    producers: list[int] | None
-    """None: the stream is not judged by producer."""
-    producer_lengths: list[int]
+_Columns = tuple[
+    bytes | memoryview,  # what the other columns point into
+    list[int],  # where keys begin, and end; -1: null
+    list[int],
+    list[int],  # where headers begin, and end
+    list[int],
+    list[int],  # timestamps
+    list[int],  # offsets
+    list[int] | list[None],  # sequences
+    list[str | None] | None,  # producers; None: the stream is not judged by producer
+]
+"""What events take from a batch besides values: lists, because asking an array for one number is slow."""
+COPIED_MOST: Final = 8 << 20
+"""bytes: a batch of up to so many is copied once, because bytes are cut faster than a memoryview is."""
 
 
 class Reading:
@@ -144,7 +144,24 @@ class Reading:
     async def events(self) -> AsyncIterator[Event]:
         """For `async for event in stream.events()`."""
         async for value in self.values():
-            self.event = event = self._event(value)
+            assert self.delivery is not None  # noqa: S101 - a record is at hand
+            columns = self._columns
+            if columns is None:
+                columns = self._columns = _columns(self.delivery)
+            data, keys, key_ends, headers, ends, timestamps, offsets, sequences, producers = columns
+            at = self.index
+            key_end = key_ends[at]
+            self.event = event = Event(
+                bytes(data[keys[at] : key_end]) if key_end >= 0 else None,
+                value,
+                bytes(data[headers[at] : ends[at]]),
+                timestamps[at],
+                self.delivery.batch.partition,
+                offsets[at],
+                None if producers is None else producers[at],
+                sequences[at],
+            )
+            del data, columns  # a batch that is done must not stay in memory while this waits
             yield event
 
     async def batches(self, names: Sequence[str] | None) -> AsyncIterator[Any]:
@@ -169,45 +186,32 @@ class Reading:
                 self.batch = None
             await self._more()
 
-    def _event(self, value: Any) -> Event:
-        assert self.delivery is not None  # noqa: S101 - a record is at hand
-        columns = self._columns
-        if columns is None:
-            columns = self._columns = _columns(self.delivery)
-        at, data = self.index, columns.data
-        start, length = columns.keys[at], columns.key_lengths[at]
-        producer = None
-        if columns.producers is not None and (long := columns.producer_lengths[at]) >= 0:
-            producer = str(data[columns.producers[at] : columns.producers[at] + long], "utf-8", "replace")
-        return Event(
-            bytes(data[start : start + length]) if length >= 0 else None,
-            value,
-            bytes(data[columns.headers[at] : columns.ends[at]]),
-            columns.timestamps[at],
-            self.delivery.batch.partition,
-            columns.offsets[at],
-            producer,
-            None if columns.sequences is None else columns.sequences[at],
-        )
-
 
 def _columns(delivery: Delivery) -> _Columns:
     batch = delivery.batch
     columns = batch.columns
-    is_judged = delivery.sequences is not None
-    by_producer = is_judged and bool(delivery.spec.producer_header)
-    return _Columns(
-        batch.data.data,
+    data = batch.data.data
+    lengths = columns[records.KEY_LENGTH]
+    return (
+        bytes(data) if len(data) <= COPIED_MOST else data,
         columns[records.KEY].tolist(),
-        columns[records.KEY_LENGTH].tolist(),
+        np.where(lengths < 0, -1, columns[records.KEY] + lengths).tolist(),
         columns[records.HEADERS].tolist(),
         columns[records.BODY_END].tolist(),
         batch.timestamps.tolist(),
         batch.offsets.tolist(),
-        None if delivery.sequences is None else delivery.sequences.tolist(),
-        columns[records.SECOND].tolist() if by_producer else None,
-        columns[records.SECOND_LENGTH].tolist() if by_producer else [],
+        [None] * batch.count if delivery.sequences is None else delivery.sequences.tolist(),
+        _producers(delivery),
     )
+
+
+def _producers(delivery: Delivery) -> list[str | None] | None:
+    if delivery.sequences is None or not delivery.spec.producer_header:
+        return None
+    columns = delivery.batch.columns
+    spans = zip(columns[records.SECOND].tolist(), columns[records.SECOND_LENGTH].tolist(), strict=True)
+    found = [delivery.batch.span(start, length) for start, length in spans]
+    return [None if name is None else str(name, "utf-8", "replace") for name in found]
 
 
 def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], Any]]:
