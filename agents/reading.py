@@ -46,6 +46,7 @@ class Reading:
         index: of the batch, the record at hand; NO_RECORD where there is none
         event: of that record, where the run reads events
         batch: what the run has of the batch, where it reads batches
+        reads_batches: whether it does
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Reading:
         self.index = NO_RECORD
         self.event: Event | None = None
         self.batch: BatchAtHand | None = None
+        self.reads_batches = False
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
         self._fresh = NO_ROWS
@@ -169,7 +171,7 @@ class Reading:
         from kafka_ratchet.agents.arrow import BatchAtHand, require_columns
 
         columns = require_columns(names)
-        self.index = NO_RECORD
+        self.index, self.reads_batches = NO_RECORD, True
         if self._before_record is not None:
             raise TypeError('on_error="dead-letter" is for single records: read values or events, or leave it out')
         while True:

@@ -131,6 +131,11 @@ class AgentRun:
         self._sends.flush(delivery)
         self._reading.end()
 
+    @property
+    def reads_batches(self) -> bool:
+        """Whether the program takes batches, so that it sees where they end."""
+        return self._reading.reads_batches
+
     def abandon(self) -> None:
         """End the run: its transaction was rolled back.
 

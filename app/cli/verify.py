@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
+    from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.app.verify import Report, SourceFiles
     from kafka_ratchet.app.verify.findings import ResultsReport, SourceReport
+    from kafka_ratchet.app.verify.replay.report import ReplayReport
+    from kafka_ratchet.app.verify.replay.run import ReplayedAgents
 
 IDENTITIES_SHOWN = 20
 """A screen's worth; those with something lost or doubled come first."""
@@ -40,6 +43,10 @@ ProducerName = Annotated[str | None, typer.Option("--producer", help="With --sou
 Key = Annotated[str | None, typer.Option("--key", help="With --source: as for ratchet publish.")]
 FormatName = Annotated[str | None, typer.Option("--format", help="With --source: as for ratchet publish.")]
 SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="With --source: as for ratchet publish.")]
+Replay = Annotated[
+    bool, typer.Option("--replay", help="Agents of your own: run them over the input again, and compare. With --app.")
+]
+Program = Annotated[str | None, typer.Option("--app", "-A", help="With --replay: MODULE:NAME, as for ratchet worker.")]
 PendingOk = Annotated[
     bool,
     typer.Option("--pending-ok", help="Input that still waits for a worker does not lead to exit code 3."),
@@ -58,6 +65,8 @@ def verify(
     key: Key = None,
     format: FormatName = None,
     sequence_field: SequenceField = None,
+    replay: Replay = False,
+    app: Program = None,
     pending_ok: PendingOk = False,
 ) -> None:
     """Recompute from the input what the output must be, and compare record by record.
@@ -84,17 +93,26 @@ def verify(
         raise SettingsError(
             "--state, --results: the table can only be compared with the whole output; give one of them"
         )
+    if replay != (app is not None):
+        raise SettingsError("--replay and --app go together: ratchet verify --replay --app MODULE:NAME")
+    if replay and (results or source):
+        raise SettingsError("--replay, --results, --source: what agents give is compared by --replay alone; give one")
     files = _source([*(source or ()), *(more or ())], source, producer, key, format, sequence_field)
     settings = load(config)
     # A wrong name is said before Kafka is looked for.
-    name, _ = result_stream(settings, stream) if results else settings.stream(stream)
+    agents = _agents(app, settings, stream) if app is not None else None
+    if agents is not None:
+        name, settings = agents.stream, agents.settings
+    else:
+        name, _ = result_stream(settings, stream) if results else settings.stream(stream)
     with named_broker(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
-        report = (
-            verify_results(named, name, _spark, source=files)
-            if results
-            else verify_stream(named, name, state=state, source=files)
-        )
+        if agents is not None:
+            report = agents.verify(bootstrap, state)
+        elif results:
+            report = verify_results(named, name, _spark, source=files)
+        else:
+            report = verify_stream(named, name, state=state, source=files)
         told = {each.partition for each in report.halted}
         report.halted += [each for each in halted_partitions(named, name) if each.partition not in told]
     if json:
@@ -103,6 +121,13 @@ def verify(
         _show_all(Console(markup=False, highlight=False, soft_wrap=True), report)
     if code := report.exit_code(pending_ok=pending_ok):
         raise typer.Exit(code)
+
+
+def _agents(app: str, settings: Settings, stream: str | None) -> ReplayedAgents:
+    from kafka_ratchet.app.verify.replay.run import ReplayedAgents
+    from kafka_ratchet.app.worker.program import load_program
+
+    return ReplayedAgents(load_program(app), app, settings, stream)
 
 
 def _show_all(console: Console, report: Report) -> None:
@@ -152,6 +177,8 @@ def _show(console: Console, report: Report) -> None:
         f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
         f"{report.pending:,} pending"
     )
+    if report.replay is not None:
+        _show_replay(console, report.replay)
     for check in report.policies:
         if check.verdict != "confirmed" or not check.deduplicate:
             console.print(f"  {check}", style="bold yellow" if check.verdict == "unproven" else None)
@@ -183,8 +210,20 @@ def _show(console: Console, report: Report) -> None:
         + (f", contradicted {report.contradicted:,}" if report.contradicted else ""),
         style="bold red" if report.counts else "bold yellow" if report.is_waiting else "bold green",
     )
+    for note in report.replay.notes if report.replay is not None else ():
+        console.print(note)
     if report.state_written is False:
-        console.print("the state stays as it was, because something is wrong; the next run will find it again")
+        why = "something is wrong" if report.counts else "not all could be compared"
+        console.print(f"the state stays as it was, because {why}; the next run will find it again")
+
+
+def _show_replay(console: Console, found: ReplayReport) -> None:
+    console.print(
+        f"  replay of {', '.join(found.agents)} ({found.program}): {found.outputs:,} outputs and {found.entries:,} "
+        "entries of tables compared"
+    )
+    for each in found.not_compared:
+        console.print(f"  {each}", style="bold yellow")
 
 
 def _show_source(console: Console, found: SourceReport) -> None:

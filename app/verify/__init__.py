@@ -130,9 +130,9 @@ def _verify(
         intervals, owners = reader.changelog(reader.changelog_name(settings.app, name))
         if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
             raise SettingsError(
-                f"streams.{name}: its output is what agents of one's own yield. verify compares records that are "
-                "forwarded as they came; it proves nothing about this stream. Test the program with "
-                "kafka_ratchet.testing, see docs/guide/agents.md"
+                f"streams.{name}: its output is what agents of one's own yield, and this compares records that are "
+                "forwarded as they came. Run the agents over the input again: "
+                f"ratchet verify --replay --app MODULE:NAME --stream {name}"
             )
         for partition in range(reader.partitions):
             baseline = run.begin(partition)

@@ -31,6 +31,10 @@ class Baseline:
     """Whether retention has left all of the output from there on."""
     lettered: frozenset[int] = frozenset()
     """Input offsets from `input_from` on that have their dead letter already."""
+    saved_from: int | None = None
+    """Input offset where the last run of `--state` ended; None: there was none."""
+    decided: str = ""
+    """Of a replay: operators' decisions up to this time were followed already; ISO 8601."""
 
     @classmethod
     def after_retention(cls, input_begin: int, output_begin: int) -> Baseline:

@@ -53,7 +53,12 @@ class Letters:
             self._of.setdefault(origin[0], {}).setdefault(origin[1], []).append(found)
 
     def compare(
-        self, partition: int, invalid: Mapping[int, bytes], judged_to: int, baseline: Baseline
+        self,
+        partition: int,
+        invalid: Mapping[int, bytes],
+        judged_to: int,
+        baseline: Baseline,
+        times: Mapping[int, int] | None = None,
     ) -> tuple[int | None, list[int]]:
         """Every invalid record of an input partition must have exactly one letter that says where it came from.
 
@@ -62,6 +67,7 @@ class Letters:
             invalid: its invalid records, by rising offset -> digest of the record's content.
             judged_to: those before this offset must have one; later ones may.
             baseline: where the partition begins.
+            times: how many letters a record must have, where that may be more than one.
 
         Returns:
             the first offset that still waits for its letter, or None; and all offsets that have one
@@ -69,9 +75,9 @@ class Letters:
         letters = self._of.pop(partition, {})
         waits_from, lettered, is_whole, before = None, [], self._whole, 0
         for offset, wanted in invalid.items():
-            found = letters.pop(offset, [])
+            found, number = letters.pop(offset, []), 1 if times is None else times[offset]
             if offset in baseline.lettered:
-                found = [Letter(-1, -1, wanted), *found]  # the last run has seen it
+                found = [Letter(-1, -1, wanted)] * number + found  # the last run has seen them
             if not found:
                 if offset >= judged_to:
                     self._report.pending += 1
@@ -85,7 +91,9 @@ class Letters:
             lettered.append(offset)
             if found[0].content != wanted:
                 self._add("altered", partition, offset, found[0], "key, value or headers differ")
-            for again in found[1:]:
+            for _ in range(number - len(found)):
+                self._lost(partition, offset)
+            for again in found[number:]:
                 self._add("doubled", partition, offset, again)
         if is_whole:
             self._report.output_deleted += before
@@ -98,9 +106,10 @@ class Letters:
                 self._unexpected(letter, f"{partition}/{offset}")
         return waits_from, lettered
 
-    def leave_out(self, partition: int) -> None:
-        """A partition of the input is not compared, and neither are its letters."""
-        self._of.pop(partition, None)
+    def leave_out(self, partition: int, since: int = 0) -> None:
+        """A partition of the input is not compared from an offset on, and neither are its letters."""
+        left = self._of.pop(partition, {})
+        self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 
     def finish(self) -> None:
         """After all partitions: letters of partitions that the input does not have."""

@@ -11,10 +11,11 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, records
+from kafka_ratchet.app.status.kafka_topics import OffsetRange, consumer, offset_ranges, records
 from kafka_ratchet.app.verify.policies import PolicyTopic
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.worker.ownership import known_changelog
+from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.errors import (
     BrokerUnavailable,
     PartitionsDiffer,
@@ -110,6 +111,33 @@ class TopicReader:
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
         return OffsetRanges(judged, committed_to, never, *next(spans), *next(spans))
 
+    def sent(self, topic: str) -> list[OffsetRange]:
+        """First offset and end of each partition of a topic that lanes write to, once open transactions have ended.
+
+        Raises:
+            TopicMissing: it does not exist.
+            TransportError: a transaction stays open.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        count = self.count(topic)
+        with self._consumer("ratchet-verify") as committed, self._consumer("ratchet-verify", False) as uncommitted:
+            begins, written = self._ends(uncommitted, topic, count)
+            ends = self._when_ended(committed, topic, written)
+        return [OffsetRange(begins[number], ends[number]) for number in range(count)]
+
+    def count(self, topic: str) -> int:
+        """Partitions of a topic.
+
+        Raises:
+            TopicMissing: it does not exist.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        return self._partition_counts([topic])[topic]
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether Kafka removes records of a topic that have a newer one of their key."""
+        return "compact" in config_of(admin_client(self._options), topic)["cleanup.policy"]
+
     def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
         """The committed records from `begin` to before `end`, with their offsets.
 
@@ -164,7 +192,7 @@ class TopicReader:
         """
         found: dict[int, dict[bytes, PolicyInterval]] = {}
         owners: dict[int, Owner] = {}
-        for partition, (begin, end) in self._span(changelog).items():
+        for partition, (begin, end) in self.spans(changelog).items():
             for _, record in self.records(changelog, partition, end, begin):
                 if record.key is not None and record.key.startswith(POLICY_INTERVAL):
                     entry = PolicyInterval.unpack(record.key, record.value or b"")
@@ -175,12 +203,12 @@ class TopicReader:
 
     def policies(self, name: str) -> PolicyTopic:
         """The policy topic, as far as it is still there."""
-        begin, end = self._span(name).get(0, (0, 0))
+        begin, end = self.spans(name).get(0, (0, 0))
         records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
         return PolicyTopic.of(name, begin, end, records)
 
-    def _span(self, topic: str) -> Mapping[int, tuple[int, int]]:
-        """First offset and end of each partition; empty where there is no such topic."""
+    def spans(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """First offset and end of each partition, at the end of a transaction; empty where there is no such topic."""
         try:
             count = self._partition_counts([topic])[topic]
         except TopicMissing:

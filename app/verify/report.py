@@ -14,6 +14,7 @@ from kafka_ratchet.app.verify.findings import (
     ResultsReport,
     SourceReport,
 )
+from kafka_ratchet.app.verify.replay.report import ReplayReport
 
 
 class ExitCode(IntEnum):
@@ -134,6 +135,8 @@ class Report(Findings[FindingKind, Finding]):
     """The verdict on the result table; None: nobody asked for it."""
     source: SourceReport | None = None
     """The verdict on a producer's files; None: nobody asked for it."""
+    replay: ReplayReport | None = None
+    """What belongs to a replay of agents; None: the output holds records as they came."""
 
     @property
     def lost(self) -> int:
@@ -202,6 +205,7 @@ class Report(Findings[FindingKind, Finding]):
                 check.verdict == "unproven" for check in self.policies
             ),
             "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
+            "parts that the replay cannot compare": len(self.replay.not_compared) if self.replay else 0,
         }
         said = [f"{count:,} {what}" for what, count in reasons.items() if count]
         return said + (["the results"] if self.results is not None and self.results.proven_by is None else [])
@@ -249,6 +253,7 @@ class Report(Findings[FindingKind, Finding]):
             "never_judged": [asdict(each) for each in self.never_judged],
             "proven": self.is_proven,
             "findings": [str(finding) for finding in self.findings],
+            **({} if self.replay is None else {"replay": self.replay.as_dict()}),
             **({} if self.source is None else {"source": self.source.as_dict()}),
             **({} if self.results is None else {"results": self.results.as_dict()}),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
-from kafka_ratchet.app.verify.state import ProvenStream, SavedState, StateWriter
+from kafka_ratchet.app.verify.state import Entry, ProvenStream, SavedState, StateWriter
 from kafka_ratchet.errors import PositionLost
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.owner import RECORDS, Owner
 
 Records = Iterator[tuple[int, RecordView]]
 """With their offsets."""
@@ -45,11 +45,18 @@ class Run:
     """What a run over one stream keeps beside the comparison itself."""
 
     def __init__(
-        self, settings: Settings, name: str, reader: TopicReader, ranges: OffsetRanges, report: Report
+        self,
+        settings: Settings,
+        name: str,
+        reader: TopicReader,
+        ranges: OffsetRanges,
+        report: Report,
+        contents: str = RECORDS,
     ) -> None:
+        """contents: what the output holds, as in the changelog's owner entry."""
         self._settings, self._name, self._reader = settings, name, reader
         self._ranges, self._report = ranges, report
-        self._stream = settings.streams[name]
+        self._stream, self._contents = settings.streams[name], contents
         self._policies: PolicyTopic | None = None
         self._saved: SavedState | None = None
         self._writer: StateWriter | None = None
@@ -99,11 +106,11 @@ class Run:
         letters.read(self._reader.dead_letters(starts, ranges.dead_letter_ends))
         return letters
 
-    def begin(self, partition: int) -> Baseline:
-        """Where a partition begins; to be asked in rising order."""
+    def begin(self, partition: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline:
+        """Where a partition begins; to be asked in rising order. put: takes the tables' entries as of there."""
         ranges, report = self._ranges, self._report
         input_begin, output_begin = ranges.input_begins[partition], ranges.output_begins[partition]
-        saved = self._saved.partition(partition) if self._saved is not None else None
+        saved = self._saved.partition(partition, put) if self._saved is not None else None
         gap_from = None
         if saved is None:
             baseline = Baseline.after_retention(input_begin, output_begin)
@@ -216,6 +223,30 @@ class Run:
             known=expected.known_at(ended),
         )
 
+    def leave_out(self, partition: int | None) -> None:
+        """Something is not compared: no state is written, and where the proof of that partition begins says nothing."""
+        self._all_compared = False
+        self._report.begins[:] = [begin for begin in self._report.begins if begin.partition != partition]
+
+    @property
+    def writes_state(self) -> bool:
+        """Whether somebody asked for the state."""
+        return self._writer is not None
+
+    def end_replay(self, partition: int, ended: Baseline, entries: Iterable[Entry]) -> None:
+        """After a partition of a replay: write down where the next run goes on in it, with the tables as of there."""
+        if self._writer is not None:
+            self._writer.add(
+                partition,
+                input_from=ended.input_from,
+                output_from=ended.output_from,
+                complete=True,
+                letters=ended.lettered,
+                known=ended.last.items(),
+                entries=entries,
+                decided=ended.decided,
+            )
+
     def _note_what_waits(self, partition: int) -> None:
         ranges, report = self._ranges, self._report
         begin, committed_to, end = (
@@ -251,4 +282,5 @@ class Run:
             ids[stream.output],
             stream.dead_letters,
             ids[stream.dead_letters],
+            self._contents,
         )

@@ -1,7 +1,8 @@
 """The file of `ratchet verify --state`: where a run ended, so that the next one goes on from there.
 
 Lines of JSON. The first says whose state it is; for each input partition follow one with its positions and one for each
-identity, `[name, last sequence, exact]`, the name's bytes as Latin-1; the last has a SHA-256 of all the others.
+identity, `[name, last sequence, exact]`, the name's bytes as Latin-1, and of a replay one for each entry of the agents'
+tables, `[key, value]`, likewise; the last has a SHA-256 of all the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,11 +21,16 @@ from typing import Any, BinaryIO
 from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.errors import StateFileRefused
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.transport.owner import RECORDS
 
 KIND = "ratchet verify state"
 VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""No line that was written comes near it: six bytes for each one of an identity, and offsets of letters that wait."""
+"""No line that was written comes near it: six bytes for each one of an identity or of a table's entry, which fits a
+record of the changelog, and offsets of letters that wait."""
+
+Entry = tuple[bytes, bytes]
+"""Key and value of a table's entry, as in the changelog."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,13 @@ class ProvenStream:
     output_id: str
     dead_letters: str
     dead_letters_id: str
+    contents: str = RECORDS
+    """What the output holds, as in the changelog's owner entry: a replay goes on from more than a comparison does."""
 
     def refuse_another(self, path: Path, other: dict[str, Any]) -> None:
         """Raises StateFileRefused, with both sides, where the file is of another one."""
         for name, here in asdict(self).items():
-            if (there := other.get(name)) != here:
+            if (there := other.get(name, RECORDS if name == "contents" else None)) != here:
                 what = name.replace("_id", " topic id").replace("_", " ")
                 raise StateFileRefused(
                     f"{path}: is the state of a proof of {what} {str(there)[:200]!r}, and this one is of {what} "
@@ -92,8 +100,11 @@ class SavedState:
         except OSError as error:
             raise StateFileRefused(f"{path}: cannot be read: {error.strerror}") from None
 
-    def partition(self, number: int) -> Baseline | None:
-        """Where the last run ended in this partition; None: it did not have it yet. To be asked in rising order."""
+    def partition(self, number: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline | None:
+        """Where the last run ended in this partition; None: it did not have it yet. To be asked in rising order.
+
+        put: takes the entries of its tables; None: it has none
+        """
         if self._next is None:
             return None
         said = self._object(self._next)
@@ -104,13 +115,19 @@ class SavedState:
         letters = said.get("letters")
         if not isinstance(letters, list):
             raise self._damaged(f"partition {number} has no list of letters")
-        return Baseline(
-            self._number(said.get("input")),
+        input_from = self._number(said.get("input"))
+        baseline = Baseline(
+            input_from,
             self._number(said.get("output")),
             dict(self._identities()),
             said["complete"],
             lettered=frozenset(self._number(offset) for offset in letters),
+            saved_from=input_from,
+            decided=str(said.get("decided", "")),
         )
+        if put is not None:
+            put(self._entries())
+        return baseline
 
     def refuse_more(self, count: int) -> None:
         """After all partitions. Raises StateFileRefused where the file has further ones."""
@@ -121,9 +138,24 @@ class SavedState:
         """Close the file."""
         self._file.close()
 
+    def _entries(self) -> Iterator[Entry]:
+        """Of tables."""
+        while self._next is not None and self._next.startswith(b"["):
+            match self._parsed(self._next):
+                case [str(key), str(value)]:
+                    try:
+                        yield key.encode("latin-1"), value.encode("latin-1")
+                    except UnicodeEncodeError:
+                        raise self._damaged("an entry of a table is not bytes") from None
+                case _:
+                    raise self._damaged(f"{self._next[:80]!r} is no entry of a table")
+            self._next = self._line()
+
     def _identities(self) -> Iterator[tuple[bytes, Known]]:
         while (line := self._line()) is not None and line.startswith(b"["):
             match self._parsed(line):
+                case [str(), str()]:
+                    break
                 case [str(name), int(sequence), bool(exact)] if len(name) <= MAX_IDENTITY_BYTES:
                     try:
                         yield name.encode("latin-1"), Known(self._number(sequence), exact)
@@ -206,12 +238,16 @@ class StateWriter:
         complete: bool,
         letters: Iterable[int],
         known: Iterable[tuple[bytes, Known]],
+        entries: Iterable[Entry] = (),
+        decided: str = "",
     ) -> None:
-        """Write the next partition; the arguments are those of a `Baseline`."""
+        """Write the next partition; the arguments are those of a `Baseline`. entries: of tables."""
         positions = {"input": input_from, "output": output_from, "complete": complete, "letters": sorted(letters)}
-        self._write({"partition": partition, **positions})
+        self._write({"partition": partition, **positions, **({"decided": decided} if decided else {})})
         for identity, (sequence, exact) in known:
             self._write([identity.decode("latin-1"), sequence, exact])
+        for key, value in entries:
+            self._write([key.decode("latin-1"), value.decode("latin-1")])
 
     def finish(self) -> None:
         """Put the file in its place; from then on it survives a crash of the machine.

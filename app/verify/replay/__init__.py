@@ -1,0 +1,1 @@
+"""`ratchet verify --replay`: runs a program over the committed input again, and compares."""

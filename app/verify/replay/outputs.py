@@ -1,0 +1,287 @@
+"""Compares what the program gives again with what is in the output topic, in order, with bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.findings import Finding, FindingKind
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView
+
+AHEAD: Final = 65_536
+"""Records of either side that are looked through for the place from which both go on alike, that are held until it is
+known what became of them, and of which it is remembered that they were there. Some 500 bytes each."""
+ALIKE: Final = 8
+"""So many records in a row have to be alike where the beginning of an output that has lost its own is looked for."""
+SHOWN: Final = 200
+"""bytes of a key and of a value that are kept to be shown."""
+
+
+class Output(NamedTuple):
+    """An output of the replay, or a record of the output topic, as far as it is kept in memory.
+
+    digest: of everything; place: of key and timestamp, which it has from the event that it stems from
+    offset: in the output topic; of the replay, that of the event in the input, where that is known
+    is_due: it has to be in the topic, for workers had committed it before the topic was read
+    is_saved: its event is before the offset where `--state` will go on
+    """
+
+    digest: bytes
+    place: bytes
+    offset: int | None
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    is_due: bool = True
+    is_saved: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        record: RecordView,
+        offset: int | None,
+        *,
+        is_due: bool = True,
+        is_saved: bool = True,
+        has_time: bool = True,
+    ) -> Output:
+        """Of a record. has_time: False where its timestamp is not compared."""
+        digest = content(record, with_timestamp=has_time)
+        place = content(RecordView(record.key, None, [], record.timestamp_ms), with_timestamp=has_time)
+        key, value = (None if part is None else part[:SHOWN] for part in (record.key, record.value))
+        return cls(digest, place, offset, key, value, record.timestamp_ms, is_due, is_saved)
+
+
+class _Ahead:
+    """An iterator that can be looked into."""
+
+    def __init__(self, source: Iterator[Output]) -> None:
+        self._source, self._held, self._at = source, list[Output](), 0
+
+    def peek(self, number: int = 0) -> Output | None:
+        """The one that comes after so many others; None: there are not so many."""
+        while len(self._held) - self._at <= number:
+            found = next(self._source, None)
+            if found is None:
+                return None
+            self._held.append(found)
+        return self._held[self._at + number]
+
+    def take(self, count: int) -> list[Output]:
+        """Go on by so many, which were looked at."""
+        found = self._held[self._at : self._at + count]
+        self._at += len(found)
+        if self._at >= AHEAD or self._at == len(self._held):
+            del self._held[: self._at]
+            self._at = 0
+        return found
+
+
+class Gap(NamedTuple):
+    """Where the two differ: what stands there in the replay alone, and what stands there in the topic alone."""
+
+    missing: list[Output]
+    extra: list[Output]
+
+
+class OutputComparison:
+    """One partition of the output. Its memory does not grow with the topic; see `AHEAD`."""
+
+    def __init__(self, topic: str, partition: int, report: Report, failed: Callable[[], bool] = lambda: False) -> None:
+        """Nothing is read yet.
+
+        Args:
+            topic: the output topic
+            partition: of input and output
+            report: gets the counts and findings
+            failed: whether the replay came to its end before its time; asked when it has ended
+        """
+        self._topic, self._partition, self._report, self._failed = topic, partition, report, failed
+        self._gaps: list[Gap] = []
+        self._held = 0
+        self._recent: deque[bytes] = deque()
+        self._there: Counter[bytes] = Counter()
+        """Digests of the newest records that both have."""
+        self._extra = set[bytes]()
+        """Digests of what the gaps have in the topic alone, ..."""
+        self._copies = set[bytes]()
+        """... and those of them that both have elsewhere."""
+        self.saved_to: int | None = None
+        """Output offset behind the last record whose event is before where `--state` goes on; None: there is none."""
+
+    def compare(self, expected: Iterator[Output], output: Iterator[Output], *, is_whole: bool = True) -> bool:
+        """Go through both to their ends. is_whole: False where retention has deleted the beginning of the output.
+
+        Returns:
+            False where nothing was compared, for the beginning of the output is nowhere in the replay
+        """
+        mine, theirs = _Ahead(expected), _Ahead(output)
+        if not is_whole and not self._begin(mine, theirs):
+            return False
+        while True:
+            wanted, found = mine.peek(), theirs.peek()
+            if wanted is not None and found is not None and wanted.digest == found.digest:
+                self._match(*mine.take(1), *theirs.take(1))
+            elif wanted is None and (found is None or self._failed()):
+                break
+            else:
+                self._step_over_difference(mine, theirs)
+        while theirs.peek() is not None:  # the replay has failed: what comes after it is counted and no more
+            self._report.delivered += len(theirs.take(1))
+        self._resolve()
+        return True
+
+    def _begin(self, mine: _Ahead, theirs: _Ahead) -> bool:
+        """Go on to where the output begins."""
+        first = [found.digest for number in range(ALIKE) if (found := theirs.peek(number)) is not None]
+        before = 0
+        while (wanted := mine.peek()) is not None:
+            if first and wanted.digest == first[0] and first == self._digests(mine, len(first)):
+                self._report.output_deleted += before
+                return True
+            before += wanted.is_due
+            mine.take(1)
+        self._report.undecided += before
+        while theirs.peek() is not None:
+            self._report.delivered += len(theirs.take(1))
+        return not first
+
+    @staticmethod
+    def _digests(ahead: _Ahead, count: int) -> list[bytes]:
+        return [found.digest for number in range(count) if (found := ahead.peek(number)) is not None]
+
+    def _match(self, wanted: Output, found: Output) -> None:
+        self._report.delivered += 1
+        if wanted.is_saved and found.offset is not None:
+            self.saved_to = found.offset + 1
+        if found.digest in self._extra:
+            self._copies.add(found.digest)
+        self._recent.append(found.digest)
+        self._there[found.digest] += 1
+        if len(self._recent) > AHEAD:
+            oldest = self._recent.popleft()
+            self._there[oldest] -= 1
+            if not self._there[oldest]:
+                del self._there[oldest]
+
+    def _step_over_difference(self, mine: _Ahead, theirs: _Ahead) -> None:
+        wanted, found = self._next_alike(mine, theirs)
+        gap = Gap(mine.take(wanted), theirs.take(found))
+        self._report.delivered += len(gap.extra)
+        if mine.peek() is None and self._failed():
+            gap.extra.clear()  # the replay would have come to them
+        self._gaps.append(gap)
+        digests = {each.digest for each in gap.extra}
+        self._extra |= digests
+        self._copies |= digests & self._there.keys()
+        self._held += wanted + found
+        if self._held > AHEAD:
+            self._resolve()
+
+    @staticmethod
+    def _next_alike(mine: _Ahead, theirs: _Ahead) -> tuple[int, int]:
+        """How many of each to pass over until both go on alike; all that were looked at where they do not."""
+        places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
+        for number in range(AHEAD):
+            wanted, found = mine.peek(number), theirs.peek(number)
+            if wanted is not None:
+                places[0].setdefault(wanted.digest, number)
+            if found is not None:
+                places[1].setdefault(found.digest, number)
+            if wanted is not None and wanted.digest in places[1]:
+                return number, places[1][wanted.digest]
+            if found is not None and found.digest in places[0]:
+                return places[0][found.digest], number
+            if wanted is None and found is None:
+                break
+        return AHEAD, AHEAD
+
+    def _resolve(self) -> None:
+        """Say what became of all that was passed over."""
+        # What stands elsewhere as it is; what has the key and time of one that is missing, near it or further away.
+        self._pair("reordered", [self._all()], lambda each: each.digest)
+        for gap in self._gaps:
+            for found in [each for each in gap.extra if each.digest in self._copies]:
+                self._add("doubled", None, found)
+            gap.extra[:] = [each for each in gap.extra if each.digest not in self._copies]
+        self._pair("altered", self._gaps, lambda each: each.place)
+        self._pair("altered", [self._all()], lambda each: each.place)
+        for gap in self._gaps:
+            self._explain(*gap)
+        for held in (self._gaps, self._extra, self._copies):
+            held.clear()
+        self._held = 0
+
+    def _all(self) -> Gap:
+        missing = [each for gap in self._gaps for each in gap.missing]
+        return Gap(missing, [each for gap in self._gaps for each in gap.extra])
+
+    def _pair(self, kind: FindingKind, gaps: Sequence[Gap], by: Callable[[Output], bytes]) -> None:
+        """Find for each missing record one that stands in the topic alone, and report the two as one finding."""
+        paired = set[int]()
+        for gap in gaps:
+            spare: dict[bytes, deque[Output]] = {}
+            for found in gap.extra:
+                spare.setdefault(by(found), deque()).append(found)
+            for wanted in gap.missing:
+                if left := spare.get(by(wanted)):
+                    found = left.popleft()
+                    paired |= {id(wanted), id(found)}
+                    self._add(kind, wanted, found)
+        for gap in self._gaps if paired else ():
+            for side in gap:
+                side[:] = [each for each in side if id(each) not in paired]
+
+    def _explain(self, missing: list[Output], extra: list[Output]) -> None:
+        """Of one gap: records of which neither key and time nor content are in both."""
+        if len(missing) == len(extra):
+            for wanted, found in zip(missing, extra, strict=True):
+                self._add("altered", wanted, found)
+            return
+        for wanted in missing:
+            if wanted.is_due:
+                self._add("lost", wanted, None)
+            else:
+                self._report.pending += 1
+        for found in extra:
+            self._add("unexpected", None, found)
+
+    def _add(self, kind: FindingKind, wanted: Output | None, found: Output | None) -> None:
+        origin = None if wanted is None or wanted.offset is None else self._partition
+        where = (origin, None if origin is None else wanted.offset if wanted and origin is not None else None)
+        offset = None if found is None else found.offset
+        detail = self._difference(wanted, found)
+        if found is None:
+            detail = f"partition {self._partition}: {detail}"
+        self._report.add(Finding(kind, self._topic, *where, self._partition, offset, detail=detail))
+
+    @staticmethod
+    def _difference(wanted: Output | None, found: Output | None) -> str:
+        if wanted is None or found is None or wanted.digest == found.digest:
+            one = found or wanted
+            assert one is not None  # noqa: S101 - a finding is about a record
+            said = {
+                (True, False): " by the replay, and not in the topic",
+                (False, True): " in the topic, and not by the replay",
+            }
+            return f"key {shown(one.key)}, value {shown(one.value)}" + said.get((found is None, wanted is None), "")
+        parts = [f"key {shown(wanted.key)}"] if wanted.key == found.key else [_both("key", wanted.key, found.key)]
+        if wanted.value != found.value:
+            parts.append(_both("value", wanted.value, found.value))
+        if wanted.timestamp != found.timestamp:
+            parts.append(f"timestamp {wanted.timestamp} by the replay, {found.timestamp} in the topic")
+        if wanted[3:6] == found[3:6]:
+            parts.append(f"value {shown(found.value)}, headers or what is behind {SHOWN} bytes differ")
+        return ", ".join(parts)
+
+
+def shown(data: bytes | None) -> str:
+    """Bytes of a stranger, for one line of text."""
+    return "null" if data is None else repr(data[:SHOWN].decode("utf-8", "backslashreplace"))
+
+
+def _both(what: str, wanted: bytes | None, found: bytes | None) -> str:
+    return f"{what} {shown(wanted)} by the replay, {shown(found)} in the topic"

@@ -1,0 +1,258 @@
+"""One partition of the replay: its input is judged by verify's own rule, and what is fresh goes through the program.
+
+What runs is the program's part of a worker (`kafka_ratchet.agents.run`). What decides which records it gets is not: it
+is the rule of verify, which shares no code with the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from kafka_ratchet.agents.program import Agent
+from kafka_ratchet.agents.run import PartitionProgram
+from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS
+from kafka_ratchet.app.verify.replay.outputs import Output
+from kafka_ratchet.app.verify.replay.path import Leg
+from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.policy import Policy
+from kafka_ratchet.transport.sent_topics import SentTopics
+
+RECORDS_AT_ONCE: Final = 500
+BYTES_AT_ONCE: Final = 1 << 20
+"""What the program gets at once. A worker's batches are others: what it makes of them must not depend on that."""
+Rows = list[tuple[int, RecordView]]
+Given = list[tuple[int, RecordView, int]]
+"""Offset, record, and the sequence by which it was judged or UNJUDGED."""
+Produced = list[tuple[str, int, RecordView]]
+"""Topic, partition, record."""
+Send = Callable[[str, int, RecordView, int | None, bool], None]
+"""Takes a record for another topic than the stream's own: topic, partition, record, input offset, whether it is due."""
+UNJUDGED: Final = -1
+Read = Callable[[int, int], Iterator[tuple[int, RecordView]]]
+"""The committed records of the input from an offset to before another one."""
+
+
+def spec_of(topics: tuple[str, str, str], partition: int, identity: Identity, sends: SentTopics) -> LaneSpec:
+    """A lane for the program to write to; nothing is sent. topics: input, output, dead letters."""
+    return LaneSpec(
+        *(topics[0], partition, topics[1], topics[2]),
+        group="replay",
+        transactional_id="replay",
+        producer_header=PRODUCER_HEADER.encode() if identity is Identity.PRODUCER else b"",
+        compression="none",
+        output_limit=ANY_SIZE,
+        dead_letters_limit=ANY_SIZE,
+        sends=sends,
+    )
+
+
+class ReplayedPartition:
+    """What the program makes of one input partition."""
+
+    def __init__(
+        self,
+        spec: LaneSpec,
+        rule: Rule,
+        agents: Sequence[Agent],
+        tables: Sequence[Table],
+        kept: ReplayTables,
+        last: dict[bytes, int],
+        unjudged: Sequence[PolicyInterval],
+        report: Report,
+        send: Send,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            spec: see `spec_of`
+            rule: of the stream
+            agents: of the stream
+            tables: of the stream
+            kept: what they keep
+            last: last sequence of each identity
+            unjudged: intervals of the input that went by while deduplication was off
+            report: gets the counts
+            send: takes what agents send
+        """
+        self._send = send
+        self._spec, self._rule, self._kept, self._report = spec, rule, kept, report
+        self.last = last
+        self._unjudged = [range(interval.start, interval.end) for interval in unjudged]
+        self._program = PartitionProgram(agents, tables, kept.partition)
+        self.letters: dict[int, bytes] = {}
+        """Offset of each record that must be a dead letter -> digest of what that carries."""
+        self.times: defaultdict[int, int] = defaultdict(int)
+        """How many dead letters that are: two agents may each make one of a record."""
+        self.given = 0
+        """Outputs so far."""
+        self.reads_batches = False
+        """Whether agents take batches: what they yield may have the timestamp of a whole batch, which is another one
+        here, so that timestamps say nothing. Known before the first output."""
+        self.failure: str | None = None
+        """Why the program did not come to the end."""
+        self.failed_early = False
+        """Whether workers have committed what it failed at."""
+        self.failed_at = 0
+        """Nothing of input from this offset on is known then."""
+
+    def outputs(
+        self, read: Read, legs: Sequence[Leg], judged: int, cut: int | None, at_cut: Callable[[], None]
+    ) -> Iterator[Output]:
+        """Run the program over the input, and give what it yields.
+
+        Args:
+            read: of this partition
+            legs: the way through the input
+            judged: what stems from input before this offset has to be in the output
+            cut: of the last leg, the offset where `at_cut` is called, between two records
+            at_cut: what is to be done there
+        """
+        with asyncio.Runner() as runner:
+            try:
+                for number, leg in enumerate(legs, 1):
+                    if leg.forgets:
+                        self.last.clear()
+                    stops = (cut, judged) if number == len(legs) else ()
+                    start = leg.start
+                    for stop in sorted(
+                        {each for each in stops if each is not None and leg.start <= each <= leg.end} | {leg.end}
+                    ):
+                        is_due, is_saved = not stops or stop <= judged, not stops or cut is None or stop <= cut
+                        for rows in _at_once(read(start, stop)):
+                            yield from self._through(runner, rows, is_due, is_saved)
+                            if self.failure is not None:
+                                return
+                        if stops and stop == cut:
+                            at_cut()
+                        start = stop
+            finally:
+                self._program.abandon()
+
+    def _through(self, runner: asyncio.Runner, rows: Rows, is_due: bool, is_saved: bool) -> Iterator[Output]:
+        fresh = [(*row, sequence) for row in rows if (sequence := self._judge(*row)) is not None]
+        # A worker's batch is judged as a whole, or not at all.
+        for is_judged, some in groupby(fresh, lambda each: each[2] != UNJUDGED):
+            given = list(some)
+            try:
+                produced = runner.run(self._run(given, is_judged))
+                self._kept.commit(len(given))
+            except RatchetError as error:
+                self.failure, self.failed_early, self.failed_at = str(error), is_due, given[0][0]
+                return
+            yield from self._take(given, produced, is_due, is_saved)
+
+    def _take(self, given: Given, produced: Produced, is_due: bool, is_saved: bool) -> Iterator[Output]:
+        origins = _Origins(given)
+        for topic, partition, record in produced:
+            if topic == self._spec.output:
+                self.given += is_due
+                has_time = not self.reads_batches
+                yield Output.of(record, origins.of(record), is_due=is_due, is_saved=is_saved, has_time=has_time)
+            elif topic == self._spec.dead_letters:
+                own = record.headers[: -len(DEAD_LETTER_HEADERS)]
+                offset = int(dict(record.headers)["ratchet-offset"] or b"")
+                self._expect_letter(offset, RecordView(record.key, record.value, own, 0))
+            else:
+                self._send(topic, partition, record, origins.of(record), is_due)
+
+    async def _run(self, given: Given, is_judged: bool) -> Produced:
+        batch = batch_of(self._spec, [(offset, record) for offset, record, _ in given])
+        delivery = Delivery(self._spec, Policy(deduplicate=is_judged), batch)
+        if is_judged:
+            delivery.sequences = np.array([sequence for _, _, sequence in given], np.int64)
+        self._program.take(delivery, np.ones(batch.count, np.bool_))
+        await delivery.done
+        self.reads_batches |= any(run.reads_batches for run in self._program.runs)
+        return [
+            (topic, partition, record)
+            for topic, partition, encoded in delivery.outputs
+            for record in views(read_chunk(topic, partition, 0, bytes(encoded.seal(1, 0, 0)), [], most=ANY_SIZE))
+        ]
+
+    def _judge(self, offset: int, record: RecordView) -> int | None:
+        """The sequence of a record that the program gets, or UNJUDGED; None where it does not get it."""
+        if any(offset in interval for interval in self._unjudged):
+            self._report.unjudged += 1
+            return UNJUDGED
+        found = self._rule.judge(record)
+        if found is None:
+            self._report.invalid += 1
+            self._expect_letter(offset, record)
+            return None
+        identity, sequence = found
+        if sequence <= self.last.get(identity, -1):
+            self._report.duplicate += 1
+            return None
+        self.last[identity] = sequence
+        self._report.fresh += 1
+        return sequence
+
+    def _expect_letter(self, offset: int, record: RecordView) -> None:
+        self.letters[offset] = content(record, with_timestamp=False)
+        self.times[offset] += 1
+
+
+class _Origins:
+    """Which event an output stems from: it has its key and timestamp, and events come one after the other."""
+
+    def __init__(self, given: Given) -> None:
+        self._offsets: dict[tuple[bytes | None, int], list[int]] = {}
+        self._newest = -1
+        for offset, record, _ in given:
+            self._offsets.setdefault((record.key, record.timestamp_ms), []).append(offset)
+
+    def of(self, record: RecordView) -> int | None:
+        """Its offset in the input; None where no event has that key and timestamp."""
+        found = self._offsets.get((record.key, record.timestamp_ms))
+        if found is None:
+            return None
+        self._newest = next((offset for offset in found if offset >= self._newest), found[0])
+        return self._newest
+
+
+def _at_once(records: Iterator[tuple[int, RecordView]]) -> Iterator[Rows]:
+    rows, size = Rows(), 0
+    for offset, record in records:
+        rows.append((offset, record))
+        size += len(record.key or b"") + len(record.value or b"")
+        if len(rows) == RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield rows
+            rows, size = Rows(), 0
+    if rows:
+        yield rows
+
+
+def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
+    """Records as a lane would have fetched them."""
+    first = rows[0][0]
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, ANY_SIZE)
+    for offset, record in rows:
+        builder.append(offset - first, record.timestamp_ms, record.key, record.value, record.headers)
+    data = builder.build()
+    data[:8] = first.to_bytes(8, "big")
+    name = spec.producer_header
+    return read_chunk(spec.topic, spec.partition, first, bytes(data), [], producer_header=name, most=ANY_SIZE)
+
+
+def views(batch: RecordBatch) -> Iterator[RecordView]:
+    """The records of a batch."""
+    for index in range(batch.count):
+        headers: list[tuple[str, bytes | None]] = [(name, value) for name, value in batch.headers(index)]
+        yield RecordView(batch.key(index), batch.value(index), headers, int(batch.timestamps[index]))

@@ -1,0 +1,329 @@
+"""Runs a program over the committed input of a stream again, and compares what it gives with what is there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.verify.baseline import Baseline, Known
+from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.findings import Finding
+from kafka_ratchet.app.verify.letters import Letters
+from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.replay.outputs import Output, OutputComparison
+from kafka_ratchet.app.verify.replay.partition import ReplayedPartition, spec_of
+from kafka_ratchet.app.verify.replay.path import Leg, NoPath, legs_of
+from kafka_ratchet.app.verify.replay.report import ReplayReport
+from kafka_ratchet.app.verify.replay.sent import Sent, SentRecords, cut
+from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.run import Records, Run
+from kafka_ratchet.app.worker.steps import with_steps
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.transport.owner import AGENTS, RECORDS, Owner
+from kafka_ratchet.transport.sent_topics import SentTopic
+
+
+class ReplayedAgents:
+    """The agents of one stream that are to be run again.
+
+    Args:
+        program: as `ratchet worker --app` has it
+        named: what `--app` called it
+        settings: which streams there are
+        stream: the stream's name; None where only one has agents
+
+    Raises:
+        SettingsError: the program has no agents for the stream, one that is not deterministic, or a timer for it.
+    """
+
+    def __init__(self, program: App, named: str, settings: Settings, stream: str | None = None) -> None:
+        self.settings = with_steps(settings, program)
+        """With the program's internal streams."""
+        program.check(self.settings.streams)
+        busy = [name for name, each in program.streams.items() if each.has_own_agents]
+        self.stream, _ = self.settings.stream(busy[0] if stream is None and len(busy) == 1 else stream)
+        self._program, self._named, self._agents = program, named, program.of(self.stream)
+        if not self._agents:
+            has = ", ".join(busy)
+            raise SettingsError(f"streams.{self.stream}: {named} has no agent for it; it has agents for {has}")
+        for agent in self._agents:
+            if not agent.deterministic:
+                raise SettingsError(
+                    f"streams.{self.stream}: agent {agent.name} says that it is not deterministic "
+                    "(deterministic=False): what it gives cannot be computed again"
+                )
+
+        for timer in program.streams[self.stream].timers:
+            raise SettingsError(
+                f"streams.{self.stream}: timer {timer.name} goes by the clocks of workers: what it gave cannot be "
+                "computed again"
+            )
+
+    def verify(self, bootstrap: str, state: Path | None = None) -> Report:
+        """Run them over the committed input again, and compare outputs, dead letters and tables.
+
+        It may run beside workers and changes nothing in Kafka. What agents do elsewhere they do again. Memory: 200
+        bytes per identity of one partition at a time, `state_memory_mb` for the tables' values, some 100 MB where
+        outputs differ, and 300 bytes per dead letter; tables stand in a temporary RocksDB.
+
+        Args:
+            bootstrap: host:port[,host:port]
+            state: see `kafka_ratchet.app.verify.verify`; it has the tables' entries, too
+
+        Raises:
+            SettingsError: the output holds records as they came.
+            RatchetError: see `kafka_ratchet.app.verify.verify`.
+        """
+        found = ReplayReport(self._named, [agent.name for agent in self._agents])
+        settings = self.settings.model_copy(update={"bootstrap": bootstrap})
+        return _Replay(settings, self.stream, self._program, found).run(state)
+
+
+class _Replay:
+    """One run over a stream."""
+
+    def __init__(self, settings: Settings, name: str, program: App, found: ReplayReport) -> None:
+        assert settings.bootstrap is not None  # noqa: S101 - asked by the caller
+        self.settings, self.name, self.stream = settings, name, settings.streams[name]
+        self.agents, self.tables = program.of(name), program.tables_of(name)
+        self.found, self.report = found, Report(name, replay=found)
+        source = SequenceSource.parse(self.stream.sequence)
+        self.rule = Rule(self.stream.identity, source, self.stream.sequence_form)
+        self.reader = TopicReader(settings, self.stream, settings.bootstrap)
+        self.changelog = self.reader.changelog_name(settings.app, name)
+        # What the changelog has by now, the group's offsets and the output have as well: these are asked for next.
+        self.spans = self.reader.spans(self.changelog)
+        self.ranges = self.reader.offset_ranges()
+        internal = [settings.streams[each.name].input for each in program.streams.values() if each.topic is not None]
+        topics = sorted({*program.topics, *internal} - {self.stream.input})
+        self.sends = {topic: SentTopic(self.reader.count(topic), ANY_SIZE) for topic in topics}
+        self.is_unordered = sum(inspect.isasyncgenfunction(agent.function) for agent in self.agents) > 1
+        """Several agents yield: which of their outputs comes first depends on the worker's batches."""
+        self.is_continued = False
+        self.sent_ranges = {topic: self.reader.sent(topic) for topic in self.sends}
+        self.lookups = list(program.global_tables.values())
+        for table in self.lookups:
+            table.problem = f"table {table.name}: is moved by others, outside the transactions of this stream"
+        self.progress = Run(settings, name, self.reader, self.ranges, self.report, AGENTS)
+
+    def run(self, state: Path | None) -> Report:
+        """All partitions, one after the other."""
+        self.is_continued = state is not None
+        with self.progress.continued(state):
+            letters = self.progress.letters()
+            intervals, owners = self.reader.changelog(self.changelog)
+            if any(owner.rule.get("output", RECORDS) == RECORDS for owner in owners.values()):
+                raise SettingsError(
+                    f"streams.{self.name}: its output holds records as they came, and nothing that agents gave. Run "
+                    "ratchet verify without --replay"
+                )
+            with self._sent():
+                for number in range(self.reader.partitions):
+                    self._compare(number, letters, owners.get(number), intervals.get(number, []))
+                letters.finish()
+                for topic in self.sends:
+                    self._compare_sent(topic)
+                if self.is_unordered:
+                    self._compare_unordered()
+            self.found.note_causes(found_any=not self.report.ok)
+        return self.report
+
+    @contextmanager
+    def _sent(self) -> Iterator[None]:
+        with TemporaryDirectory(prefix="ratchet-replay-") as folder:
+            self.sent = SentRecords(Path(folder) / "store", [*self.sends, self.stream.output])
+            try:
+                yield
+            finally:
+                self.sent.close()
+
+    def _compare_sent(self, topic: str) -> None:
+        count, found, sent = self.sent.counts[topic], self.found, self.sent
+        what = f"{count:,} records for {topic}"
+        found.sent[topic] = count
+        if not count:
+            return
+        if self.is_continued:
+            found.leave_out(None, what, "with --state only the stream's own topics are compared")
+            return
+        if self.reader.is_compacted(topic):
+            found.leave_out(None, what, "the topic is compacted, so that older records of a key are gone")
+            return
+        is_whole = True
+        for partition, (begin, end) in enumerate(self.sent_ranges[topic]):
+            is_whole = is_whole and begin == 0
+            for offset, record in self.reader.records(topic, partition, end, begin):
+                sent.add(topic, content(record), Sent(partition, cut(record.key), cut(record.value), offset=offset))
+        found.of_others[topic] = sent.compare(topic, self.report, is_whole=is_whole)
+
+    def _compare_unordered(self) -> None:
+        """The stream's output, where its order is not defined."""
+        if self.is_continued:
+            reason = "several agents yield, so that nobody can say which of them --state has seen"
+            self.found.leave_out(None, f"topic {self.stream.output}", reason)
+            return
+        is_whole = not any(self.ranges.output_begins.values())
+        # What the replay has not come to would be unexpected.
+        is_own = all(each.partition is None for each in self.found.not_compared)
+        self.sent.compare(self.stream.output, self.report, is_whole=is_whole, is_own=is_own)
+        self.found.notes.append("several agents yield: their outputs were compared without their order")
+
+    def leave_out(self, partition: int | None, what: str, reason: str) -> None:
+        """Note that something is not compared. The state does not move on past it."""
+        self.found.leave_out(partition, what, reason)
+        self.progress.leave_out(partition)
+
+    def _compare(self, number: int, letters: Letters, owner: Owner | None, intervals: list[PolicyInterval]) -> None:
+        with TemporaryDirectory(prefix="ratchet-replay-") as folder:
+            kept = ReplayTables(Path(folder) / "store", self.tables, self.settings.state_memory_mb << 20)
+            try:
+                baseline = self.progress.begin(number, kept.put)
+                if self.progress.is_of_other_topics(number, owner):
+                    letters.leave_out(number)
+                    return
+                self._read_changelog(number, kept)
+                try:
+                    legs = self._legs(number, owner, baseline, kept)
+                except NoPath as reason:
+                    self.leave_out(number, "outputs, dead letters and tables", str(reason))
+                    letters.leave_out(number)
+                    return
+                unjudged = self.progress.check_intervals(number, intervals, baseline.input_from, owner)
+                _Partition(self, number, kept, baseline, owner, unjudged).compare(legs, letters)
+            finally:
+                kept.close()
+
+    def _read_changelog(self, number: int, kept: ReplayTables) -> None:
+        reader, name = self.reader, self.changelog
+        begin, end = self.spans.get(number, (0, 0))
+        entries = reader.records(name, number, end, begin)
+        _, newest = reader.spans(name).get(number, (0, 0))
+        kept.read_changelog(entries, reader.records(name, number, newest, end))
+        self.found.evicted += kept.evicted
+
+    def _legs(self, number: int, owner: Owner | None, baseline: Baseline, kept: ReplayTables) -> list[Leg]:
+        decisions = owner.decisions if owner is not None else ()
+        end = max(self.ranges.committed_to[number], kept.position or 0)
+        return legs_of(decisions, baseline.saved_from or 0, end, self.ranges.input_begins[number], baseline.decided)
+
+
+class _Partition:
+    """One partition of a run."""
+
+    def __init__(
+        self,
+        replay: _Replay,
+        number: int,
+        kept: ReplayTables,
+        baseline: Baseline,
+        owner: Owner | None,
+        unjudged: list[PolicyInterval],
+    ) -> None:
+        self._replay, self._number, self._kept, self._baseline, self._owner = replay, number, kept, baseline, owner
+        stream = replay.stream
+        self._replayed = ReplayedPartition(
+            spec_of((stream.input, stream.output, stream.dead_letters), number, stream.identity, replay.sends),
+            replay.rule,
+            replay.agents,
+            replay.tables,
+            kept,
+            {identity: known.sequence for identity, known in baseline.last.items()},
+            unjudged,
+            replay.report,
+            self._take_sent,
+        )
+        self._comparison = OutputComparison(
+            stream.output, number, replay.report, lambda: self._replayed.failure is not None
+        )
+        self._known: dict[bytes, int] = {}
+        """Last sequences where `--state` goes on."""
+
+    def compare(self, legs: list[Leg], letters: Letters) -> None:
+        """Replay it, and compare outputs, tables and dead letters."""
+        replay, number, replayed, baseline = self._replay, self._number, self._replayed, self._baseline
+        reader, stream, ranges = replay.reader, replay.stream, replay.ranges
+
+        def read(start: int, end: int) -> Records:
+            return reader.records(stream.input, number, end, start)
+
+        judged, cut = ranges.judged[number], self._kept.position
+        expected = replayed.outputs(read, legs, judged, cut, self._at_cut)
+        output = reader.records(stream.output, number, ranges.output_ends[number], baseline.output_from)
+        first = next(expected, None)  # which tells how agents read
+        expected = chain(() if first is None else (first,), expected)
+        there = (Output.of(record, offset, has_time=not replayed.reads_batches) for offset, record in output)
+        if replay.is_unordered:
+            self._take_unordered(expected, there)
+        elif not self._comparison.compare(expected, there, is_whole=baseline.output_whole):
+            reason = "its beginning is deleted, and what it begins with now is nowhere in the replay"
+            replay.leave_out(number, f"topic {stream.output}", reason)
+        replay.found.outputs += replayed.given
+        replay.found.without_time |= replayed.reads_batches
+        self._note_end()
+        wanted = dict(sorted(replayed.letters.items()))
+        if replayed.failure is not None:
+            letters.leave_out(number, replayed.failed_at)
+            wanted = {offset: letter for offset, letter in wanted.items() if offset < replayed.failed_at}
+        _, lettered = letters.compare(number, wanted, judged, baseline, replayed.times)
+        replay.progress.end_replay(number, self._ended(lettered), self._kept.state())
+
+    def _take_unordered(self, expected: Iterator[Output], there: Iterator[Output]) -> None:
+        sent, topic, number = self._replay.sent, self._replay.stream.output, self._number
+        for each in expected:
+            sent.add(topic, each.digest, Sent(number, each.key, each.value, number, each.offset, is_due=each.is_due))
+        for each in there:
+            self._replay.report.delivered += 1
+            sent.add(topic, each.digest, Sent(number, each.key, each.value, offset=each.offset))
+
+    def _take_sent(self, topic: str, partition: int, record: RecordView, offset: int | None, is_due: bool) -> None:
+        key, value = cut(record.key), cut(record.value)
+        sent = Sent(partition, key, value, self._number, offset, is_due=is_due)
+        self._replay.sent.add(topic, content(record), sent)
+
+    def _at_cut(self) -> None:
+        """The replay has come to where the changelog was read."""
+        replay = self._replay
+        entries, unknown = self._kept.compare(replay.changelog, self._number, replay.report)
+        replay.found.entries += entries
+        for table, count in sorted(unknown.items()):
+            what = f"table {table}, {count:,} entries"
+            replay.leave_out(self._number, what, "the changelog has it, and the program does not")
+        if replay.progress.writes_state:
+            self._known = dict(self._replayed.last)
+            self._kept.keep_state()
+
+    def _note_end(self) -> None:
+        """Say what is not compared, for the program or the changelog did not come to the end."""
+        replay, number, failure = self._replay, self._number, self._replayed.failure
+        if failure is not None and any(failure == table.problem for table in replay.lookups):
+            reason = f"{failure}: what agents found in it then is not known"
+            replay.leave_out(number, f"input from offset {self._replayed.failed_at:,} on, and tables", reason)
+        elif failure is not None and self._replayed.failed_early:
+            detail = f"the program fails where workers went on: {failure}"
+            replay.report.add(Finding("contradicted", replay.stream.input, number, detail=detail))
+            replay.leave_out(number, "what comes after that, and tables", "the replay ended there")
+        elif self._kept.position is not None and not self._kept.is_compared:
+            replay.leave_out(number, "tables", "an operator has moved the partition meanwhile; run it again")
+
+    def _ended(self, lettered: list[int]) -> Baseline:
+        """Where the next run of `--state` goes on."""
+        position, baseline = self._kept.position, self._baseline
+        if position is None:
+            return baseline
+        return Baseline(
+            position,
+            max(baseline.output_from, self._comparison.saved_to or 0),
+            {identity: Known(sequence, exact=True) for identity, sequence in self._known.items()},
+            lettered=frozenset(offset for offset in lettered if offset >= position),
+            decided=max((each.at for each in self._owner.decisions), default="") if self._owner else "",
+        )

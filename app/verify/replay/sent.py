@@ -1,0 +1,151 @@
+"""Compares what agents send with what is there where nobody can say in which order: each record as often.
+
+That is so in topics to which they send: the lanes of all input partitions write to the same partitions, each in
+transactions of its own; and others may write there, so that what the replay does not give is counted only. It is so in
+the stream's output where several of its agents yield: each takes a batch as a whole, and a worker's batches are others.
+Everything stands in one temporary RocksDB, by topic, side and content, so that memory does not grow with it:
+
+    topic (2 bytes) + b"m" or b"t" + partition (4) + digest (16) + number (8)     where it stems from, what it shows
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kafka_ratchet.app.verify.findings import Finding, FindingKind
+from kafka_ratchet.app.verify.replay.outputs import SHOWN, shown
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.tables.rocksdb import Store
+
+MINE, THEIRS = b"m", b"t"
+_TOPIC: Final = struct.Struct(">H")
+_NUMBER: Final = struct.Struct(">Q")
+"""Both unsigned, as is the partition."""
+_PARTITION: Final = struct.Struct(">I")
+DIGEST: Final = slice(3, 23)
+"""Of a key: the partition and the digest."""
+WRITTEN_AT_ONCE: Final = 10_000
+
+
+class Sent(msgspec.Struct, array_like=True):
+    """A record that was sent, or that stands in the topic.
+
+    partition: of the topic; from_partition, from_offset: of the event that it stems from, where that is known
+    offset: in the topic; None: it comes from the replay
+    is_due: workers had committed it before the topic was read
+    """
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    from_partition: int | None = None
+    from_offset: int | None = None
+    offset: int | None = None
+    is_due: bool = True
+
+
+class Copies(NamedTuple):
+    """Records of one content: how many, how many of them are due, and the last of them."""
+
+    digest: bytes
+    number: int
+    due: int
+    last: Sent
+
+
+class SentRecords:
+    """All that agents of one stream have sent, and what the topics have."""
+
+    def __init__(self, folder: Path, topics: list[str]) -> None:
+        """Empty. folder: for the store; removed by the caller."""
+        self._store, self._topics = Store(folder), topics
+        self._waiting: list[tuple[bytes, bytes | None]] = []
+        self._number = 0
+        self.counts = dict.fromkeys(topics, 0)
+        """What the replay has sent and workers have committed, by topic."""
+
+    def close(self) -> None:
+        """Release the store."""
+        self._store.close()
+
+    def add(self, topic: str, digest: bytes, sent: Sent) -> None:
+        """Take a record of the replay, or one of the topic. digest: of its content."""
+        side = MINE if sent.offset is None else THEIRS
+        if side == MINE:
+            self.counts[topic] += sent.is_due
+        self._number += 1
+        place = side + _PARTITION.pack(sent.partition) + digest
+        key = _TOPIC.pack(self._topics.index(topic)) + place + _NUMBER.pack(self._number)
+        self._waiting.append((key, msgspec.msgpack.encode(sent)))
+        if len(self._waiting) == WRITTEN_AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        self._store.write(self._waiting, 0, 0)
+        self._waiting.clear()
+
+    def compare(self, topic: str, report: Report, *, is_whole: bool, is_own: bool = False) -> int:
+        """Report what is missing and what is there too often.
+
+        Args:
+            topic: name
+            report: gets the findings
+            is_whole: whether the topic has lost nothing, so that what it does not have was not sent
+            is_own: whether nobody else may write there
+
+        Returns:
+            records that are not of these agents
+        """
+        self._write()
+        number = _TOPIC.pack(self._topics.index(topic))
+        mine, theirs = self._copies(number + MINE), self._copies(number + THEIRS)
+        left, right, others = next(mine, None), next(theirs, None), 0
+        while left is not None or right is not None:
+            if left is None or (right is not None and right.digest < left.digest):
+                assert right is not None  # noqa: S101 - the other one is None
+                others += right.number
+                if is_own:
+                    report.add(_finding("unexpected", topic, right.last), right.number)
+                right = next(theirs, None)
+                continue
+            there = right.number if right is not None and right.digest == left.digest else 0
+            if there < left.due and is_whole:
+                report.add(_finding("lost", topic, left.last), left.due - there)
+            elif there < left.due:
+                report.undecided += left.due - there
+            report.pending += left.number - max(left.due, min(there, left.number))
+            if there > left.number and right is not None:
+                found = right.last
+                found.from_partition, found.from_offset = left.last.from_partition, left.last.from_offset
+                report.add(_finding("doubled", topic, found), there - left.number)
+            left, right = next(mine, None), next(theirs, None) if there else right
+        return others
+
+    def _copies(self, prefix: bytes) -> Iterator[Copies]:
+        for digest, entries in groupby(self._store.scan_from(prefix, prefix), lambda entry: entry[0][DIGEST]):
+            count = due = 0
+            last: Sent | None = None
+            for _, value in entries:
+                last = msgspec.msgpack.decode(value, type=Sent)
+                count, due = count + 1, due + last.is_due
+            assert last is not None  # noqa: S101 - a group has one
+            yield Copies(digest, count, due, last)
+
+
+def cut(part: bytes | None) -> bytes | None:
+    """As much of a key or value as is shown."""
+    return None if part is None else part[:SHOWN]
+
+
+def _finding(kind: FindingKind, topic: str, sent: Sent) -> Finding:
+    said = f"key {shown(sent.key)}, value {shown(sent.value)}"
+    if sent.offset is None:
+        said = f"partition {sent.partition}: {said} by the replay, and not in the topic"
+    origin = None if sent.from_offset is None else sent.from_partition
+    return Finding(kind, topic, origin, sent.from_offset, sent.partition, sent.offset, detail=said)

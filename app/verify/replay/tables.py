@@ -1,0 +1,195 @@
+"""The tables of one partition: as the replay makes them, as the changelog has them, and how the two differ.
+
+Both stand in one temporary RocksDB, so that memory does not grow with them:
+
+    b"t"...                 the replay's entries, keys and values as in the changelog
+    b"v" + b"t"...          the changelog's newest of each key: its offset, 8-byte big-endian, and the value
+    b"w" + b"t"...          the replay's entries as of the offset where `--state` goes on
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from kafka_ratchet.app.verify.findings import Finding, FindingKind
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.errors import TableError
+from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.tables.values.codec import Codec
+from kafka_ratchet.tables.values.partition import ENTRY_BYTES, OWN, PREFIX, PartitionTables, prefix_of
+from kafka_ratchet.tables.values.table import Table
+
+_VIEW: Final = b"v"
+_SAVED: Final = b"w"
+_OFFSET: Final = struct.Struct(">q")
+WRITTEN_AT_ONCE: Final = 10_000
+"""Entries, and commits of the replay, between two writes to the store."""
+ANY_SIZE: Final = 1 << 30
+"""bytes. Whether a record fits its topic was for the worker to find out."""
+SHOWN: Final = 200
+"""Characters of a key or a value."""
+
+OWN_NAME: Final = "(Ratchet's own)"
+
+Entry = tuple[bytes, bytes]
+
+
+class ReplayTables:
+    """A stream's tables for one partition of the replay, and what its changelog has instead."""
+
+    def __init__(self, folder: Path, tables: Sequence[Table], memory_bytes: int) -> None:
+        """Empty.
+
+        Args:
+            folder: for the store; removed by the caller
+            tables: of the program
+            memory_bytes: that values may take; what exceeds it is looked up in the store
+        """
+        self._store = Store(folder)
+        self._codecs = {prefix_of(table.name): table.codec for table in tables}
+        if any(table.window for table in tables):
+            self._codecs[OWN] = Codec("", str, None, "json")  # how far the events' time has come
+        self.partition = PartitionTables(self._store.get, self._scan)
+        for table in tables:
+            self.partition.add(table.codec, table.default, table.kind)
+        self._most, self._unsaved = memory_bytes // ENTRY_BYTES, 0
+        self.position: int | None = None
+        """Input offset as of which the changelog was read; None where it says none."""
+        self.is_compared = False
+        self.evicted = 0
+        """Identities that were forgotten."""
+        self._later: set[bytes] = set()
+        """Keys that the changelog has newer values of; the ones that are compared may be compacted away."""
+
+    def _scan(self, prefix: bytes, first: bytes = b"") -> Iterator[Entry]:
+        return self._store.scan_from(prefix, first or prefix)
+
+    def close(self) -> None:
+        """Release the store."""
+        self._store.close()
+
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Begin with these, of an earlier run."""
+        self._write((key, value) for key, value in entries)
+
+    def commit(self, records: int) -> None:
+        """The replay is through with so many records more.
+
+        Raises:
+            RatchetError: a value cannot be kept.
+        """
+        self.partition.encode(ANY_SIZE)  # as a transaction does, which takes away what has expired
+        self.partition.commit()
+        self._unsaved += records
+        if self._unsaved >= WRITTEN_AT_ONCE:
+            self._save()
+
+    def _save(self) -> None:
+        self._store.write(self.partition.unsaved_entries(), 0, 0)
+        self.partition.saved(self._most)
+        self._unsaved = 0
+
+    def read_changelog(
+        self, entries: Iterable[tuple[int, RecordView]], later: Iterable[tuple[int, RecordView]]
+    ) -> None:
+        """Take the changelog's entries up to the end of a transaction, and those that came after it."""
+        self._write(self._seen(entries))
+        self._later = {record.key for _, record in later if record.key is not None and record.key[:1] == PREFIX}
+
+    def _seen(self, entries: Iterable[tuple[int, RecordView]]) -> Iterator[tuple[bytes, bytes | None]]:
+        for offset, record in entries:
+            key, value = record.key or b"", record.value
+            if key == PROGRESS and value is not None:
+                self.position = Progress.unpack(value).next
+            elif key == EVICTED and value is not None:
+                self.evicted = sum(Evicted.unpack(value))
+            elif key[:1] == PREFIX:
+                yield _VIEW + key, None if value is None else _OFFSET.pack(offset) + value
+
+    def _write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        waiting: list[tuple[bytes, bytes | None]] = []
+        for entry in entries:
+            waiting.append(entry)
+            if len(waiting) == WRITTEN_AT_ONCE:
+                self._store.write(waiting, 0, 0)
+                waiting.clear()
+        self._store.write(waiting, 0, 0)
+
+    def compare(self, changelog: str, partition: int, report: Report) -> tuple[int, Counter[str]]:
+        """Compare the replay as it is now with what the changelog has.
+
+        Returns:
+            (entries compared, entries of each table that the program does not have)
+        """
+        self._save()
+        self.is_compared = True
+        compared, unknown = 0, Counter[str]()
+        view = ((key[len(_VIEW) :], value) for key, value in self._scan(_VIEW + PREFIX))
+        for key, mine, theirs in merged(self._scan(PREFIX), view):
+            prefix = key[: 2 + key[1]] if len(key) > 1 else key
+            if prefix not in self._codecs:
+                unknown[repr(prefix[2:].decode("utf-8", "backslashreplace"))] += 1
+                continue
+            if key in self._later:
+                report.pending += 1
+                continue
+            compared += 1
+            offset = None if theirs is None else _OFFSET.unpack(theirs[: _OFFSET.size])[0]
+            value = None if theirs is None else theirs[_OFFSET.size :]
+            if mine != value and not self._are_equal(prefix, mine, value):
+                kind: FindingKind = "lost" if value is None else "unexpected" if mine is None else "altered"
+                detail = (
+                    f"table {self._codecs[prefix].table or OWN_NAME} key {self._text(prefix, key)}: "
+                    f"{_value(mine)} by the replay, {_value(value)} in the changelog"
+                )
+                if offset is None:
+                    detail = f"partition {partition}: {detail}"
+                report.add(Finding(kind, changelog, partition=partition, offset=offset, detail=detail))
+        return compared, unknown
+
+    def _are_equal(self, prefix: bytes, mine: bytes | None, theirs: bytes | None) -> bool:
+        """Whether the program reads both as the same: the order of a set, say, is another in each process."""
+        if mine is None or theirs is None:
+            return False
+        try:
+            codec = self._codecs[prefix]
+            return bool(codec.value(mine) == codec.value(theirs))
+        except TableError:
+            return False
+
+    def _text(self, prefix: bytes, key: bytes) -> str:
+        try:
+            codec = self._codecs[prefix]
+            return f"{codec.key(codec.kept_key(key[len(prefix) :]))!r:.{SHOWN}}"
+        except (TableError, ValueError):
+            return _value(key[len(prefix) :])
+
+    def keep_state(self) -> None:
+        """Keep the entries as they are now for `state`."""
+        self._save()
+        self._write((_SAVED + key, value) for key, value in self._scan(PREFIX))
+
+    def state(self) -> Iterator[Entry]:
+        """The entries as they were when `keep_state` was called."""
+        return ((key[len(_SAVED) :], value) for key, value in self._scan(_SAVED + PREFIX))
+
+
+def merged(mine: Iterator[Entry], theirs: Iterator[Entry]) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Key by key what either has, of two that are in the order of their keys; None where one has nothing."""
+    left, right = next(mine, None), next(theirs, None)
+    while left is not None or right is not None:
+        key = min(each[0] for each in (left, right) if each is not None)
+        here = left[1] if left is not None and left[0] == key else None
+        there = right[1] if right is not None and right[0] == key else None
+        yield key, here, there
+        left = next(mine, None) if here is not None else left
+        right = next(theirs, None) if there is not None else right
+
+
+def _value(data: bytes | None) -> str:
+    return "nothing" if data is None else data[:SHOWN].decode("utf-8", "backslashreplace").__repr__()
