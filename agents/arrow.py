@@ -56,6 +56,11 @@ class BatchAtHand:
         about = {"topic": batch.topic, "partition": str(batch.partition)}
         self.arrow = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=about))
 
+    @property
+    def newest(self) -> int:
+        """Of the fetched batch, the record with the latest timestamp, which is that of what is sent for the batch."""
+        return int(self._rows[np.argmax(self._delivery.batch.timestamps[self._rows])])
+
     def emit(self, output: Any) -> None:
         """Hand over what the program yields for this batch.
 

@@ -104,6 +104,8 @@ class Sends:
 
     def _at_hand(self, topic: str) -> tuple[Delivery, int]:
         delivery, event = self._reading.delivery, self._reading.index
+        if event == NO_RECORD and self._reading.batch is not None:
+            event = self._reading.batch.newest
         if delivery is None or event == NO_RECORD:
             raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event")
         if topic == delivery.spec.topic:

@@ -129,6 +129,7 @@ class PartitionTimers:
             raise AgentFailed(f"{place}: timer {timer.name} {said_of(error)}") from error
         outputs.flush(delivery)
         sends.flush(delivery)
+        reading.end()  # what it has begun beside itself may send no more: nobody would take it
 
     def _roll_back(self) -> None:
         if self._work is not None:

@@ -14,10 +14,11 @@ import msgspec
 import structlog
 
 from kafka_ratchet.app.local.connectivity import Reachability, no_answer
-from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.names import changelog_name, repartition_topic
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.app.status.inputs import never_had_a_record
+from kafka_ratchet.app.status.internal_streams import with_internal
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
 from kafka_ratchet.app.status.lookup import QueryError, answer_of
 from kafka_ratchet.app.status.model import (
@@ -270,11 +271,14 @@ class ClusterView:
         return group.workers
 
     def _learn(self, answers: Mapping[str, WorkerStatus]) -> list[str]:
-        """Keep the changelogs' names as the workers tell them; say which streams are foreign to these settings."""
+        """Keep what the workers tell: changelogs' names, internal streams; say which streams are foreign."""
         said = []
         for status in answers.values():
             for table in status.tables:
-                if table.stream in self._changelogs:
+                internal = with_internal(self._settings, table) if table.stream not in self._changelogs else None
+                if internal is not None:
+                    self._settings = self._kafka.settings = internal
+                if internal is not None or table.stream in self._changelogs:
                     self._changelogs[table.stream] = table.changelog
                 else:
                     said.append(
@@ -346,7 +350,8 @@ async def lookup(
 def _about_input(view: StreamView) -> list[str]:
     """The problem of a stream whose input has never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
-    return [never_had_a_record(view.stream, view.input)] if is_empty else []
+    is_internal = view.input.endswith(repartition_topic("", view.stream))
+    return [never_had_a_record(view.stream, view.input)] if is_empty and not is_internal else []
 
 
 def _about_invalid(worker: WorkerStatus) -> list[str]:

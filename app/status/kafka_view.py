@@ -45,7 +45,7 @@ class KafkaView:
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         self._bootstrap = bootstrap
-        self._settings = settings
+        self.settings = settings
         # log_level: librdkafka writes each failed connection to stderr; `read` raises it instead.
         try:
             self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka})
@@ -70,8 +70,8 @@ class KafkaView:
             ) from error
 
     def _read(self, changelogs: dict[str, str]) -> dict[str, list[InputPartition]]:
-        inputs = {name: stream.input for name, stream in self._settings.streams.items()}
-        earlier = {name: earlier_changelog_name(self._settings.app, name) for name in inputs}
+        inputs = {name: stream.input for name, stream in self.settings.streams.items()}
+        earlier = {name: earlier_changelog_name(self.settings.app, name) for name in inputs}
         partitions = self._partitions({*inputs.values(), *changelogs.values(), *earlier.values()})
         changelogs = {
             name: topic if topic in partitions else earlier.get(name, topic) for name, topic in changelogs.items()

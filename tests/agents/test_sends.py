@@ -102,6 +102,48 @@ async def test_each_partition_has_its_records_in_order_and_in_few_batches() -> N
     assert of_zero.timestamps.tolist() == list(range(0, 3_000, 2))
 
 
+def test_for_a_batch_and_from_a_timer() -> None:
+    app = App()
+    alerts, stream = app.topic("alerts"), app.stream("in")
+
+    @app.agent(stream)
+    async def send(stream: Any) -> None:
+        async for batch in stream.batches(["value"]):
+            await alerts.send(key="batch", value=batch.num_rows)
+
+    @app.timer(10.0, stream=stream)
+    async def report() -> None:
+        await alerts.send(key="timer")
+
+    ran = run(app, {"in": [1, 2, 3, report, 4]})
+    assert [(output.key, output.value) for output in ran.outputs] == [(b"batch", 3), (b"timer", None), (b"batch", 1)]
+
+
+def test_what_a_timer_leaves_behind_sends_nothing() -> None:
+    app = App()
+    alerts, stream, refused = app.topic("alerts"), app.stream("in"), list[str]()
+
+    @app.agent(stream)
+    async def wait(stream: Any) -> None:
+        async for _ in stream:
+            await asyncio.sleep(0.01)
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        try:
+            await alerts.send(key="late")
+        except SendRefused as error:
+            refused.append(str(error))
+
+    @app.timer(10.0, stream=stream)
+    async def report() -> None:
+        tasks.append(asyncio.create_task(later()))
+
+    tasks: list[Any] = []
+    assert run(app, {"in": [1, report, 2]}).outputs == []
+    assert refused == ["topic alerts: agent report sent a record while it had no event"]
+
+
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_a_dead_letter_has_sent_nothing(batch: int) -> None:
     app = App()

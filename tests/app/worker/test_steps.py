@@ -122,7 +122,6 @@ def kill_at(worker: WorkerProcess, points: tuple[str, ...], *, loses_its_store: 
     start(worker)
     send_more()
     worker.wait_for(lambda: sum(map(len, outputs(worker.site).values())) >= len(sent), "the last output")
-    worker.stop()
     return sent
 
 
@@ -146,7 +145,14 @@ def check(site: Site, sent: Orders) -> None:
 
 
 def test_two_steps_count_each_event_once(shop: Site, worker: WorkerProcess) -> None:
-    check(shop, kill_at(worker, ("committed:4",), loses_its_store=False))
+    sent = kill_at(worker, ("committed:4",), loses_its_store=False)
+    check(shop, sent)
+    # Commands read settings that say nothing of the internal stream.
+    (entry,) = json.loads(shop.command("tables", "totals", "user-1", "--json").stdout)["entries"]
+    assert [each["value"] for each in entry["values"]] == [sum(amount for user, amount in sent if user == "user-1")]
+    overview = json.loads(shop.command("tables", "--json").stdout)
+    assert ([each["stream"] for each in overview["streams"]], overview["problems"]) == (["orders", "by-user"], [])
+    worker.stop()
     topic = f"{shop.app}-repartition.by-user"
     admin, resource = AdminClient({"bootstrap.servers": shop.broker}), ConfigResource(ResourceType.TOPIC, topic)
     config = admin.describe_configs([resource])[resource].result(30)
