@@ -7,7 +7,7 @@ partitions, and the rows of a partition become record batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from kafka_ratchet.errors import SendRefused
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import varint
 from kafka_ratchet.transport.batch.partitioner import choose_partitions
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import Ints, Spans, encode_rows, spans
 from kafka_ratchet.transport.delivery import Delivery
 
@@ -32,21 +33,9 @@ TIME_MOST: Final = 2**63 - 1
 _encode = msgspec.json.Encoder().encode
 
 
-class Row(NamedTuple):
-    """A record to be sent.
-
-    event: of the batch, the index of the event at hand
-    is_event: value and headers are the event's own, byte for byte
-    """
-
-    topic: str
-    event: int
-    key: bytes | None
-    value: bytes | None = None
-    headers: bytes = b""
-    partition: int = BY_KEY
-    timestamp: int = OF_EVENT
-    is_event: bool = False
+Row = tuple[str, int, bytes | None, bytes | None, bytes, int, int, bool]
+"""A record to be sent: topic; of the batch, the index of the event at hand; key, value, headers, partition, timestamp;
+and whether value and headers are the event's own, byte for byte. A plain tuple: one is made for each record."""
 
 
 class Sends:
@@ -61,6 +50,8 @@ class Sends:
         """
         self._agent, self._reading = agent, reading
         self._rows: list[Row] = []
+        self._allowed: tuple[Delivery | None, str] = None, ""
+        """The delivery at hand and the topic that was last found to be allowed in it: nearly every row's."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -95,12 +86,13 @@ class Sends:
         elif type(timestamp) is not int or not 0 <= timestamp <= TIME_MOST:
             raise ValueError(f"topic {topic}: timestamp {timestamp!r:.100}: write milliseconds since the epoch, an int")
         data = b"" if headers is None else _header_bytes(headers)
-        self._rows.append(Row(topic, event, key_bytes(key), _value_bytes(value), data, partition, timestamp))
+        row = topic, event, key_bytes(key), _value_bytes(value), data, partition, timestamp, False
+        self._rows.append(row)
 
     def send_event(self, topic: str, key: Any) -> None:
         """Send the event at hand with another key, and as it is otherwise."""
         _, event = self._at_hand(topic)
-        self._rows.append(Row(topic, event, key_bytes(key), is_event=True))
+        self._rows.append((topic, event, key_bytes(key), None, b"", BY_KEY, OF_EVENT, True))
 
     def _at_hand(self, topic: str) -> tuple[Delivery, int]:
         delivery, event = self._reading.delivery, self._reading.index
@@ -108,10 +100,13 @@ class Sends:
             event = self._reading.batch.newest
         if delivery is None or event == NO_RECORD:
             raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event")
+        if self._allowed[0] is delivery and self._allowed[1] == topic:
+            return delivery, event
         if topic == delivery.spec.topic:
             raise SendRefused(f"topic {topic}: agent {self._agent} reads it: it would get what it sends, for ever")
         if topic not in delivery.spec.sends:
             raise SendRefused(f"topic {topic}: is not one of the app's; declare it with its `topic`")
+        self._allowed = delivery, topic
         return delivery, event
 
     def flush(self, delivery: Delivery) -> None:
@@ -120,9 +115,10 @@ class Sends:
         Raises:
             RecordTooLarge: a record does not fit its topic.
         """
+        self._allowed = None, ""  # or it would hold the memory of a batch that is done
         topics: dict[str, list[Row]] = {}
         for row in self._rows:
-            topics.setdefault(row.topic, []).append(row)
+            topics.setdefault(row[0], []).append(row)
         for topic, rows in topics.items():
             _flush(delivery, topic, rows)
 
@@ -130,9 +126,21 @@ class Sends:
 def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
     batch, spec = delivery.batch, delivery.spec
     count, limit, _ = spec.sends[topic]
-    _, indices, keys, _, _, partitions, timestamps, _ = zip(*rows, strict=True)
-    key_spans, at = spans(keys), np.array(indices, np.int64)
-    value_spans, header_spans = _contents(delivery, rows, at)
+    _, events, keys, values, headers, partitions, timestamps, as_they_are = zip(*rows, strict=True)
+    key_spans, at = spans(keys), np.array(events, np.int64)
+    header_spans: Spans | None = None
+    if not any(as_they_are):
+        value_spans = spans(values)
+        if any(headers):
+            header_spans = spans(headers)
+    elif all(as_they_are):
+        value_spans, header_spans = _contents(batch, at)
+    else:
+        own = [
+            (batch.value(event), batch.header_bytes(event)) if is_event else (value, header)
+            for event, value, header, is_event in zip(events, values, headers, as_they_are, strict=True)
+        ]
+        value_spans, header_spans = spans([value for value, _ in own]), spans([header for _, header in own])
     times = np.array(timestamps, np.int64)
     times = np.where(times == OF_EVENT, batch.timestamps[at], times)
     numbers = np.array(partitions, np.int64)
@@ -142,24 +150,17 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
     order = np.argsort(numbers, kind="stable")
     for mine in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
         its_keys, its_values = _only(key_spans, mine), _only(value_spans, mine)
-        headers = _only(header_spans, mine)
-        for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, compression, headers):
+        its_headers = None if header_spans is None else _only(header_spans, mine)
+        for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, compression, its_headers):
             delivery.outputs.append((topic, int(numbers[mine[0]]), encoded))
 
 
-def _contents(delivery: Delivery, rows: list[Row], at: Ints) -> tuple[Spans, Spans]:
-    """Values and headers."""
-    batch = delivery.batch
+def _contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
+    """Values and headers of these records, where they are."""
     columns = batch.columns
-    if all(row.is_event for row in rows):
-        starts = columns[records.HEADERS, at]
-        values = batch.data, columns[records.VALUE, at], columns[records.VALUE_LENGTH, at]
-        return values, (batch.data, starts, columns[records.BODY_END, at] - starts)
-    pairs = [
-        (batch.value(row.event), batch.header_bytes(row.event)) if row.is_event else (row.value, row.headers)
-        for row in rows
-    ]
-    return spans([value for value, _ in pairs]), spans([headers for _, headers in pairs])
+    starts = columns[records.HEADERS, at]
+    values = batch.data, columns[records.VALUE, at], columns[records.VALUE_LENGTH, at]
+    return values, (batch.data, starts, columns[records.BODY_END, at] - starts)
 
 
 def _only(parts: Spans, mine: Ints) -> Spans:
