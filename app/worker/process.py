@@ -22,6 +22,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
+from kafka_ratchet.app.worker.event_time import check_event_time
 from kafka_ratchet.app.worker.global_tables import prepare_global_tables
 from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
 from kafka_ratchet.app.worker.steps import prepare_streams
@@ -65,6 +66,8 @@ def _prepared(
             prepare_policy(bootstrap, settings)
             topics = prepare_streams(bootstrap, settings, program)
             prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
+            if program is not None:
+                check_event_time(bootstrap, settings, program)
             return topics, prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
         except BrokerUnavailable as error:
             if time.monotonic() > deadline:
