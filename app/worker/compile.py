@@ -13,8 +13,9 @@ from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward
+from kafka_ratchet.transport.batch.partitioner import choose_partitions
 from kafka_ratchet.transport.batch.record_batch import read_chunk
-from kafka_ratchet.transport.batch.rows import encode_pairs
+from kafka_ratchet.transport.batch.rows import encode_pairs, spans
 
 
 def compile_kernels() -> None:
@@ -44,3 +45,4 @@ def compile_kernels() -> None:
         timed.quiet(1, 0, 1)
     list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))
     encode_pairs([(b"a", b"1")], 1 << 20)
+    choose_partitions(spans([b"a"]), np.full(1, -1, np.int64), 1, 0)

@@ -134,7 +134,8 @@ def encode_rows(
     """
     if headers is None:
         none = np.zeros(len(times), np.int64)
-        headers = np.empty(0, np.uint8), none, none
+        # Read-only, as all bytes that come here are: Numba compiles for each kind of array anew.
+        headers = np.frombuffer(b"", np.uint8), none, none
     sizes = np.maximum(keys[2], 0) + np.maximum(values[2], 0) + headers[2] + ROW_OVERHEAD
     size = min(limit, BATCH_WRITTEN)
     longest = int(sizes.max(initial=0))
