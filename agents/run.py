@@ -33,7 +33,7 @@ from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
 from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
-from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.windows import EVENT
 from kafka_ratchet.transport.delivery import Delivery
@@ -153,6 +153,7 @@ class AgentRun:
         """Run the program, from its first event on, until it fails."""
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
+        AT_WORK.set(self._partition)
         at_hand.set(self._sends)
         EVENT.set(self._at_hand)
         failure: Exception | None = None

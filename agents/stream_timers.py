@@ -20,7 +20,7 @@ from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
 from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
-from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.delivery import Delivery
 
@@ -88,6 +88,7 @@ class PartitionTimers:
         async with delivery:
             for table in self._tables:
                 table.here.set(self._partition.of(table.name))
+            AT_WORK.set(self._partition)
             now, rollbacks = self._clock(), self._rollbacks
             for timer, due in list(self._due.items()):
                 if due <= now:

@@ -86,7 +86,7 @@ class SequencePartition:
         self.jumps = JumpReport(clock)
         self.recent = RecentShare(clock)
         self.ownership = Ownership()
-        self.tables = PartitionTables(self._find, self._scan)
+        self.tables = PartitionTables(self._find, self._scan, (changelog, partition))
         """Tables of one's own, which the same transactions move."""
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""

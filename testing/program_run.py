@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ABSENT, PartitionTables, nothing, nowhere
 from kafka_ratchet.testing.global_contents import global_contents
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
@@ -137,9 +139,10 @@ class _StreamRun:
             waiting: by topic of an internal stream, to which what is sent there is added
         """
         self.name, self._tables, self._outputs, self._waiting = name, app.tables_of(name), outputs, waiting
-        self._partition = PartitionTables(nowhere, nothing)
+        self._partition = PartitionTables(nowhere, nothing, (name, 0))
         for table in self._tables:
             self._partition.add(table.codec, table.default, table.kind)
+            table.elsewhere = partial(self._committed, table.name)
         self.program = PartitionProgram(app.of(name), self._tables, self._partition)
         self._timers = app.streams[name].timers
         self._partition_timers = PartitionTimers(self._timers, self._tables, self._partition)
@@ -153,6 +156,12 @@ class _StreamRun:
         delivery = Delivery(self._spec, Policy(), batch)
         self.program.take(delivery, np.ones(batch.count, np.bool_))
         await self._commit(delivery)
+
+    def _committed(self, table: str, reader: str, number: int) -> CommittedTable:
+        """For views of the table."""
+        if reader == self.name:
+            raise SettingsError(f"the view of table {table}: agents of stream {self.name} read the table itself")
+        return CommittedTable(self._partition.of(table), nowhere, _no_store, self._partition.unsaved)
 
     async def tick(self, function: Any) -> None:
         """Call a timer of the stream, as one transaction."""
@@ -187,6 +196,10 @@ class _StreamRun:
                 if value is not ABSENT
             }
         return found
+
+
+def _no_store(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    yield from ()
 
 
 def _portions(rows: Sequence[Any], size: int) -> Iterator[Any]:

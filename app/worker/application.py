@@ -35,6 +35,7 @@ from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.topics import StreamTopics
+from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity, SequenceSource
@@ -207,6 +208,7 @@ class Application:
             register(
                 self.app, channel, stream.name, stream.sequences, stream.read, stream.topics.partitions, stream.then
             )
+        Views(by_changelog, self.lanes.running).open()
 
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from kafka_ratchet.errors import TableError
+from kafka_ratchet.tables.values.codec import Encoded
 from kafka_ratchet.tables.values.partition import ABSENT, UNKNOWN, Find, TablePartition
 from kafka_ratchet.tables.values.windows import WindowCodec, pack_start
 
@@ -53,6 +54,19 @@ class CommittedTable:
         key = self.codec.key_bytes(kept)
         value = self._in_memory(kept)
         return self._find(self._table.prefix + key) if value is UNKNOWN else self._bytes(value)
+
+    def value(self, kept: Any) -> Any:
+        """The value as a program has it, of a key as the codec keeps it; ABSENT where it is not in the table.
+
+        Raises:
+            StoreDamaged: the store cannot be read.
+            TableError: the value cannot be.
+        """
+        value = self._in_memory(kept)
+        if value is UNKNOWN:
+            data = self._find(self._table.prefix + self.codec.key_bytes(kept))
+            return ABSENT if data is None else self.codec.value(data)
+        return self.codec.value(value) if type(value) is Encoded else value
 
     @property
     def is_complete(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from kafka_ratchet.errors import StateError, TableError
 from kafka_ratchet.tables.values.codec import Codec, Serializer
+from kafka_ratchet.tables.values.partition import AT_WORK
 
 ENTRY_BYTES: Final = 150
 """What an entry takes in memory beside its key and value, roughly: two objects and their place in a dict."""
@@ -169,9 +170,12 @@ class GlobalTable(Mapping[Any, Any]):
 
     def _now(self) -> Contents:
         if self.contents is None:
-            raise StateError(
+            error = StateError(
                 self.problem or f"table {self.name}: has not been read. It can be looked up inside an agent only"
             )
+            if (reader := AT_WORK.get()) is not None:
+                reader.fail(error)
+            raise error
         return self.contents
 
     def _find(self, key: Any) -> tuple[bytes, bytes | None]:

@@ -13,13 +13,14 @@ kept beside it: rollback puts it back, commit forgets it. A key that is not in `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import repeat
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import msgspec
 import numpy as np
 
-from kafka_ratchet.errors import StateError, TableError
+from kafka_ratchet.errors import RatchetError, StateError, TableError
 from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
@@ -308,15 +309,17 @@ class TablePartition:
 class PartitionTables:
     """What all tables of a stream keep for one input partition."""
 
-    def __init__(self, find: Find, scan: Scan) -> None:
+    def __init__(self, find: Find, scan: Scan, place: tuple[str, int] = ("", 0)) -> None:
         """No table.
 
         Args:
             find: looks a key up in the partition's store
             scan: reads the partition's store
+            place: the stream's changelog, and the number of its partition
         """
+        self.place = place
         self._find, self._scan = self._noting(find), scan
-        self._failure: StateError | None = None
+        self._failure: RatchetError | None = None
         """Why a key could not be looked up: a program that went on all the same commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
@@ -340,6 +343,10 @@ class PartitionTables:
                 raise
 
         return find_or_note
+
+    def fail(self, error: RatchetError) -> None:
+        """Have the open transaction not commit, whatever the program makes of this error."""
+        self._failure = error
 
     def add(self, codec: Codec, default: Callable[[], Any] | None, kind: type[TablePartition] = TablePartition) -> None:
         """Have a table in it. kind: of its partitions."""
@@ -506,6 +513,10 @@ class PartitionTables:
     def is_used(self) -> bool:
         """Whether there is any table."""
         return bool(self._tables)
+
+
+AT_WORK: Final[ContextVar[PartitionTables | None]] = ContextVar("tables at work", default=None)
+"""Of the partition whose agent or timer runs."""
 
 
 def nowhere(key: bytes) -> bytes | None:

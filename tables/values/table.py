@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.codec import INT_LEAST, INT_MOST, PLAIN, Codec, Serializer
 from kafka_ratchet.tables.values.partition import ABSENT, TablePartition
+from kafka_ratchet.tables.values.view import Elsewhere, TableView
 from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
 from kafka_ratchet.tables.values.windowed_table import WindowedTable
 from kafka_ratchet.tables.values.windows import Seconds, Window, WindowCodec, window_of
@@ -55,6 +56,8 @@ class Table(MutableMapping[Any, Any]):
         self.codec = Codec(name, key_type, value_type, serializer)
         self.window: Window | None = None
         """None: it has no windows."""
+        self.elsewhere: Elsewhere | None = None
+        """Where a view of it looks."""
         self.kind: type[TablePartition] = TablePartition
         """Of its partitions."""
         self._types = key_type, value_type, serializer
@@ -78,6 +81,10 @@ class Table(MutableMapping[Any, Any]):
             SettingsError: there are no such windows, or the table has windows already.
         """
         return self._using(window_of(self.name, size, step, expires))
+
+    def view(self) -> TableView:
+        """The table for agents of another stream, to read: see `TableView`. Both streams need one partition count."""
+        return TableView(self)
 
     def _using(self, window: Window) -> WindowedTable:
         if self.window is not None:

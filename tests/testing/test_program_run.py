@@ -235,3 +235,54 @@ def test_global_tables_have_what_they_are_given() -> None:
         run(app, {"orders": rows}, tables={"totals": {"a": 1}})
     with pytest.raises(SettingsError, match="table countries is declared twice"):
         app.Table("countries")
+
+
+def viewing_app(look: Any, **agent: Any) -> App:
+    app = App()
+    orders, clicks = app.stream("orders", value_type=Order), app.stream("clicks", value_type=str)
+    totals = app.Table("totals", default=int, stream=orders)
+    lists = app.Table("lists", value_type=list[int], stream=orders)
+    views = totals.view(), lists.view()
+
+    @app.agent(orders)
+    async def add_up(orders: Any) -> None:
+        async for order in orders:
+            totals[order.user] += order.amount
+            lists[order.user] = [*lists.get(order.user, []), order.amount]
+
+    @app.agent(clicks, **agent)
+    async def click(clicks: Any) -> AsyncIterator[Any]:
+        async for user in clicks:
+            yield look(*views, user)
+
+    return app
+
+
+def test_a_view_has_what_the_table_of_another_stream_has_committed() -> None:
+    app = viewing_app(lambda totals, lists, user: [totals[user], lists.get(user), user in lists])
+    orders = [Order("ann", 1), Order("bob", 2), Order("ann", 3)]
+    ran = run(app, {"orders": orders, "clicks": ["ann", "eve"]})
+    assert ran.values == [[4, [1, 3], True], [0, None, False]]
+    assert run(app, {"clicks": ["ann"]}).values == [[0, None, False]]
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [
+        (lambda totals, lists, user: lists[user], "raised KeyError: 'ann'"),
+        (lambda totals, lists, user: totals.__setitem__(user, 1), "the view of table totals: is read-only"),
+        (lambda totals, lists, user: list(totals), "the view of table totals: gives one key at a time"),
+        (lambda totals, lists, user: totals[1.5], "table totals: key 1.5 is float"),
+    ],
+)
+def test_what_a_view_refuses(look: Any, said: str) -> None:
+    with pytest.raises(AgentFailed, match=said):
+        run(viewing_app(look), {"clicks": ["ann"]})
+
+
+def test_what_is_changed_in_a_viewed_value_changes_nothing() -> None:
+    def look(totals: Any, lists: Any, user: str) -> Any:
+        lists[user].append(7)
+        return lists[user]
+
+    assert run(viewing_app(look), {"orders": [Order("ann", 1)], "clicks": ["ann"]}).values == [[1]]

@@ -25,7 +25,7 @@ from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.values.global_table import GlobalTable
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
-from tests.app.worker_process import Site, WorkerProcess
+from tests.app.worker_process import Site, WorkerProcess, read_all
 from tests.transport.kafka_side import until
 
 COMPACT = {"cleanup.policy": "compact"}
@@ -38,6 +38,13 @@ output = "{name}.out"
 dead_letters = "{name}.dead"
 deduplicate = false
 partitions = 2
+
+[streams.clicks]
+input = "{name}.clicks"
+output = "{name}.clicked"
+dead_letters = "{name}.clicks-dead"
+deduplicate = false
+partitions = 2
 """
 SHOP = """
 import asyncio
@@ -45,7 +52,9 @@ from kafka_ratchet import App
 
 app = App()
 orders = app.stream("orders")
-totals = app.Table("totals", default=int)
+clicks = app.stream("clicks")
+totals = app.Table("totals", default=int, stream=orders)
+seen = totals.view()
 taxes = app.GlobalTable("taxes", topic="{name}.taxes")
 
 @app.agent(orders)
@@ -55,6 +64,11 @@ async def add_up(orders):
         if order["amount"] < 0:
             await asyncio.sleep(3600)
         yield totals[order["user"]]
+
+@app.agent(clicks)
+async def click(clicks):
+    async for user in clicks:
+        yield seen[user]
 """
 
 
@@ -169,6 +183,13 @@ def test_tables_are_read_from_outside_as_they_were_committed(worker: WorkerProce
     assert rows(answer("totals", limit="1")) == [("<b>", 0, 8)]
     assert rows(answer("totals", after=b'"<b>"'.hex())) == [("ann", 0, 8), ("ann", 1, 19)]
     assert rows(answer("taxes", key="de")) == [("de", 0, 19)]
+    for partition in range(2):
+        write(site.broker, f"{name}.clicks", (None, "ann"), partition=partition)
+    worker.wait_for(lambda: site.position(f"{name}.clicks") >= 2, "the commit")
+    clicked = {
+        number: [each.value() for each in found] for number, found in read_all(site.broker, f"{name}.clicked").items()
+    }
+    assert clicked == {0: [b"8"], 1: [b"19"]}
     with pytest.raises(QueryError, match="has no table 'orders'; there are taxes, totals"):
         answer("orders")
     worker.kill()

@@ -1,0 +1,78 @@
+"""A read-only view of a table, for agents of another stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from kafka_ratchet.errors import RatchetError, TableError
+from kafka_ratchet.tables.values.codec import Codec
+from kafka_ratchet.tables.values.committed import CommittedTable
+from kafka_ratchet.tables.values.partition import ABSENT, AT_WORK
+
+Elsewhere = Callable[[str, int], CommittedTable]
+"""Gives a table's partition to an agent of another stream: changelog of that stream, and number of its partition.
+
+Raises:
+    RatchetError: it has none to give now.
+"""
+
+
+class ViewedTable(Protocol):
+    """The `Table` that is looked into."""
+
+    name: str
+    default: Callable[[], Any] | None
+    codec: Codec
+    elsewhere: Elsewhere | None
+
+
+class TableView:
+    """What a table of another stream has committed, in its partition of the same number: `[]`, `get` and `in`.
+
+    It is as of that partition's last commit in this worker, and no part of the transaction at hand.
+    """
+
+    def __init__(self, table: ViewedTable) -> None:
+        """See `Table.view`."""
+        self.table = table
+
+    def _value(self, key: Any) -> Any:
+        reader, elsewhere = AT_WORK.get(), self.table.elsewhere
+        if reader is None or elsewhere is None:
+            raise TableError(f"the view of table {self.table.name}: is read inside an agent only")
+        kept = self.table.codec.check_key(key)
+        try:
+            return elsewhere(*reader.place).value(kept)
+        except TableError:
+            raise
+        except RatchetError as error:
+            reader.fail(error)
+            raise
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._value(key)
+        if value is not ABSENT:
+            return value
+        if self.table.default is None:
+            raise KeyError(key)
+        return self.table.default()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default` where it is not there."""
+        value = self._value(key)
+        return default if value is ABSENT else value
+
+    def __contains__(self, key: object) -> bool:
+        return self._value(key) is not ABSENT
+
+    def __iter__(self) -> NoReturn:
+        raise TableError(f"the view of table {self.table.name}: gives one key at a time, not all of them")
+
+    def _read_only(self, *args: Any) -> NoReturn:
+        raise TableError(f"the view of table {self.table.name}: is read-only. Agents of the table's stream write to it")
+
+    __setitem__ = __delitem__ = _read_only
+
+    def __repr__(self) -> str:
+        return f"<view of table {self.table.name}>"
