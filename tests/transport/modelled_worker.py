@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +14,17 @@ from rocksdict import Checkpoint
 
 from kafka_ratchet.agents.deduplicate import deduplicate
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import Policy
+from kafka_ratchet.transport.standby import Standby
+from tests.transport import modelled_program
 from tests.transport.memory_kafka import Fate, Link, MemoryKafka, PowerOff
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
@@ -36,12 +41,19 @@ SPEC = LaneSpec(
     app="app",
     rule={"sequence": "as it was"},
 )
+WITH_AGENTS = replace(SPEC, rule={**SPEC.rule, "output": AGENTS})
+"""Of a lane that runs the modelled program."""
 CONFIG = "rocksdict-config.json"
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
 CURRENT: contextvars.ContextVar[Worker] = contextvars.ContextVar("worker")
 """Whose task is running: every task that a worker starts inherits it."""
 
 T = TypeVar("T")
+
+
+def with_agents(spec: LaneSpec) -> bool:
+    """Whether its lane runs the modelled program."""
+    return spec.rule.get("output") == AGENTS
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -112,11 +124,15 @@ class Worker:
         self.link = Link(kafka)
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
-        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds, clock)
+        agents, tables = (modelled_program.records.agents, modelled_program.TABLES) if with_agents(spec) else ((), ())
+        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds, clock, tables)
+        self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables)
+        self.agents_awake = asyncio.Event()
+        self.agents_awake.set()
+        self.standby: Standby | None = None
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.policies = ReadPolicies(policies)
-        partition = self.sequences.partition(0)
-        self.lane = Lane(self.link, spec, partition, self.deliveries.put, self.policies)  # type: ignore[arg-type]
+        self.lane = self._new_lane(spec)
         self.crash_at: tuple[str, int] | None = None
         self.freeze_at: str | None = None
         self.lose_at: tuple[str, Fate] | None = None
@@ -126,10 +142,28 @@ class Worker:
         self.leaderless_at_the_end: set[tuple[str, int]] = set()
         """Partitions that nobody leads any more when this worker is about to commit."""
 
+    def _new_lane(self, spec: LaneSpec) -> Lane:
+        return Lane(self.link, spec, self.sequences.partition(0), self.deliveries.put, self.policies)  # type: ignore[arg-type]
+
     async def start(self) -> None:
+        """For the first time, or after `stop`: its partition was another's meanwhile."""
         CURRENT.set(self)
-        self.agent = asyncio.create_task(deduplicate(self.sequences, READ)(self._each()))
+        if self.lane._task is not None:
+            self.lane = self._new_lane(self.lane.spec)
+        modelled_program.AWAKE.set(self.agents_awake)
+        if self.standby is not None:
+            await self.standby.stop(close=False)
+            self.standby = None
+        then = self.program.take if with_agents(self.lane.spec) else None
+        self.agent = asyncio.create_task(deduplicate(self.sequences, READ, then)(self._each()))
         self.lane.start()
+
+    async def stand_by(self) -> None:
+        """Until `start`."""
+        CURRENT.set(self)
+        clock = asyncio.get_running_loop().time
+        self.standby = Standby(self.link, self.sequences.partition(0), 0, passed=lambda: (clock(), clock()))  # type: ignore[arg-type]
+        self.standby.start()
 
     async def _each(self) -> AsyncIterator[Delivery]:
         while True:
@@ -138,6 +172,10 @@ class Worker:
     @property
     def is_at_work(self) -> bool:
         return self.lane._task is not None and not self.lane._task.done()
+
+    @property
+    def stands_still(self) -> bool:
+        return not (self.link.awake.is_set() and self.agents_awake.is_set())
 
     def comes_to(self, point: str) -> None:
         if point == "offered":
@@ -163,6 +201,7 @@ class Worker:
         self.crash_at = self.link.lose = self.freeze_at = self.lose_at = self.deliver_at = None
         self.leaderless_at_the_end = set()
         self.link.misled = 0
+        self.agents_awake.set()
 
     def power_off(self) -> None:
         """The process is gone now; the files of its store are as they are."""
@@ -188,6 +227,8 @@ class Worker:
 
     async def clear_away(self) -> None:
         """After `power_off`: end what is left of its tasks, and put its files back as they were at that moment."""
+        for running in self.program._running.values():
+            running.abandon()
         self.lane._stopping.set()
         assert self.lane._task is not None
         await asyncio.gather(self.lane._task, return_exceptions=True)
