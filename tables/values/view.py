@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from kafka_ratchet.errors import RatchetError, TableError
+from kafka_ratchet.errors import RatchetError, StateError, TableError
 from kafka_ratchet.tables.values.codec import Codec
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ABSENT, AT_WORK
@@ -25,6 +25,17 @@ class ViewedTable(Protocol):
     default: Callable[[], Any] | None
     codec: Codec
     elsewhere: Elsewhere | None
+
+
+def close_views(table: ViewedTable) -> str:
+    """Have look-ups in views of a table fail, for good: nothing is known of it here. Returns what they are told."""
+    problem = f"the view of table {table.name}: is moved by the transactions of another stream"
+
+    def closed(changelog: str, number: int) -> CommittedTable:
+        raise StateError(problem)
+
+    table.elsewhere = closed
+    return problem
 
 
 class TableView:

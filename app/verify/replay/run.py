@@ -29,6 +29,7 @@ from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.tables.values.view import close_views
 from kafka_ratchet.transport.owner import AGENTS, RECORDS, Owner
 from kafka_ratchet.transport.sent_topics import SentTopic
 
@@ -111,9 +112,11 @@ class _Replay:
         """Several agents yield: which of their outputs comes first depends on the worker's batches."""
         self.is_continued = False
         self.sent_ranges = {topic: self.reader.sent(topic) for topic in self.sends}
-        self.lookups = list(program.global_tables.values())
-        for table in self.lookups:
+        self.unknown = {close_views(table) for table in program.tables.values()}
+        """What agents are told where they look something up that this stream's transactions do not move."""
+        for table in program.global_tables.values():
             table.problem = f"table {table.name}: is moved by others, outside the transactions of this stream"
+            self.unknown.add(table.problem)
         self.progress = Run(settings, name, self.reader, self.ranges, self.report, AGENTS)
 
     def run(self, state: Path | None) -> Report:
@@ -305,7 +308,7 @@ class _Partition:
     def _note_end(self) -> None:
         """Say what is not compared, for the program or the changelog did not come to the end."""
         replay, number, failure = self._replay, self._number, self._replayed.failure
-        if failure is not None and any(failure == table.problem for table in replay.lookups):
+        if failure is not None and failure in replay.unknown:
             reason = f"{failure}: what agents found in it then is not known"
             replay.leave_out(number, f"input from offset {self._replayed.failed_at:,} on, and tables", reason)
         elif failure is not None and self._replayed.failed_early:

@@ -20,6 +20,7 @@ from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.tables.values.view import close_views
 from kafka_ratchet.transport.sent_topics import SentTopic
 
 Rows = list[RecordView]
@@ -207,10 +208,15 @@ def test_timestamps_that_depend_on_the_batch_are_no_part_of_an_output(tmp_path: 
     kept.close()
 
 
-def test_a_look_up_in_what_others_move_ends_the_replay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_view", [False, True])
+def test_a_look_up_in_what_others_move_ends_the_replay(tmp_path: Path, is_view: bool) -> None:
     app = App()
-    clicks, names = app.stream("clicks"), app.GlobalTable("names")
-    names.problem = "table names: is moved by others"
+    clicks, orders = app.stream("clicks"), app.stream("orders")
+    users, moved = app.Table("users", stream=orders), app.GlobalTable("names")
+    moved.problem = problem = "table names: is moved by others"
+    names: Any = moved
+    if is_view:
+        names, problem = users.view(), close_views(users)
 
     @app.agent(clicks, on_error="dead-letter")
     async def named(clicks: Any) -> Any:
@@ -223,7 +229,7 @@ def test_a_look_up_in_what_others_move_ends_the_replay(tmp_path: Path) -> None:
     partition = ReplayedPartition(spec, rule, app.of("clicks"), [], kept, {}, (), report, lambda *_: None)
     rows = [row(1, "a"), row(2, "b")]
     assert list(partition.outputs(lambda start, end: enumerate(rows), [Leg(0, 2)], 2, None, lambda: None)) == []
-    assert partition.failure == names.problem
+    assert partition.failure == problem
     kept.close()
 
 
