@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(help="Measure the worker next to other programs on the same machine.", no_args_is_help=True)
 
-Records = Annotated[int, typer.Option(help="Records of the input. A fifth are duplicates.")]
-Keys = Annotated[int, typer.Option(help="Number of identities.")]
+Records = Annotated[int, typer.Option(help="Records of the input. A fifth are duplicates, for totals none.")]
+Keys = Annotated[int, typer.Option(help="Number of identities; for totals: of users.")]
 CommitMs = Annotated[int, typer.Option(help="Milliseconds between commits.")]
 Compression = Annotated[str, typer.Option(help="Compression of the input: none, gzip, snappy, lz4 or zstd.")]
 Duplicates = Annotated[str, typer.Option(help="Duplicates: spread, or resent in a row.")]
@@ -28,7 +28,7 @@ Rounds = Annotated[int, typer.Option(help="How often each subject runs.")]
 
 @bench.command()
 def run(
-    subject: Annotated[str, typer.Argument(help="ratchet, kafka-streams, loop, floor, ...")],
+    subject: Annotated[str, typer.Argument(help="ratchet, kafka-streams, loop, floor, agent, ...")],
     records: Records = 2_000_000,
     keys: Keys = 10_000,
     commit_ms: CommitMs = 100,

@@ -5,41 +5,55 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench import totals
 from bench.load import Load, Truth, fill
 from bench.measure import Measured, measure
 from bench.spread import spread
 from bench.subjects import SUBJECTS
+from bench.totals import Totals
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
-    """A Kafka whose input topic is filled."""
+    """A Kafka with an input for each number of records that a subject takes.
 
-    broker: EmbeddedBroker
-    topic: str
-    load: Load
-    truth: Truth
+    Attributes:
+        topic: the whole input
+    """
+
+    def __init__(self, broker: EmbeddedBroker, load: Load, program: str = "deduplicate") -> None:
+        """Fill the whole input. program: of the subjects."""
+        self.broker, self.load = broker, load
+        self._fill: Callable[[str, str, Load], Truth | Totals] = totals.fill if program == "totals" else fill
+        self._inputs: dict[int, tuple[str, Load, Truth | Totals]] = {}
+        self.topic, _, _ = self._input(None)
+
+    def _input(self, most: int | None) -> tuple[str, Load, Truth | Totals]:
+        records = self.load.records if most is None else min(most, self.load.records)
+        if records not in self._inputs:
+            topic, load = f"bench.in.{records}", replace(self.load, records=records)
+            self._inputs[records] = topic, load, self._fill(self.broker.bootstrap, topic, load)
+        return self._inputs[records]
 
     def run(self, subject: str, commit_ms: int) -> Measured:
         """Measure one subject once."""
         run = f"{subject}-{uuid.uuid4().hex[:8]}"
-        pid = self.broker.java_pid
-        return measure(subject, self.broker.bootstrap, pid, self.topic, self.load, self.truth, commit_ms, run)
+        topic, load, truth = self._input(SUBJECTS[subject].most)
+        return measure(subject, self.broker.bootstrap, self.broker.java_pid, topic, load, truth, commit_ms, run)
 
 
 @contextmanager
-def stage(load: Load) -> Iterator[Stage]:
+def stage(load: Load, program: str = "deduplicate") -> Iterator[Stage]:
     """A new embedded Kafka, so that every comparison begins with the same."""
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
-        yield Stage(broker, "bench.in", load, fill(broker.bootstrap, "bench.in", load))
+        yield Stage(broker, load, program)
 
 
 @dataclass(slots=True)
@@ -123,8 +137,12 @@ def compare(
     unknown = [name for name in subjects if name not in SUBJECTS]
     if unknown:
         raise BenchFailed(f"no subject {', '.join(unknown)}. There are: {', '.join(SUBJECTS)}")
+    programs = {name: SUBJECTS[name].program for name in subjects}
+    if len(set(programs.values())) > 1:
+        told = ", ".join(f"{name}: {program}" for name, program in programs.items())
+        raise BenchFailed(f"subjects that do different things cannot be compared ({told})")
     comparison = Comparison({name: [] for name in subjects})
-    with stage(load) as here:
+    with stage(load, programs[subjects[0]]) as here:
         if warm_up:
             here.run(subjects[0], commit_ms)
         for _ in range(rounds):

@@ -49,6 +49,11 @@ def kafka_streams() -> list[str]:
     return _command("KafkaStreamsPeer", KAFKA_STREAMS)
 
 
+def kafka_streams_totals() -> list[str]:
+    """The same for totals."""
+    return _command("KafkaStreamsTotals", KAFKA_STREAMS)
+
+
 def flink() -> list[str]:
     """The command of Flink, but for its argument."""
     return _command("FlinkPeer", FLINK)

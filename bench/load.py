@@ -6,7 +6,7 @@ import random
 import struct
 import time
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from confluent_kafka import Producer, TopicPartition
 
@@ -70,6 +70,20 @@ class Truth:
         return sum(self.last)
 
 
+def producer_options(bootstrap: str, load: Load) -> dict[str, Any]:
+    """Of the client that sends an input."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "linger.ms": 50,
+        "batch.size": load.batch_bytes,
+        "compression.type": load.compression,
+        "enable.idempotence": True,
+        "queue.buffering.max.messages": 1_000_000,
+        # As Java's default: a subject that chooses the output partition by key chooses the input's.
+        "partitioner": "murmur2",
+    }
+
+
 def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     """Create the topic and send the input.
 
@@ -77,18 +91,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
         BenchFailed: Kafka did not take it all.
     """
     create(bootstrap, topic, partitions=load.partitions)
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 50,
-            "batch.size": load.batch_bytes,
-            "compression.type": load.compression,
-            "enable.idempotence": True,
-            "queue.buffering.max.messages": 1_000_000,
-            # As Java's default: a subject that chooses the output partition by key chooses the input's.
-            "partitioner": "murmur2",
-        }
-    )
+    producer = Producer(producer_options(bootstrap, load))
     choose = random.Random(1)
     filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
     last: list[int] = [0] * load.keys

@@ -17,9 +17,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from bench.kafka import FETCH_BYTES, committed_reader, create
-from bench.load import PARTITIONS, Load, Truth, is_right
+from bench.load import PARTITIONS, Load, Truth
 from bench.process import cpu_seconds, peak_bytes
 from bench.subjects import ROOT, SUBJECTS, Task
+from bench.totals import Totals
 from kafka_ratchet.app.status.kafka_topics import offset_ranges
 from kafka_ratchet.errors import BenchFailed
 
@@ -186,7 +187,14 @@ class Output:
 
 
 def measure(
-    subject: str, bootstrap: str, broker_pid: int, topic: str, load: Load, truth: Truth, commit_ms: int, run: str
+    subject: str,
+    bootstrap: str,
+    broker_pid: int,
+    topic: str,
+    load: Load,
+    truth: Truth | Totals,
+    commit_ms: int,
+    run: str,
 ) -> Measured:
     """Run a subject over the whole input.
 
@@ -229,7 +237,7 @@ def measure(
             raise
         finally:
             reached.close()
-    verified = is_right(bootstrap, output, truth) if chosen.exact else None
+    verified = chosen.is_right(bootstrap, output, truth) if chosen.exact else None
     _forget(bootstrap, run)
     millions = load.records / 1_000_000
     rate = round(load.records / seconds)

@@ -46,7 +46,7 @@ def plot(told: Path, picture: Path) -> None:
                 [middle - min(each) for middle, each in zip(middles, values, strict=True)],
                 [max(each) - middle for middle, each in zip(middles, values, strict=True)],
             ]
-            colours = [OURS if name.startswith("ratchet") else OTHERS for name in runs]
+            colours = [OURS if name.startswith(("ratchet", "agent")) else OTHERS for name in runs]
             bars = axes.barh(names, middles, xerr=spread, color=colours, error_kw={"elinewidth": 1})
             axes.bar_label(bars, fmt="{:,.0f}" if scale > 1 else "{:.1f}", padding=6)
             axes.set_title(title, fontsize=9)

@@ -17,12 +17,17 @@ PEERS: Final = Path(__file__).with_name("peers")
 
 def quix() -> list[str]:
     """The command of Quix Streams, but for its argument."""
-    return _command("quix")
+    return _command("quix", "quix")
 
 
-def _command(name: str) -> list[str]:
+def quix_totals() -> list[str]:
+    """The same for totals."""
+    return _command("quix", "quix_totals")
+
+
+def _command(name: str, program: str) -> list[str]:
     # Isolated: what is importable here, by PYTHONPATH or from the working folder, belongs to another environment.
-    return [str(_environment(name) / "bin" / "python"), "-I", "-u", str(PEERS / f"{name}.py")]
+    return [str(_environment(name) / "bin" / "python"), "-I", "-u", str(PEERS / f"{program}.py")]
 
 
 def _environment(name: str) -> Path:

@@ -2,8 +2,9 @@
 
 A subject is told everything in one JSON argument, the fields of `Task`. It deduplicates by the record's key: forwarded
 is what moves the key's sequence (header ratchet-sequence, 8 bytes, big-endian) forward, with key, value, headers and
-timestamp as they were, to the partition that murmur2 of the key gives. It commits its input offsets to the group
-`group`, prints a line that holds FIRST when its first records have come, and ends at SIGTERM.
+timestamp as they were, to the partition that murmur2 of the key gives. Or it keeps totals: of each order's user, who is
+the record's key, the sum of the amounts so far goes out. It commits its input offsets to the group `group`, prints a
+line that holds FIRST when its first records have come, and ends at SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from bench import load, totals
 from bench.load import PARTITIONS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -60,6 +62,9 @@ class Subject:
         started: what its output says when its first records have come
         exact: whether duplicates and losses are its mistake. False where it promises less than exactly once
         counted: whether its progress is in the group's committed offsets; else the output's records are counted
+        program: what it does; only subjects that do the same are compared
+        is_right: whether its output holds what it must
+        most: records that it gets at most: a slow one would take the time of all others together
     """
 
     what: str
@@ -67,6 +72,9 @@ class Subject:
     started: str = FIRST
     exact: bool = True
     counted: bool = True
+    program: Literal["deduplicate", "totals"] = "deduplicate"
+    is_right: Callable[[str, str, Any], bool] = load.is_right
+    most: int | None = None
 
 
 def worker_settings(task: Task, identity: str = "key", sequence: str = "ratchet-sequence") -> Path:
@@ -92,18 +100,17 @@ sequence = "header:{sequence}"
     return config
 
 
-def _worker(identity: str, sequence: str) -> Callable[[Task], list[str]]:
+def _worker(identity: str, sequence: str, program: str | None = None) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
-        return [
-            sys.executable,
-            "-m",
-            "kafka_ratchet",
-            "worker",
-            "--config",
-            str(worker_settings(task, identity, sequence)),
-        ]
+        config = str(worker_settings(task, identity, sequence))
+        more = [] if program is None else ["--app", f"bench.peers.{program}:app"]
+        return [sys.executable, "-m", "kafka_ratchet", "worker", "--config", config, *more]
 
     return command
+
+
+def _totals(what: str, command: Callable[[Task], list[str]], started: str = FIRST, **more: Any) -> Subject:
+    return Subject(what, command, started, program="totals", **{"is_right": totals.EVERY, **more})
 
 
 def _module(name: str, **options: Any) -> Callable[[Task], list[str]]:
@@ -150,4 +157,20 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "loop": Subject("confluent-kafka loop, dict, transactions, state lost at a restart", _module("loop")),
     "loop-changelog": Subject("the same with a changelog", _module("loop", changelog=True)),
     "floor": Subject("raw batches in transactions, not looked at", _module("floor"), exact=False),
+    "agent": _totals("Ratchet, an agent in Python", _worker("key", "ratchet-sequence", "totals_agent"), LANE),
+    "agent-batches": _totals(
+        "Ratchet, an agent over batches", _worker("key", "ratchet-sequence", "totals_batches"), LANE
+    ),
+    "kafka-streams-totals": _totals(
+        "Kafka Streams aggregate, exactly_once_v2, tuned; what its cache lets out",
+        _java("kafka_streams_totals", every=False),
+        is_right=totals.LAST,
+    ),
+    "kafka-streams-totals-every": _totals(
+        "Kafka Streams processor, exactly_once_v2, tuned; every total", _java("kafka_streams_totals", every=True)
+    ),
+    "faust-totals": _totals(
+        "Faust at-least-once, table in memory, one process", _module("faust_totals"), exact=False, most=100_000
+    ),
+    "quix-totals": _totals("Quix Streams exactly-once, one process", _other_python("quix_totals"), most=500_000),
 }

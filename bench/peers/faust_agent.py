@@ -17,9 +17,9 @@ from bench.load import SEQUENCE
 from bench.subjects import FIRST, Task
 
 
-def build(task: Task) -> Any:
-    """The application."""
-    app = faust.App(
+def faust_app(task: Task) -> Any:
+    """An application without agents."""
+    return faust.App(
         task.group,
         broker=f"kafka://{task.bootstrap}",
         store="memory://",
@@ -36,6 +36,11 @@ def build(task: Task) -> Any:
         producer_max_batch_size=1_000_000,
         producer_compression_type=task.options.get("compression"),
     )
+
+
+def build(task: Task) -> Any:
+    """The application."""
+    app = faust_app(task)
     raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
     events, output = app.topic(task.input, **raw), app.topic(task.output, **raw)
     last = app.Table("last", partitions=task.partitions, key_type=bytes, value_type=int)

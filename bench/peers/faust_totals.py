@@ -1,0 +1,55 @@
+"""Totals per user in plain Faust: an agent with a table in memory and its changelog, at least once, in one process.
+
+Options:
+    compression: of the output
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import faust
+import mode.loop
+
+from bench.peers.faust_agent import faust_app
+from bench.subjects import FIRST, Task
+
+
+class Order(faust.Record, serializer="json"):  # type: ignore[call-arg, misc]
+    """A record of the input; fields that it does not name are left out."""
+
+    user: str
+    amount: int
+
+
+def build(task: Task) -> Any:
+    """The application."""
+    app = faust_app(task)
+    events = app.topic(task.input, key_type=bytes, key_serializer="raw", value_type=Order)
+    output = app.topic(task.output, key_type=bytes, key_serializer="raw", value_serializer="json")
+    totals = app.Table("totals", partitions=task.partitions, default=int)
+
+    async def add_up(stream: Any) -> None:
+        said = False
+        async for event in stream.events():
+            if not said:
+                said = True
+                print(FIRST, flush=True)
+            order, message = event.value, event.message
+            totals[order.user] += order.amount
+            await output.send(
+                key=event.key,
+                value={"user": order.user, "total": totals[order.user]},
+                partition=message.partition,
+                timestamp=message.timestamp,
+            )
+
+    app.agent(events)(add_up)
+    return app
+
+
+if __name__ == "__main__":
+    mode.loop.use("uvloop")
+    faust.Worker(build(Task(**json.loads(sys.argv[1]))), loglevel="INFO").execute_from_commandline()

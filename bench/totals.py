@@ -1,0 +1,118 @@
+"""The input of the programs that keep totals: an order per record, none twice, and the totals that must come of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+from confluent_kafka import Producer, TopicPartition
+
+from bench.kafka import FETCH_BYTES, committed_reader, create, produce
+from bench.load import AT_A_TIME, FLUSH_S, READ_WITHIN_S, SEQUENCE, STRIDE, Load, producer_options
+from kafka_ratchet.app.status.kafka_topics import offset_ranges
+from kafka_ratchet.errors import BenchFailed
+
+HEAD: Final = b'{"user": "user-%d", "amount": %d, "filler": "'
+AMOUNTS: Final = 97
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the output must hold. orders: of each user; their amounts follow from `amount_of`."""
+
+    orders: list[int]
+
+    @property
+    def fresh(self) -> int:
+        """Records of the input."""
+        return sum(self.orders)
+
+
+class Total(msgspec.Struct):
+    """A record of the output."""
+
+    user: str
+    total: int
+
+
+def amount_of(user: int, number: int) -> int:
+    """The amount of a user's order of this number, from 1."""
+    return 1 + (user * 31 + number * 7) % AMOUNTS
+
+
+def fill(bootstrap: str, topic: str, load: Load) -> Totals:
+    """Create the topic and send the input, keyed by user, with the number of the user's order as its sequence.
+
+    Raises:
+        BenchFailed: Kafka did not take it all.
+    """
+    create(bootstrap, topic, partitions=load.partitions)
+    producer = Producer(producer_options(bootstrap, load))
+    choose = random.Random(1)
+    filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
+    orders = [0] * load.keys
+    in_turn = load.keys >= load.records
+    for sent in range(load.records):
+        user = sent * STRIDE % load.keys if in_turn else choose.randrange(load.keys)
+        orders[user] += 1
+        number = orders[user]
+        head = HEAD % (user, amount_of(user, number))
+        start = (user * 31 + number) % (3 * load.value_bytes)
+        body = filler[start : start + load.value_bytes - len(head) - 2].encode()
+        headers = [("ratchet-sequence", SEQUENCE.pack(number))]
+        produce(producer, topic, head + body + b'"}', b"user-%d" % user, headers=headers)
+        producer.poll(0)
+    if left := producer.flush(FLUSH_S):
+        raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
+    return Totals(orders)
+
+
+def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
+    """Whether a committed reader of the output finds each user's totals in order, the last one included.
+
+    every: none may be missing; else a cache may have left out any but the last
+
+    Raises:
+        BenchFailed: the output cannot be read to its end.
+    """
+    reached, sums = [0] * len(truth.orders), [0] * len(truth.orders)
+    decode = msgspec.json.Decoder(Total).decode
+    reader = committed_reader(bootstrap, topic, [], fetch_message_max_bytes=FETCH_BYTES)
+    try:
+        partitions = len(reader.list_topics(topic, 30).topics[topic].partitions)
+        for number, held in enumerate(offset_ranges(reader, topic, partitions)):
+            place = TopicPartition(topic, number, 0)
+            reader.assign([place])
+            deadline = time.monotonic() + READ_WITHIN_S
+            while held.end and reader.position([place])[0].offset < held.end:
+                if time.monotonic() > deadline:
+                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {held.end}")
+                for message in reader.consume(AT_A_TIME, 0.1):
+                    found = decode(message.value())
+                    user = int(message.key()[5:])
+                    if found.user.encode() != message.key() or not _advance(
+                        reached, sums, user, found.total, truth, every
+                    ):
+                        return False
+    finally:
+        reader.close()
+    return reached == truth.orders
+
+
+def _advance(reached: list[int], sums: list[int], user: int, total: int, truth: Totals, every: bool) -> bool:
+    """Whether a total is the user's next one, or with `every` unset a later one."""
+    while reached[user] < truth.orders[user]:
+        reached[user] += 1
+        sums[user] += amount_of(user, reached[user])
+        if every or sums[user] >= total:
+            return sums[user] == total
+    return False
+
+
+EVERY: Final[Callable[[str, str, Totals], bool]] = partial(is_right, every=True)
+LAST: Final[Callable[[str, str, Totals], bool]] = partial(is_right, every=False)
