@@ -1,7 +1,12 @@
-"""Runs a program over records without Kafka, for its own tests: `from kafka_ratchet.testing import run`."""
+"""For tests of programs: without Kafka (`run`), and in workers on a real one that are killed (`assert_once`, `Worker`).
+
+`kafka_ratchet.testing.fixtures` has fixtures for pytest.
+"""
 
 from __future__ import annotations
 
+from kafka_ratchet.testing.once import assert_once, check_once
 from kafka_ratchet.testing.program_run import Output, Ran, Record, run
+from kafka_ratchet.testing.worker import CRASH_POINTS, Worker
 
-__all__ = ["Output", "Ran", "Record", "run"]
+__all__ = ["CRASH_POINTS", "Output", "Ran", "Record", "Worker", "assert_once", "check_once", "run"]

@@ -17,6 +17,7 @@ from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ABSENT, PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.testing.global_contents import global_contents
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs
@@ -187,15 +188,14 @@ class _StreamRun:
 
     def contents(self) -> dict[str, dict[Any, Any]]:
         """What the tables have in the end."""
-        found: dict[str, dict[Any, Any]] = {}
-        for table in self._tables:
-            kept = self._partition.of(table.name)
-            found[table.name] = {
-                table.codec.key(key): kept.get(table.codec.key(key))
-                for key, value in kept.values.items()
-                if value is not ABSENT
-            }
-        return found
+        return {table.name: contents_of(table, self._partition) for table in self._tables}
+
+
+def contents_of(table: Table, partition: PartitionTables) -> dict[Any, Any]:
+    """All that a table has in a partition without a store."""
+    kept = partition.of(table.name)
+    keys = [table.codec.key(key) for key, value in kept.values.items() if value is not ABSENT]
+    return {key: kept.get(key) for key in keys}
 
 
 def _no_store(prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
@@ -216,7 +216,7 @@ def _portions(rows: Sequence[Any], size: int) -> Iterator[Any]:
 def _outputs(topic: str, data: bytes) -> list[Output]:
     batch = read_chunk(topic, 0, 0, data, [])
     return [
-        Output(topic, batch.key(index), _value(batch.value(index)), tuple(map(tuple, batch.headers(index))))  # type: ignore[arg-type]
+        Output(topic, batch.key(index), value_of(batch.value(index)), tuple(map(tuple, batch.headers(index))))  # type: ignore[arg-type]
         for index in range(batch.count)
     ]
 
@@ -225,11 +225,12 @@ def _rows(rows: Sequence[Any]) -> bytes:
     now = time.time_ns() // 1_000_000
     given = [(row.timestamp if isinstance(row, Record) else None) for row in rows]
     times = [now if timestamp is None else timestamp for timestamp in given]
-    (encoded,) = encode_pairs([_pair(row) for row in rows], LIMIT, times=times)
+    (encoded,) = encode_pairs([pair(row) for row in rows], LIMIT, times=times)
     return bytes(encoded.seal(1, 0, 0))
 
 
-def _pair(row: Any) -> tuple[bytes | None, bytes | None]:
+def pair(row: Any) -> tuple[bytes | None, bytes | None]:
+    """Key and value of a record, as `run` takes it."""
     if isinstance(row, Record):
         key, value = row.key, row.value
     else:
@@ -260,7 +261,8 @@ def fetched(
     return read_chunk(topic, 0, start, bytes(data), [])
 
 
-def _value(data: bytes | None) -> Any:
+def value_of(data: bytes | None) -> Any:
+    """A value as an `Output` has it."""
     if data is None:
         return None
     try:

@@ -22,6 +22,8 @@ from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
 from tests.quick import is_quick, runs_plain
 
+pytest_plugins = ["kafka_ratchet.testing.fixtures"]
+
 # Brokers and Sparks of tests: a Kafka with little to do needs half of the processor time to start.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
 
@@ -67,6 +69,12 @@ def chosen_broker() -> Iterator[ChosenBroker]:
 def broker(chosen_broker: ChosenBroker) -> str:
     """host:port of a running Kafka."""
     return chosen_broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def ratchet_broker(broker: str) -> str:
+    """For the fixtures of kafka_ratchet.testing."""
+    return broker
 
 
 @pytest.fixture(scope="session")

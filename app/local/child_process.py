@@ -26,7 +26,7 @@ class ChildProcess:
         name: str,
         *arguments: str,
         module: str = "kafka_ratchet",
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         """Start it; its output goes to FOLDER/NAME.log.
 
@@ -35,22 +35,23 @@ class ChildProcess:
             name: of the log, and of the process in messages.
             arguments: the command and its options.
             module: what `python -m` runs.
-            environment: variables that replace those of this process; None: no others.
+            environment: variables that replace those of this process, or None for one to leave out; None: no others.
 
         Raises:
             SetupError: it could not be started.
         """
         self.name, self.log = name, folder / f"{name}.log"
         command = [sys.executable, "-m", module, *arguments]
+        variables = {**os.environ, **(environment or {})}
         root = str(Path(__file__).parents[3])
-        search = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [variables.get("PYTHONPATH")])])
         with self.log.open("ab") as log:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", supervisor.__file__, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **(environment or {}), "PYTHONPATH": search},
+                env={name: value for name, value in variables.items() if value is not None},
                 text=True,
                 start_new_session=True,
             )

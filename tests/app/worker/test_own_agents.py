@@ -2,196 +2,117 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import uuid
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer as Client
 
-from tests.app.worker_process import Site, WorkerProcess, read_all
+from kafka_ratchet.app.worker.program import load_program
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.testing import CRASH_POINTS, Worker, assert_once, check_once
+from kafka_ratchet.testing.once import EVERY_POINT
+from tests.app.worker_process import Site
 
-STREAM = """
-session_timeout_ms = 6000
-commit_interval_ms = 20
-
-[streams.orders]
-input = "{name}.in"
-output = "{name}.out"
-dead_letters = "{name}.dead"
-partitions = 2
-"""
-SHOP = """
-import os
-
-import msgspec
-from kafka_ratchet import App
-
-class Order(msgspec.Struct):
-    user: str
-    amount: int
-
-app = App()
-orders = app.stream("orders", value_type=Order)
-totals = app.Table("totals", default=int)
-seen = app.Table("seen", default=list)
-
-@app.agent(orders, on_error=os.environ.get("ON_ERROR", "halt"))
-async def add_up(orders):
-    async for order in orders:
-        totals[order.user] += order.amount
-        seen[order.user] = [*seen[order.user], order.amount][-3:]
-        yield {"user": order.user, "total": totals[order.user], "last": seen[order.user]}
-        if order.amount < 0:
-            raise ValueError("negative")
-        if order.amount == 0:
-            del totals[order.user]
-"""
-Orders = list[tuple[str, int]]
+SHOP = "tests.app.worker.shop:app"
+MakeWorker = Callable[..., Worker]
 
 
-@pytest.fixture
-def shop(broker: str, tmp_path: Path) -> Site:
-    name = f"shop-{uuid.uuid4().hex[:8]}"
-    (tmp_path / "shop.py").write_text(SHOP)
-    return Site(tmp_path, broker, name, STREAM.format(name=name))
+def orders(count: int) -> list[tuple[str, dict[str, Any]]]:
+    choose = Random(count)
+    users = [f"user-{choose.randrange(7)}" for _ in range(count)]
+    return [(user, {"user": user, "amount": choose.choice([0, 1, 5, 70])}) for user in users]
 
 
-@pytest.fixture
-def worker(shop: Site) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(shop)
-    yield worker
-    worker.end()
+def order(user: str, amount: int) -> tuple[str, dict[str, Any]]:
+    return user, {"user": user, "amount": amount}
 
 
-def start(worker: WorkerProcess, crash_at: str | None = None) -> None:
-    before = worker.text().count("worker runs")
-    worker.start(crash_at, arguments=("--app", "shop:app"))
-    worker.wait_for(lambda: worker.text().count("worker runs") > before, "the start")
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("committed", "agent:2", "judged:2", "offered:2"),
+        pytest.param((*EVERY_POINT, *(f"{point}:3" for point in CRASH_POINTS)), marks=pytest.mark.long),
+    ],
+)
+def test_totals_are_right_whatever_it_dies_of(ratchet_broker: str, points: tuple[str, ...]) -> None:
+    assert_once(SHOP, {"orders": orders(1000)}, bootstrap=ratchet_broker, points=points, partitions=2)
 
 
-def wait_for_end(worker: WorkerProcess, orders: Orders) -> None:
-    site = worker.site
-    worker.wait_for(lambda: site.position(f"{site.app}.in") == 2 * len(orders), "the end of the input")
-
-
-def send(site: Site, orders: Orders, first: int) -> None:
-    """Each order twice, as by a client that did not hear the answer and sends again."""
-    client = Client({"bootstrap.servers": site.broker})
-    for number, (user, amount) in enumerate(orders, first):
-        headers = [("ratchet-producer", b"shop"), ("ratchet-sequence", str(number).encode())]
-        for _ in range(2):
-            client.produce(f"{site.app}.in", json.dumps({"user": user, "amount": amount}), user, headers=headers)
-    assert client.flush(30) == 0
-
-
-def expected(orders: Orders) -> dict[str, list[Any]]:
-    """What each user's outputs are, by a plain reading of the program."""
-    totals, seen, found = dict[str, int](), dict[str, list[int]](), dict[str, list[Any]]()
-    for user, amount in orders:
-        totals[user] = totals.get(user, 0) + amount
-        seen[user] = [*seen.get(user, []), amount][-3:]
-        found.setdefault(user, []).append({"user": user, "total": totals[user], "last": seen[user]})
-        if amount == 0:
-            del totals[user]
-    return found
-
-
-def outputs(site: Site) -> dict[str, list[Any]]:
-    found = dict[str, list[Any]]()
-    for messages in read_all(site.broker, f"{site.app}.out").values():
-        for message in messages:
-            found.setdefault(message.key().decode(), []).append(json.loads(message.value()))
-    return found
-
-
-def made_up(count: int, seed: int) -> Orders:
-    choose = Random(seed)
-    return [(f"user-{choose.randrange(7)}", choose.choice([0, 1, 5, 70])) for _ in range(count)]
-
-
-@pytest.mark.parametrize("loses_its_store", [False, True])
-def test_totals_are_right_whatever_it_dies_of(shop: Site, worker: WorkerProcess, loses_its_store: bool) -> None:
-    sent: Orders = []
-    start(worker)
-    points = ("agent:1", "agent:2", "judged:2", "produced:2", "logged:2", "offered:2", "committed:2", "saved:1", "")
-    for number, point in enumerate(points):
-        orders = made_up(200, number)
-        if point:
-            worker.stop()
-            if loses_its_store:
-                shutil.rmtree(worker.state, ignore_errors=True)
-            start(worker, point)
-        send(shop, orders, len(sent))
-        sent += orders
-        if point:
-            assert worker.process.wait(60) == -9, worker.text()[-3000:]
-            start(worker)
-        wait_for_end(worker, sent)
-    worker.stop()
-    assert outputs(shop) == expected(sent)
-
-
-def test_what_raises_halts_or_is_a_dead_letter(
-    shop: Site, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(worker)
-    orders = [("a", 5), ("a", -1), ("a", 7), ("b", 1)]
-    send(shop, orders, 0)
-    worker.wait_for(lambda: "agent add_up raised ValueError: negative" in worker.text(), "the halt")
-    assert "shop.py:23" in worker.text()
+def test_what_raises_halts_or_is_a_dead_letter(ratchet_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = ratchet_worker(SHOP, partitions=2)
+    rows = [order("a", 5), order("a", -1), order("a", 7), order("b", 1)]
+    worker.publish("orders", rows, times=2)
+    worker.start()
+    worker.wait_for("agent add_up raised ValueError: negative")
+    assert "shop.py:32" in worker.text()
     worker.stop()
     monkeypatch.setenv("ON_ERROR", "dead-letter")
-    start(worker)
-    wait_for_end(worker, orders)
+    worker.start()
+    worker.wait_until_read()
     worker.stop()
-    assert outputs(shop) == expected([order for order in orders if order[1] >= 0])
-    (letter,) = [each for messages in read_all(shop.broker, f"{shop.app}.dead").values() for each in messages]
-    assert json.loads(letter.value()) == {"user": "a", "amount": -1}
-    assert dict(letter.headers())["ratchet-reason"].startswith(b"agent add_up: raised ValueError: negative")
+    (letter,) = [each for outputs in worker.outputs() for each in outputs if each.topic == "orders-dead-letters"]
+    assert letter.value == {"user": "a", "amount": -1}
+    assert (dict(letter.headers)["ratchet-reason"] or b"").startswith(b"agent add_up: raised ValueError: negative")
+    outputs, tables = worker.outputs(), worker.tables()
+    assert sorted(each.value["total"] for part in outputs for each in part if each != letter) == [1, 5, 12]
+    assert [part["totals"] for part in tables if part["totals"]] in ([{"a": 12, "b": 1}], [{"a": 12}, {"b": 1}])
 
 
-def test_a_worker_without_the_program_neither_joins_nor_goes_on(shop: Site, worker: WorkerProcess) -> None:
-    start(worker)
-    send(shop, orders := made_up(10, 0), 0)
-    wait_for_end(worker, orders)
-    other = WorkerProcess(shop, "other")
-    try:
-        other.start()
-        other.wait_for(lambda: "agents of orders is 'add_up' there and not there here" in other.text(), "the refusal")
-        worker.stop()
-        other.wait_for(
-            lambda: "its output was what agents yield, and is records as they came here" in other.text(), "the halt"
-        )
-        other.stop()
-    finally:
-        other.end()
+def test_a_worker_without_the_program_neither_joins_nor_goes_on(ratchet_worker: MakeWorker) -> None:
+    worker = ratchet_worker(SHOP)
+    worker.publish("orders", orders(10), times=2)
+    worker.start()
+    worker.wait_until_read()
+    check_once(worker)
+    other = ratchet_worker(None, name="other", beside=worker)
+    other.start()
+    other.wait_for("agents of orders is 'add_up' there and not there here")
+    worker.stop()
+    other.wait_for("its output was what agents yield, and is records as they came here")
+    other.stop()
+
+
+PROGRAMS = {
+    "shop_broken": "1 / 0",
+    "shop_idle": "from kafka_ratchet import App\napp = App()\napp.stream('orders')",
+    "shop_other": "from kafka_ratchet import App\napp = App()\napp.stream('payments')",
+    "shop_plain": "totals = {}",
+    "shop_wants": "import no_such_package",
+}
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("nowhere:app", "there is no module nowhere in"),
-        ("shop:nothing", "module shop has no nothing"),
-        ("shop:totals", "totals is a Table, not an App of kafka_ratchet"),
-        ("shop.py", "there is no module shop.py"),
+        ("shop_plain:nobody", "module shop_plain has no nobody"),
+        ("shop_plain:totals", "totals is a dict, not an App of kafka_ratchet"),
+        ("shop_plain.py", "there is no module shop_plain.py"),
         ("../shop:app", "write MODULE:NAME, as shop:app"),
-        ("broken:app", "broken cannot be imported: ZeroDivisionError"),
-        ("wants:app", "wants imports no_such_package, which is not installed"),
-        ("other:app", "streams.payments: the program names it, and the settings do not; they have orders"),
-        ("idle:app", "the program has no agent"),
+        ("shop_broken:app", "shop_broken cannot be imported: ZeroDivisionError"),
+        ("shop_wants:app", "shop_wants imports no_such_package, which is not installed"),
+        ("shop_other:app", "streams.payments: the program names it, and the settings do not; they have orders"),
+        ("shop_idle:app", "the program has no agent"),
     ],
 )
-def test_a_program_that_is_not_there_is_a_sentence(shop: Site, name: str, says: str) -> None:
-    (shop.folder / "broken.py").write_text("1 / 0")
-    (shop.folder / "wants.py").write_text("import no_such_package")
-    (shop.folder / "other.py").write_text("from kafka_ratchet import App\napp = App()\napp.stream('payments')")
-    (shop.folder / "idle.py").write_text("from kafka_ratchet import App\napp = App()\napp.stream('orders')")
-    done = shop.command("worker", "--app", name)
+def test_a_program_that_is_not_there_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    for module, text in PROGRAMS.items():
+        (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        load_program(name).check(["orders"])
+
+
+def test_the_command_says_such_a_sentence(tmp_path: Path) -> None:
+    site = Site(tmp_path, "127.0.0.1:1", "shop", '[streams.orders]\ninput = "i"\noutput = "o"\ndead_letters = "d"\n')
+    done = site.command("worker", "--app", "nowhere:app")
     assert (done.returncode, done.stdout) == (2, "")
-    assert says in " ".join(done.stderr.split())
+    assert "there is no module nowhere in" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

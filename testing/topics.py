@@ -1,0 +1,128 @@
+"""What Kafka has of a program's topics and of its group, for the test kit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.group import LeaveGroupRequest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.tables.values.partition import PREFIX, PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.testing.program_run import LIMIT, contents_of
+from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.rows import encode_pairs
+
+PATIENCE_S: Final = 120.0
+"""Far beyond what anything here takes; what is waited for longer does not come."""
+ANSWER_S: Final = 60.0
+"""For one answer of a broker."""
+
+NOT_YET: Final = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""Answers of a broker that is not ready to speak for a group: the first question makes it create their topic."""
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+
+def _consumer(bootstrap: str, group: str, **options: Any) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, **options})
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    return sorted(consumer.list_topics(topic, ANSWER_S).topics[topic].partitions)
+
+
+def ends(bootstrap: str, topic: str) -> dict[Place, int]:
+    """Where each partition of a topic ends; those without a record are left out."""
+    consumer = _consumer(bootstrap, "testing")
+    try:
+        found = {
+            (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_S)[1]
+            for number in _partitions(consumer, topic)
+        }
+    finally:
+        consumer.close()
+    return {place: end for place, end in found.items() if end}
+
+
+def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> dict[Place, int]:
+    """What a group has committed of these partitions; those without an offset, or that cannot be asked, are left out.
+
+    Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
+    transaction is open (KIP-447, require_stable).
+    """
+    consumer = _consumer(bootstrap, group, **{"isolation.level": "read_uncommitted"})
+    try:
+        found = consumer.committed([TopicPartition(*place) for place in places], timeout=ANSWER_S) if places else []
+    except KafkaException as error:
+        if error.args[0].code() not in NOT_YET:
+            raise
+        return {}
+    finally:
+        consumer.close()
+    return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+
+def read_committed(bootstrap: str, topic: str, starts: Mapping[Place, int] | None = None) -> dict[int, list[Message]]:
+    """All committed records of a topic by partition, in order. starts: where to begin; elsewhere at 0.
+
+    Raises:
+        FaultRunFailed: it cannot be read to its end.
+    """
+    consumer = _consumer(bootstrap, f"read-{topic}", **{"isolation.level": "read_committed"})
+    try:
+        return {
+            number: _read(consumer, TopicPartition(topic, number, (starts or {}).get((topic, number), 0)))
+            for number in _partitions(consumer, topic)
+        }
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, place: TopicPartition) -> list[Message]:
+    _, end = consumer.get_watermark_offsets(place, ANSWER_S)
+    consumer.assign([place])
+    found: list[Message] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while end > place.offset and consumer.position([place])[0].offset < end:
+        if time.monotonic() > deadline:
+            raise FaultRunFailed(f"{place.topic}-{place.partition} cannot be read to its end, {end}")
+        if (message := consumer.poll(0.5)) is not None:
+            if message.error():
+                raise FaultRunFailed(f"{place.topic}-{place.partition} cannot be read: {message.error()}")
+            found.append(message)
+    return found
+
+
+def table_contents(tables: Sequence[Table], changelog: Sequence[Message]) -> dict[str, dict[Any, Any]]:
+    """What tables have, by name, after all entries of a changelog partition."""
+    partition = PartitionTables(nowhere, nothing)
+    for table in tables:
+        partition.add(table.codec, table.default, table.kind)
+    newest = {each.key(): each.value() for each in changelog if (each.key() or b"").startswith(PREFIX)}
+    for encoded in encode_pairs(list(newest.items()), LIMIT) if newest else ():
+        partition.apply(read_chunk("changelog", 0, 0, bytes(encoded.seal(1, 0, 0)), []))
+    return {table.name: contents_of(table, partition) for table in tables}
+
+
+async def leave_group(bootstrap: str, group: str, client: str) -> None:
+    """Take the members with this client id out of a consumer group, as they would themselves at their end."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        members = (await admin.describe_consumer_groups([group]))[0].groups[0][5]
+        coordinator = await admin.find_coordinator(group)
+        for member, member_client, *_ in members:
+            if member_client.startswith(client):
+                await admin._client.send(coordinator, LeaveGroupRequest(group, member))  # noqa: SLF001 - no call for it
+    finally:
+        await admin.close()

@@ -1,0 +1,350 @@
+"""A program in real worker processes on a real Kafka, for its tests: published to, killed, started again, read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from aiokafka.partitioner import murmur2
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.local.child_process import ChildProcess
+from kafka_ratchet.app.names import repartition_topic
+from kafka_ratchet.app.worker.program import load_program
+from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.producers import create_topic
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.testing.program_run import Output, Record, pair, value_of
+from kafka_ratchet.testing.topics import (
+    PATIENCE_S,
+    committed_offsets,
+    ends,
+    leave_group,
+    read_committed,
+    table_contents,
+)
+from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, POINTS, VARIABLE
+
+CRASH_POINTS: Final = (*POINTS, *AGENT_POINTS)
+"""Where `Worker.start` can have a worker die; `kafka_ratchet.transport.transactions.crash_points` says what each is.
+POINT:N dies the Nth time it comes there."""
+KILLED: Final = 128 + signal.SIGKILL
+LAST: Final = 3000
+"""Characters of a worker's log that a failure shows."""
+QUICK: Final = {"session_timeout_ms": 6000, "commit_interval_ms": 20}
+
+
+class Worker:
+    """A program in a worker process, with an app name and topics of its own.
+
+        worker = Worker("shop:app", "127.0.0.1:9092", folder)
+        worker.start()
+        worker.publish("orders", [("ann", {"user": "ann", "amount": 3})], times=2)
+        worker.wait_until_read()
+        worker.stop()
+        assert worker.tables() == [{"totals": {"ann": 3}}]  # by partition
+
+    Attributes:
+        app: name of the application
+        program: the App; None where the worker forwards only
+        streams: names
+        partitions: of each input
+        published: by stream, all that was sent to its input, each once
+        log: file of what the worker has said
+        state: folder of its local store
+    """
+
+    def __init__(
+        self,
+        program: str | None,
+        bootstrap: str,
+        folder: Path,
+        *,
+        partitions: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        name: str = "worker",
+        beside: Worker | None = None,
+    ) -> None:
+        """Nothing is started.
+
+        Args:
+            program: MODULE:NAME of an App that this process can import; None: no program, with `beside`
+            bootstrap: host:port of a Kafka
+            folder: for the settings file, the log and the local store
+            partitions: of each input
+            settings: as in ratchet.toml; they win over what stands here
+            name: of the process, in its folder
+            beside: another worker, whose app and topics are taken
+
+        Raises:
+            SettingsError: there is no such program.
+        """
+        self._argument, self.bootstrap, self.name = program, bootstrap, name
+        self.partitions: int = beside.partitions if beside else partitions
+        self.program: App | None = load_program(program) if program else None
+        self.app: str = beside.app if beside else _app_name(program or name)
+        self.streams: list[str] = beside.streams if beside else list(self.program.streams if self.program else ())
+        self.log, self.state = folder / f"{name}.log", folder / f"{name}-state"
+        self.published: dict[str, list[Record]] = {}
+        self._folder = folder
+        self._process: ChildProcess | None = None
+        self._said = 0
+        chosen = self._settings(settings or {})
+        self._inputs: dict[str, dict[str, Any]] = chosen["streams"]
+        """Topics of the streams that are published to."""
+        self._steps = {name: self._internal(name) for name in self.streams if name not in self._inputs}
+        """Topics of internal streams, which the worker makes."""
+        self.published |= {name: [] for name in self._inputs}
+        self._config = folder / f"{name}.toml"
+        self._config.write_text(_toml(chosen), "utf-8")
+        if not beside:
+            self._create_inputs()
+        sent = self.program.topics if self.program else ()
+        self._sent_before = {place: end for topic in sent for place, end in ends(bootstrap, topic).items()}
+        """Where the topics to which agents send ended: their names are the program's, and other tests' as well."""
+
+    def _settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        mine: dict[str, Any] = {
+            "app": self.app,
+            "bootstrap": self.bootstrap,
+            **QUICK,
+            "kafka": {"client.id": f"{self.app}.{self.name}"},
+            "streams": {
+                stream: {
+                    "input": f"{self.app}.{stream}.in",
+                    "output": f"{self.app}.{stream}.out",
+                    "dead_letters": f"{self.app}.{stream}.dead",
+                    "partitions": self.partitions,
+                }
+                for stream in self.streams
+                if self.program is None or self.program.streams[stream].topic is None
+            },
+        }
+        return _merged(mine, given)
+
+    def _internal(self, stream: str) -> dict[str, Any]:
+        output = f"{self.app}-{stream}"
+        return {
+            "input": repartition_topic(self.app, stream),
+            "output": output,
+            "dead_letters": f"{output}-dead-letters",
+        }
+
+    def _create_inputs(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for topics in self._inputs.values():
+            said = list[str]()
+            create_topic(admin, topics["input"], partitions=self.partitions, timeout_s=PATIENCE_S, say=said.append)
+
+    # The process.
+
+    def start(self, crash_at: str | None = None) -> None:
+        """Start the process; it runs when `wait_for` or `wait_until_read` says so.
+
+        crash_at: one of CRASH_POINTS, where it is killed by SIGKILL; None: nowhere
+        """
+        arguments = ["worker", "--config", str(self._config), "--state-folder", str(self.state)]
+        environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("RATCHET_")}
+        environment |= {VARIABLE: crash_at, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        program = ["--app", self._argument] if self._argument else []
+        self._said = len(self.text())
+        self._process = ChildProcess(self._folder, self.name, *arguments, *program, environment=environment)
+
+    @property
+    def process(self) -> ChildProcess:
+        """The one that was started last."""
+        if self._process is None:
+            raise FaultRunFailed(f"{self.name} was not started")
+        return self._process
+
+    def text(self) -> str:
+        """All that the worker has said."""
+        return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+
+    def wait_for(self, what: str | Callable[[], bool]) -> None:
+        """Wait until the worker has said this since its start, or until this is true.
+
+        Raises:
+            FaultRunFailed: it ended before, or it did not come.
+        """
+        there = what if callable(what) else lambda: what in self.text()[self._said :]
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            is_running = self.process.is_running  # asked first: what it says last, it says before its end
+            if there():
+                return
+            if not is_running:
+                raise FaultRunFailed(f"{self.name} ended before {what}:\n{self.text()[-LAST:]}")
+            self._before(deadline, str(what))
+
+    def wait_until_read(self) -> None:
+        """Wait until everything in the inputs is committed.
+
+        Raises:
+            FaultRunFailed: as `wait_for`.
+        """
+        self.wait_for(self.has_read)
+
+    def has_read(self) -> bool:
+        """Whether everything in the inputs is committed, and everything that it has sent to internal streams."""
+        all_ends = [ends(self.bootstrap, topics["input"]) for topics in self._inputs.values()]
+        ended = {place: end for topic in all_ends for place, end in topic.items()}
+        if committed_offsets(self.bootstrap, self.app, ended) != ended:
+            return False
+        for topics in self._steps.values():
+            records = read_committed(self.bootstrap, topics["input"])
+            places = {(topics["input"], number): found[-1].offset() for number, found in records.items() if found}
+            read = committed_offsets(self.bootstrap, self.app, places)
+            # Markers, which nobody reads, end the transactions: what is committed may lie behind them or before them.
+            if any(read.get(place, 0) <= last for place, last in places.items()):
+                return False
+        return True
+
+    def wait_for_crash(self) -> None:
+        """Wait until the worker has died at the point that `start` named, and take it out of its group.
+
+        Raises:
+            FaultRunFailed: it ended otherwise, or did not come there.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.is_running:
+            self._before(deadline, "the crash")
+        if self.process.wait() != KILLED:
+            raise FaultRunFailed(f"{self.name} ended and was not killed:\n{self.text()[-LAST:]}")
+        self._leave()
+
+    def _before(self, deadline: float, what: str) -> None:
+        if time.monotonic() > deadline:
+            raise FaultRunFailed(f"{self.name}: {what} did not come:\n{self.text()[-LAST:]}")
+        time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill the worker with SIGKILL, and take it out of its group."""
+        self.process.kill()
+        self._leave()
+
+    def _leave(self) -> None:
+        # Kafka would wait for it until its session has timed out, and give its partitions to nobody meanwhile.
+        asyncio.run(leave_group(self.bootstrap, self.app, f"{self.app}.{self.name}"))
+
+    def stop(self) -> None:
+        """Have the worker commit and end.
+
+        Raises:
+            FaultRunFailed: it ended with an error.
+        """
+        if (code := self.process.stop()) != 0:
+            raise FaultRunFailed(f"{self.name} ended with code {code}:\n{self.text()[-LAST:]}")
+
+    def lose_store(self) -> None:
+        """Remove the local store, as a worker on a new machine has none. The worker must not run."""
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the process, whatever state it is in."""
+        if self._process is not None and self._process.is_running:
+            self._process.kill()
+
+    # What goes in and what comes out.
+
+    def publish(self, stream: str, rows: Sequence[Any], *, times: int = 1) -> None:
+        """Send records to a stream's input, each under the next sequence.
+
+        Args:
+            stream: name
+            rows: as for `run`; a key goes to the partition that Kafka's clients choose, records without to all in turn
+            times: how often each is sent under its one sequence, as by a client that did not hear the answer
+        """
+        producer, failures = Producer({"bootstrap.servers": self.bootstrap}), list[Any]()
+        now = time.time_ns() // 1_000_000
+        for row in rows:
+            key, value = pair(row)
+            timestamp = row.timestamp if isinstance(row, Record) and row.timestamp is not None else now
+            number = len(self.published[stream])
+            headers = [(PRODUCER_HEADER, b"testing"), (SEQUENCE_HEADER, str(number).encode())]
+            for _ in range(times):
+                producer.produce(
+                    self._inputs[stream]["input"],
+                    value,
+                    key,
+                    partition_for(row, number, self.partitions),
+                    on_delivery=lambda error, _: failures.append(error) if error else None,
+                    timestamp=timestamp,
+                    headers=headers,
+                )
+                producer.poll(0)
+            self.published[stream].append(Record(value, key, timestamp))
+        if producer.flush(PATIENCE_S) or failures:
+            raise FaultRunFailed(f"stream {stream}: not everything could be published: {failures[:1]}")
+
+    def outputs(self) -> list[list[Output]]:
+        """Committed outputs and dead letters by partition; of each, in the order in which `run` has them."""
+        found: list[list[Output]] = [[] for _ in range(self.partitions)]
+        for stream, topics in (self._inputs | self._steps).items():
+            for topic, name in ((topics["output"], stream), (topics["dead_letters"], f"{stream}-dead-letters")):
+                for number, messages in read_committed(self.bootstrap, topic).items():
+                    found[number] += [_output(name, each) for each in messages]
+        return found
+
+    def sent(self) -> list[Output]:
+        """What agents have sent to topics, as far as it is committed: partition by partition."""
+        return [
+            _output(topic, each)
+            for topic in (self.program.topics if self.program else ())
+            for messages in read_committed(self.bootstrap, topic, self._sent_before).values()
+            for each in messages
+        ]
+
+    def tables(self) -> list[dict[str, dict[Any, Any]]]:
+        """What is committed to each table, by partition, as the changelogs have it."""
+        found: list[dict[str, dict[Any, Any]]] = [{} for _ in range(self.partitions)]
+        for stream in self.streams:
+            tables = self.program.tables_of(stream) if self.program else []
+            for number, messages in read_committed(self.bootstrap, f"{self.app}-changelog.{stream}").items():
+                found[number] |= table_contents(tables, messages)
+        return found
+
+
+def _output(topic: str, message: Message) -> Output:
+    return Output(topic, message.key(), value_of(message.value()), tuple(message.headers() or ()))
+
+
+def partition_for(row: Any, number: int, partitions: int) -> int:
+    """The partition of a record. number: of the record among all of its stream."""
+    key, _ = pair(row)
+    return number % partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _app_name(program: str) -> str:
+    return f"{re.sub('[^A-Za-z0-9-]+', '-', program)}-{uuid.uuid4().hex[:8]}"
+
+
+def _merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those that were given in their place, section by section."""
+    merged = dict(mine)
+    for name, value in given.items():
+        before = merged.get(name)
+        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _toml(settings: Mapping[str, Any], section: str = "") -> str:
+    """A settings file. JSON writes names, text, numbers and lists as TOML does."""
+    lines = [f"[{section}]"] if section else []
+    lines += [f"{json.dumps(name)} = {json.dumps(v)}" for name, v in settings.items() if not isinstance(v, Mapping)]
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            lines.append(_toml(value, ".".join(filter(None, [section, json.dumps(name)]))))
+    return "\n".join([*lines, ""])
