@@ -104,6 +104,8 @@ class TablePartition:
     """One partition of one table, for one run of the agents."""
 
     has_windows: ClassVar[bool] = False
+    weight: ClassVar[int] = 1
+    """Of one key in memory, in `ENTRY_BYTES`."""
     __slots__ = (
         "before",
         "codec",
@@ -318,7 +320,7 @@ class PartitionTables:
             place: the stream's changelog, and the number of its partition
         """
         self.place = place
-        self._find, self._scan = self._noting(find), scan
+        self._find, self._scan = self._noting(find), self._noting_scan(scan)
         self._failure: RatchetError | None = None
         """Why a key could not be looked up: a program that went on all the same commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
@@ -343,6 +345,16 @@ class PartitionTables:
                 raise
 
         return find_or_note
+
+    def _noting_scan(self, scan: Scan) -> Scan:
+        def scan_or_note(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+            try:
+                yield from scan(prefix, first)
+            except StateError as error:
+                self._failure = error
+                raise
+
+        return scan_or_note
 
     def fail(self, error: RatchetError) -> None:
         """Have the open transaction not commit, whatever the program makes of this error."""
@@ -493,7 +505,7 @@ class PartitionTables:
         """The store has everything that is persisted; what more than `most` keys take in memory is given up."""
         self.unsaved.clear()
         self._of_others.clear()
-        trim = sum(len(table.values) for table in self._tables.values()) > most
+        trim = sum(len(table.values) * table.weight for table in self._tables.values()) > most
         for table in self._tables.values():
             table.saved(trim=trim)
 

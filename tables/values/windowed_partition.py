@@ -101,6 +101,7 @@ class WindowedPartition(TablePartition):
     """See `TablePartition`. Keys are `WindowKey`."""
 
     has_windows: ClassVar[bool] = True
+    weight: ClassVar[int] = 2
     __slots__ = ("_first_stored", "_is_begun", "_removed", "dropped", "index", "report", "window")
     codec: WindowCodec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +25,18 @@ ROW = row(b"p", b"1", b"1")
 
 
 @pytest.mark.parametrize("swallows", [False, True])
-async def test_a_damaged_store_is_no_dead_letter_and_nothing_of_it_commits(swallows: bool) -> None:
+@pytest.mark.parametrize("use", [lambda seen: seen["a"], list])
+async def test_a_damaged_store_is_no_dead_letter_and_nothing_of_it_commits(
+    swallows: bool, use: Callable[[Any], Any]
+) -> None:
     app = App()
     numbers, seen = app.stream("numbers"), app.Table("seen", default=int)
 
     @app.agent(numbers, on_error="dead-letter")
     async def note(stream: Any) -> None:
-        async for number in stream:
+        async for _ in stream:
             try:
-                seen[number] += 1
+                use(seen)
             except Exception:
                 if not swallows:
                     raise
@@ -42,7 +46,10 @@ async def test_a_damaged_store_is_no_dead_letter_and_nothing_of_it_commits(swall
             return None  # another block of the file
         raise StoreDamaged(f"{key!r} cannot be read")
 
-    partition = PartitionTables(damaged, nothing)
+    def damaged_too(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        raise StoreDamaged(f"{prefix!r} cannot be read")
+
+    partition = PartitionTables(damaged, damaged_too)
     partition.add(seen.codec, seen.default)
     program = PartitionProgram(numbers.agents, [seen], partition)
     delivery = Delivery(lane_spec("numbers"), Policy(), fetched("numbers", 0, [(None, b"1")]))

@@ -38,8 +38,8 @@ class Kept:
             self.partition.add(table.codec, table.default)
         self.run()
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return ((key, self.store[key]) for key in sorted(self.store) if key.startswith(prefix))
+    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self.store[key]) for key in sorted(self.store) if key.startswith(prefix) and key >= first)
 
     def run(self) -> None:
         for table in self.tables:
