@@ -223,6 +223,12 @@ class Lane:
         is_new = position is None
         if position is None:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)
+            if spec.begins_at_0 and position > 0:
+                raise PositionLost(
+                    f"{spec.topic}, partition {spec.partition}: it begins at offset {position}, and nothing of it was "
+                    "read yet: records were deleted, by a retention or by hand, before this stream has taken them. "
+                    "`ratchet resume --from earliest` goes on with what is there"
+                )
         self._position = self.status.position = position
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = 0

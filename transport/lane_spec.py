@@ -52,6 +52,8 @@ class LaneSpec:
     itself."""
     earlier_id: str = ""
     """The transactional id that an earlier version of Ratchet had for this partition: it is fenced as well."""
+    begins_at_0: bool = False
+    """Whether the input is written for this stream alone, so that nothing of it may be gone before it is read."""
     sends: SentTopics = field(default_factory=dict)
     """Topics to which agents send."""
 

@@ -114,6 +114,7 @@ class Stream:
             stream=self.name,
             rule=self.rule,
             policy_topic=policy_topic(settings.app),
+            begins_at_0=self.is_internal,
             claimed=self.topics.claimed,
             sequence_header=self.sequence_header,
             producer_header=self.producer_header,

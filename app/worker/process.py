@@ -25,7 +25,7 @@ from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.event_time import check_event_time
 from kafka_ratchet.app.worker.global_tables import prepare_global_tables
 from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
-from kafka_ratchet.app.worker.steps import prepare_streams
+from kafka_ratchet.app.worker.steps import prepare_streams, refuse_abandoned
 from kafka_ratchet.app.worker.topics import StreamTopics, prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, StateFolderInUse
 from kafka_ratchet.transport.sent_topics import SentTopic
@@ -64,6 +64,7 @@ def _prepared(
         wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
         try:
             prepare_policy(bootstrap, settings)
+            refuse_abandoned(bootstrap, settings)
             topics = prepare_streams(bootstrap, settings, program)
             prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
             if program is not None:

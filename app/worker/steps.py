@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from pydantic import ValidationError
 
 from kafka_ratchet.agents.program import App, StreamDefinition
-from kafka_ratchet.app.names import is_repartition_topic, repartition_topic
+from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
 from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings
+from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, consumer, records
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError
+from kafka_ratchet.producers import admin_client, explained
+
+COMMITTED_S: Final = 5.0
+"""How long Kafka is asked what is committed. A client that asked a coordinator too early asks it for good (librdkafka
+2.16, seen once for 30 s); the worker's start asks again with another one."""
 
 
 def with_steps(settings: Settings, program: App | None) -> Settings:
@@ -29,22 +38,47 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
     if not internal:
         return settings
     streams = {name: stream for name, stream in settings.streams.items() if name not in internal}
-    for name, definition in internal.items():
+    for name in _in_order(internal):
+        definition = internal[name]
         assert definition.topic is not None  # noqa: S101 - it is internal
         definition.topic.name = repartition_topic(settings.app, name)
         given = settings.streams.get(name)
-        stream = _made(settings, name, definition) if given is None else _checked(settings, name, given)
+        stream = _made(settings, name, definition, streams) if given is None else _checked(settings, name, given)
         _refuse_shared(name, stream, streams)
+        _refuse_circle(name, stream, streams, _ancestors(definition))
         streams[name] = stream
     return settings.model_copy(update={"streams": streams})
 
 
-def _made(settings: Settings, name: str, definition: StreamDefinition) -> StreamSettings:
+def _in_order(internal: Mapping[str, StreamDefinition]) -> list[str]:
+    """Names of the internal streams, each behind those that feed it."""
+    graph = {name: {each.name for each in definition.fed_by} & {*internal} for name, definition in internal.items()}
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise SettingsError(f"streams {' -> '.join(error.args[1])}: each is grouped into the next, for ever") from None
+
+
+def _ancestors(definition: StreamDefinition) -> set[str]:
+    """Names of the streams whose events come to a stream, step by step."""
+    found: set[str] = set()
+    waiting = list(definition.fed_by)
+    while waiting:
+        each = waiting.pop()
+        if each.name not in found:
+            found.add(each.name)
+            waiting += each.fed_by
+    return found
+
+
+def _made(
+    settings: Settings, name: str, definition: StreamDefinition, before: Mapping[str, StreamSettings]
+) -> StreamSettings:
     if not STREAM_NAME.fullmatch(name):
         raise SettingsError(f"stream {name!r:.100}: use a lower-case letter, then letters, digits, '_' or '-'")
-    parents = [settings.streams[each.name] for each in definition.fed_by if each.name in settings.streams]
+    parents = [before[each.name] for each in definition.fed_by if each.name in before]
     try:
-        return StreamSettings(
+        made = StreamSettings(
             input=repartition_topic(settings.app, name),
             output=f"{settings.app}-{name}",
             dead_letters=f"{settings.app}-{name}-dead-letters",
@@ -54,6 +88,13 @@ def _made(settings: Settings, name: str, definition: StreamDefinition) -> Stream
         )
     except ValidationError as error:
         raise SettingsError(f"stream {name}: {error.errors()[0]['msg']}") from None
+    for topic in (made.output, made.dead_letters):
+        if is_ratchets_own(topic, settings.app, [*settings.streams, name]):
+            raise SettingsError(
+                f"stream {name}: its topic would be {topic!r}, which Ratchet or Kafka writes for itself. Give the "
+                f"stream another name, or write a section [streams.{name}] with other topics"
+            )
+    return made
 
 
 def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSettings:
@@ -76,6 +117,64 @@ def _refuse_shared(name: str, stream: StreamSettings, others: Mapping[str, Strea
                 f"stream {name}: its topic {shared.pop()!r} is one of stream {other}. Write a section [streams.{name}] "
                 f"with input = {stream.input!r} and an output and dead_letters of its own"
             )
+
+
+def _refuse_circle(
+    name: str, stream: StreamSettings, others: Mapping[str, StreamSettings], ancestors: set[str]
+) -> None:
+    for other in sorted(ancestors & {*others}):
+        if others[other].input in (stream.output, stream.dead_letters):
+            raise SettingsError(
+                f"stream {name}: its topic {others[other].input!r} is the input of stream {other}, from which its "
+                f"events come: they would go round for ever. Write a section [streams.{name}] with other topics"
+            )
+
+
+def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
+    """Refuse to start where events wait in the topic of a step that the program does not have, or not any more.
+
+    The streams that have sent them there have committed: nobody else would ever take them.
+
+    Args:
+        bootstrap: host:port[,host:port]
+        settings: as `with_steps` has them
+
+    Raises:
+        SettingsError: events wait.
+        BrokerUnavailable: Kafka did not answer.
+        TransportError: the topic cannot be read.
+    """
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    mine = {stream.input for stream in settings.streams.values()}
+    try:
+        topics = admin_client(options).list_topics(timeout=ADMIN_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    abandoned = sorted(topic for topic in topics if is_repartition_topic(topic, settings.app) and topic not in mine)
+    for topic in abandoned:
+        with consumer(options, settings.app) as asked:
+            waiting = _first_waiting(asked, topic, sorted(topics[topic].partitions))
+        if waiting is not None:
+            raise SettingsError(
+                f"{topic}, partition {waiting.partition()}: events from offset {waiting.offset()} on wait for stream "
+                f"{topic.removeprefix(repartition_topic(settings.app, ''))!r}, which the program does not have. Start "
+                "the program that has it, without new events, until nothing waits there; or delete the topic, and what "
+                "waits with it"
+            )
+
+
+def _first_waiting(asked: Consumer, topic: str, partitions: list[int]) -> Message | None:
+    """The first record that the group has not committed. Offsets do not tell: the last are of transactions' ends."""
+    places = [TopicPartition(topic, number) for number in partitions]
+    try:
+        committed = asked.committed(places, timeout=COMMITTED_S)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"{topic}: what is committed cannot be read: {explained(error.args[0])}") from None
+    for place in committed:
+        begin = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+        for waiting in records(asked, topic, place.partition, begin, timeout_s=ADMIN_TIMEOUT_S):
+            return waiting
+    return None
 
 
 def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> dict[str, StreamTopics]:

@@ -38,6 +38,7 @@ NOT_COMPACTED: Final = {
     "cleanup.policy": "delete",
     # Records keep the timestamps of the events, which may be years old: by a time, they would be deleted unread.
     "retention.ms": "-1",
+    "retention.bytes": "-1",
     "message.timestamp.type": "CreateTime",
 }
 """Of the topic that an internal stream reads."""

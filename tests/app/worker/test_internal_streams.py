@@ -73,6 +73,24 @@ def test_topics_that_another_stream_has() -> None:
         with_steps(settings(orders=ORDERS), program("By User"))
 
 
+def test_a_step_named_after_a_topic_of_ratchets_own() -> None:
+    with pytest.raises(SettingsError, match=r"stream policy: its topic would be 'shop-policy', which Ratchet or Kafka"):
+        with_steps(settings(orders=ORDERS), program("policy"))
+
+
+def test_events_that_would_go_round() -> None:
+    round_ = ORDERS | {"input": "shop-by-user"}
+    with pytest.raises(SettingsError, match=r"its topic 'shop-by-user' is the input of stream orders.*for ever"):
+        with_steps(settings(orders=round_), program())
+
+
+def test_a_step_that_is_declared_before_what_feeds_it() -> None:
+    app = App()
+    app.stream("both", internal=True)
+    app.stream("orders").group_by("by", lambda order: order["user"]).group_by("both", lambda order: order["shop"])
+    assert list(with_steps(settings(orders=ORDERS), app).streams) == ["orders", "by", "both"]
+
+
 def test_a_worker_without_the_program_does_not_read_an_internal_topic() -> None:
     given = settings(orders=ORDERS, by_user=SECTION)
     for without in (None, App()):

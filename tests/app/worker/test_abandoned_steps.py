@@ -1,0 +1,49 @@
+"""Events that wait for a step which the program does not have any more."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.worker.steps import refuse_abandoned
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError
+from kafka_ratchet.producers import create_topic
+
+
+def look(broker: str, settings: Settings) -> None:
+    """As a worker's start does: a group's coordinator that is only loading is asked again."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return refuse_abandoned(broker, settings)
+        except BrokerUnavailable:
+            assert time.monotonic() < deadline
+
+
+def test_it_is_refused_until_they_are_read_or_deleted(broker: str) -> None:
+    app = f"shop-{uuid.uuid4().hex[:8]}"
+    topic = f"{app}-repartition.old"
+    create_topic(AdminClient({"bootstrap.servers": broker}), topic, partitions=2, timeout_s=60, say=print)
+    settings = Settings(app=app)
+    look(broker, settings)
+
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": app})
+    producer.init_transactions()
+    for committed in (True, False):
+        producer.begin_transaction()
+        producer.produce(topic, b"event", partition=1)
+        producer.commit_transaction() if committed else producer.abort_transaction()
+
+    with pytest.raises(SettingsError, match=r"repartition\.old, partition 1: events from offset 0 on wait .* 'old'"):
+        look(broker, settings)
+
+    # Behind the record stand the ends of two transactions, which nobody commits.
+    reader = Consumer({"bootstrap.servers": broker, "group.id": app})
+    reader.commit(offsets=[TopicPartition(topic, 1, 1)], asynchronous=False)
+    reader.close()
+    look(broker, settings)
