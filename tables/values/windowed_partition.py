@@ -165,8 +165,7 @@ class WindowedPartition(TablePartition):
     def stream_time(self) -> int:
         """As of the event at hand; outside events, of the last one."""
         event = EVENT.get()
-        now = stream_time(self._own())
-        return now if event is None else max(now, event.stream_time)
+        return stream_time(self._own()) if event is None else event.stream_time
 
     @property
     def first_kept(self) -> int:
@@ -175,6 +174,9 @@ class WindowedPartition(TablePartition):
 
     def _first_kept(self, now: int) -> int:
         return self._removed if self.window.expires is None else max(self._removed, self.window.first_kept(now))
+
+    read, write = TablePartition.get, TablePartition.set
+    """Of a `WindowKey` that is known not to have expired."""
 
     def get(self, key: Any) -> Any:
         """See `TablePartition.get`; ABSENT in a window that has expired."""
@@ -266,12 +268,7 @@ class WindowedPartition(TablePartition):
         if self.values[kept] is not ABSENT:
             self._put(kept, ABSENT)
 
-    def _put(self, kept: Any, value: Any) -> None:
-        super()._put(kept, value)
-        if value is not ABSENT:
-            self.index.add(kept)
-
-    def _look_up(self, kept: Any) -> Any:
+    def _look_up(self, kept: Any) -> Any:  # before a key is written, too
         value = super()._look_up(kept)
         self.index.add(kept)
         return value

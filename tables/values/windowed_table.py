@@ -63,9 +63,10 @@ class WindowSet:
 
     def apply(self, op: Callable[[Any, Any], Any], value: Any) -> WindowSet:
         """Replace the value in each window of the event at hand by `op(value there, value)`."""
-        partition = self.table.partition
-        for place in self.table.open_places(self.key):
-            partition.set(place, op(self.table.at(place), value))
+        table, partition = self.table, self.table.partition
+        for place in table.open_places(self.key):
+            there = partition.read(place)
+            partition.write(place, op(table.default_at(place) if there is ABSENT else there, value))
         return self
 
     def __iadd__(self, other: Any) -> WindowSet:
@@ -166,8 +167,11 @@ class WindowedTable:
     def open_places(self, key: Any) -> list[WindowKey]:
         """A key in the windows of the event at hand that have not expired; the others are counted as late."""
         partition, event = self.partition, self._event()
-        starts, first = self.window.starts(self.time_of()), partition.first_kept
-        places = [partition.codec.place(start, key) for start in starts if start >= first]
+        timestamp = event.timestamp
+        if timestamp is None:
+            self._no_event()
+        starts, first, place = self.window.starts(timestamp), partition.first_kept, partition.codec.place
+        places = [place(start, key) for start in starts if start >= first]
         if len(places) < len(starts):
             partition.note_late(len(starts) - len(places), event)
         return places
@@ -179,8 +183,14 @@ class WindowedTable:
             KeyError: it is not there, and the table has no default.
         """
         value = self.partition.get(place)
-        if value is not ABSENT:
-            return value
+        return self.default_at(place) if value is ABSENT else value
+
+    def default_at(self, place: WindowKey) -> Any:
+        """The default, for a key that is not in a window.
+
+        Raises:
+            KeyError: there is none.
+        """
         if self.table.default is None:
             raise KeyError(place.key)
         return self.partition.lend_default(place)
@@ -200,7 +210,7 @@ class WindowedTable:
                 raise TableError(f"table {self.name}: {value!r} is not a value. Assign its value()")
             return  # the end of `table[key] += ...`, which has written
         for place in self.open_places(key):
-            self.partition.set(place, value)
+            self.partition.write(place, value)
 
     def __delitem__(self, key: Any) -> None:
         there = [place for place in self.open_places(key) if self.partition.get(place) is not ABSENT]
