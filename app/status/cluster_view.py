@@ -200,7 +200,8 @@ class ClusterView:
                 of = f"stream {stream!r}" if stream is not None else "the workers' program"
                 raise QueryError(f"{of} has no table {table!r:.100}; there are {', '.join(sorted(has)) or 'none'}")
             every = [row.partition for row in views[0].partitions] if len(views) == 1 else []
-            return merge_tables(table, stream, {}, query, every, overview.problems)
+            silent = [f"worker {worker.url} did not answer: {worker.error}" for worker in overview.workers]
+            return merge_tables(table, stream, {}, query, every, [*overview.problems, *silent])
         asked = {"table": table, **query.parameters()} | ({"stream": view.stream} if view else {})
         urls = [worker.url for worker in overview.workers]
         answers, failures = await self._ask_all(urls, f"/status/table?{urlencode(asked)}", TableAnswer)

@@ -193,5 +193,6 @@ def test_tables_are_read_from_outside_as_they_were_committed(worker: WorkerProce
     with pytest.raises(QueryError, match="has no table 'orders'; there are taxes, totals"):
         answer("orders")
     worker.kill()
-    gone = answer("totals", key="ann")
+    gone = asyncio.run(ask(site.broker, site.settings, "totals", "orders", parse_table_query({"key": "ann"})))
     assert (gone.entries, gone.not_asked) == ([], [0, 1])
+    assert "did not answer" in gone.problems[-1]
