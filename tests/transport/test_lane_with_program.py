@@ -37,11 +37,11 @@ def loop() -> Iterator[VirtualLoop]:
 class Partition:
     """The worker's parts for one partition, and what it reads and writes."""
 
-    def __init__(self, loop: VirtualLoop, app: App, folder: Path) -> None:
+    def __init__(self, loop: VirtualLoop, app: App, folder: Path, kafka: MemoryKafka | None = None) -> None:
         self.said = ""
-        self.loop, self.kafka = loop, MemoryKafka(ends_raise_epoch=True)
+        self.loop, self.kafka = loop, kafka or MemoryKafka(ends_raise_epoch=True)
         tables = app.tables_of(INPUT)
-        self.sequences = Sequences(folder, CHANGELOG, Identity.KEY, 1_000_000, tables=tables)
+        self.sequences = Sequences(folder, CHANGELOG, Identity.KEY, 1_000_000, clock=loop.time, tables=tables)
         state = self.sequences.partition(0)
         self.program = StreamProgram(app.of(INPUT), tables, lambda number: state.tables)
         timers = app.streams[INPUT].timers
@@ -50,8 +50,9 @@ class Partition:
         link: Any = Link(self.kafka)
         self.lane = Lane(link, SPEC, state, self.deliveries.put, ReadPolicies([False]), None, ticks)
 
-    def append(self, *values: Any) -> None:
-        (encoded,) = encode_pairs([(b"k", msgspec.json.encode(value)) for value in values], 1 << 20)
+    def append(self, *values: Any, times: list[int] | None = None) -> None:
+        pairs = [(b"k", msgspec.json.encode(value)) for value in values]
+        (encoded,) = encode_pairs(pairs, 1 << 20, times=times)
         self.kafka.logs[INPUT, 0].append(bytes(encoded.seal(-1, -1, -1)))
 
     async def _each(self) -> AsyncIterator[Delivery]:
@@ -150,3 +151,36 @@ def test_an_agent_that_holds_its_transaction_is_rolled_back_with_its_name(loop: 
     assert partition.said.startswith(f"{INPUT}, partition 0, offset 1: agent hang ({__file__}:")
     assert "has held its transaction for 48 s, and Kafka ends it after transaction_timeout_ms = 60000" in partition.said
     assert partition.outputs() == [1, 2]
+
+
+@pytest.mark.parametrize("loses_its_store", [False, True])
+def test_windows_go_on_where_the_last_worker_stopped(loop: VirtualLoop, tmp_path: Path, loses_its_store: bool) -> None:
+    def program() -> App:
+        app = App()
+        stream, counts = app.stream(INPUT), app.Table("counts", default=int).tumbling(10, expires=10)
+
+        @app.agent(stream)
+        async def count(pages: Any) -> AsyncIterator[Any]:
+            async for page in pages:
+                counts[page] += 1
+                yield [page, counts[page].value(), counts.late, [window.start for window in counts.windows(page)]]
+
+        return app
+
+    kafka = None
+    views = [[("a", 1), ("b", 2), ("a", 12)], [("a", 3)], [("b", 21), ("a", 4)], [("a", 25), ("b", 13)], [("a", 90)]]
+    for number, batch in enumerate(views):
+        folder = tmp_path / (str(number) if loses_its_store else "state")
+        partition = Partition(loop, program(), folder, kafka)
+        partition.append(*(page for page, _ in batch), times=[1000 * at for _, at in batch])
+        kafka, end = partition.kafka, sum(map(len, views[: number + 1]))
+        partition.run(lambda end=end, at=partition: at.position() == end, 3.0)  # type: ignore[misc]
+    assert partition.outputs() == [
+        ["a", 1, 0, [0]], ["b", 1, 0, [0]], ["a", 1, 0, [0, 10]], ["a", 2, 0, [0, 10]], ["b", 1, 0, [20]],
+        ["a", 0, 1, [10]], ["a", 1, 1, [10, 20]], ["b", 1, 1, [10, 20]], ["a", 1, 1, [90]],
+    ]  # fmt: skip
+    table = partition.sequences.partition(0)
+    table.open()
+    kept = [key for key, _ in table.known.opened().scan_from(b"t\6counts", b"t\6counts")]
+    table.close()
+    assert [key[-3:] for key in kept] == [b'"a"']

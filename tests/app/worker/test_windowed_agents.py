@@ -51,7 +51,7 @@ async def report():
 
 @app.on_started
 async def started():
-    print("the program has started")
+    print("the program has started", flush=True)
 """
 View = tuple[str, int]
 """A page, and when in seconds."""
@@ -91,6 +91,7 @@ def worker(broker: str, tmp_path: Path) -> Iterator[WorkerProcess]:
     worker.end()
 
 
+@pytest.mark.long
 def test_windows_and_timers_survive_what_workers_die_of(worker: WorkerProcess) -> None:
     site, arguments = worker.site, ("--app", "program:app")
     worker.start("logged:4", arguments=arguments)
@@ -100,7 +101,8 @@ def test_windows_and_timers_survive_what_workers_die_of(worker: WorkerProcess) -
     worker.start(arguments=arguments)
     worker.wait_for(lambda: site.position(f"{site.app}.in") == len(FIRST), "the end of the input")
     send(site, SECOND, len(FIRST))
-    held = f"offset {len(FIRST)}: agent count ({site.folder}/program.py:15) has held its transaction"
+    line = 1 + next(number for number, each in enumerate(PROGRAM.splitlines()) if "sleep" in each)
+    held = f"offset {len(FIRST)}: agent count ({site.folder}/program.py:{line}) has held its transaction"
     worker.wait_for(lambda: held in worker.text(), "what is said of the agent that hangs")
     (site.folder / "mended").touch()
     worker.wait_for(lambda: site.position(f"{site.app}.in") == len(FIRST + SECOND), "the end of the input")
