@@ -26,6 +26,9 @@ Folder = Annotated[Path | None, typer.Option(help="A new folder to keep logs and
 def everything(
     context: typer.Context,
     short: Annotated[bool, typer.Option("--short", help="Each fault at least once; takes a few minutes.")] = False,
+    agent: Annotated[
+        bool, typer.Option("--agent", help="With an agent that counts the events of each stream into a table.")
+    ] = False,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
@@ -34,13 +37,13 @@ def everything(
     # As after Ctrl-C: frozen processes, servers and a full disk must not be left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if context.invoked_subcommand is not None:
-        if short or json or seed is not None or folder is not None:
+        if short or agent or json or seed is not None or folder is not None:
             raise typer.BadParameter(f"write the options after {context.invoked_subcommand}")
         return
     from faults.run import LONG, SHORT, run
 
     say = _speaker(json)
-    _tell(run(SHORT if short else LONG, _drawn(seed), say, folder), say, json=json)
+    _tell(run(SHORT if short else LONG, _drawn(seed), say, folder, agent=agent), say, json=json)
 
 
 @faults.command()

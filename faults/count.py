@@ -1,11 +1,15 @@
-"""The count at the end: what each identity's output holds, against what was sent."""
+"""The count at the end: what each identity's output holds, against what was sent.
+
+Where agents have counted (faults/program.py), what they yielded and what their table holds as well, from the topics.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -19,18 +23,22 @@ READ_WITHIN_S = 300.0
 
 SequencesByIdentity = dict[tuple[int, str], list[int]]
 """By identity, in their order."""
+CountsByKey = dict[tuple[int, str], int]
+"""By partition and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Records of one stream that are not as they must be."""
+    """Records of one stream that are not as they must be, and events that its agent's table lacks, or has twice."""
 
     lost: int = 0
     doubled: int = 0
     reordered: int = 0
+    table_lost: int = 0
+    table_doubled: int = 0
 
     def __add__(self, other: Difference) -> Difference:
-        return Difference(self.lost + other.lost, self.doubled + other.doubled, self.reordered + other.reordered)
+        return Difference(*(mine + yours for mine, yours in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(slots=True)
@@ -59,14 +67,27 @@ class Result:
         return {**asdict(self), "seconds": round(self.seconds, 1)}
 
 
-def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
+def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
     """The ratchet in its plainest form: a sequence counts if it is higher than all before it of its identity."""
-    kept: SequencesByIdentity = defaultdict(list)
+    last: dict[tuple[int, str], int] = {}
     for event in sent:
-        sequences = kept[event.identity(kind)]
-        if not sequences or event.sequence > sequences[-1]:
-            sequences.append(event.sequence)
+        identity = event.identity(kind)
+        if event.sequence > last.get(identity, -1):
+            last[identity] = event.sequence
+            yield event
+
+
+def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
+    """What must be in the output."""
+    kept: SequencesByIdentity = defaultdict(list)
+    for event in fresh(sent, kind):
+        kept[event.identity(kind)].append(event.sequence)
     return kept
+
+
+def expected_counts(sent: Iterable[Event], kind: str) -> CountsByKey:
+    """What must be in the table of a stream whose agent counts."""
+    return Counter((event.partition, event.key) for event in fresh(sent, kind))
 
 
 def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
@@ -83,8 +104,71 @@ def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
     return found
 
 
+def computed(bootstrap: str, topic: str, kind: str) -> tuple[SequencesByIdentity, SequencesByIdentity]:
+    """What a reader of committed data finds in the output of a stream whose agent counts.
+
+    Returns:
+        sequences by identity, counts by partition and key; both in the order of the output
+
+    Raises:
+        FaultRunFailed: it cannot be read to its end.
+    """
+    found: SequencesByIdentity = defaultdict(list)
+    counts: SequencesByIdentity = defaultdict(list)
+    for message in messages(bootstrap, topic):
+        value = json.loads(message.value())
+        event = Event(message.partition(), message.key().decode(), value["producer"], value["sequence"])
+        found[event.identity(kind)].append(event.sequence)
+        counts[event.partition, value["key"]].append(value["count"])
+    return found, counts
+
+
+def table(bootstrap: str, changelog: str, name: str) -> CountsByKey:
+    """What a reader of committed data finds of a table in a changelog, the last entry of each key.
+
+    Raises:
+        FaultRunFailed: it cannot be read to its end.
+    """
+    found: CountsByKey = {}
+    prefix = b"t" + bytes([len(name)]) + name.encode()
+    for message in messages(bootstrap, changelog):
+        key = message.key()
+        if key is not None and key.startswith(prefix):
+            place = message.partition(), json.loads(key[len(prefix) :])
+            found[place] = json.loads(message.value())
+    return found
+
+
+def compare_counts(wanted: CountsByKey, yielded: SequencesByIdentity, kept: CountsByKey) -> Difference:
+    """What is wrong with a table that counts.
+
+    Args:
+        wanted: what it must hold
+        yielded: what its agent read from it at each event
+        kept: what it holds
+    """
+    on_the_way = compare({place: list(range(1, count + 1)) for place, count in wanted.items()}, yielded)
+    lost = doubled = 0
+    for place in wanted.keys() | kept.keys():
+        surplus = kept.get(place, 0) - wanted.get(place, 0)
+        lost, doubled = lost + max(0, -surplus), doubled + max(0, surplus)
+    return Difference(
+        reordered=on_the_way.reordered, table_lost=on_the_way.lost + lost, table_doubled=on_the_way.doubled + doubled
+    )
+
+
 def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
     """Every committed record of a topic with its sequence, partition by partition, in order.
+
+    Raises:
+        FaultRunFailed: it cannot be read to its end.
+    """
+    for message in messages(bootstrap, topic):
+        yield message, int.from_bytes(dict(message.headers())[SEQUENCE_HEADER], "big")
+
+
+def messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    """Every committed record of a topic, partition by partition, in order.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.
@@ -112,7 +196,7 @@ def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
                     if error.code() == END_OF_PARTITION:
                         break
                     raise FaultRunFailed(f"{topic}, partition {number}: {error.str()}")
-                yield message, int.from_bytes(dict(message.headers())[SEQUENCE_HEADER], "big")
+                yield message
     finally:
         consumer.close()
 

@@ -14,7 +14,18 @@ from urllib.request import urlopen
 import structlog
 from confluent_kafka.admin import NewTopic
 
-from faults.count import Difference, compare, delivered, expected
+from faults import program
+from faults.count import (
+    Difference,
+    compare,
+    compare_counts,
+    computed,
+    delivered,
+    expected,
+    expected_counts,
+    messages,
+    table,
+)
 from faults.events import IDENTITIES, PARTITIONS, Event, Feed
 from faults.kafka import Kafka
 from kafka_ratchet.app.local.child_process import ChildProcess
@@ -65,6 +76,7 @@ class Worker:
         """
         self._seen = len(self.output())
         command = ["worker", "-c", str(self.environment.config), "--state-folder", str(self.state)]
+        command += self.environment.program
         module = "kafka_ratchet"
         if clock_shift_s:
             module, command = "faults.clock", [str(clock_shift_s), *command]
@@ -127,7 +139,9 @@ class Worker:
 class Environment:
     """Topics, settings and workers on a Kafka of its own."""
 
-    def __init__(self, kafka: Kafka, folder: Path, workers: int, seed: int, app: str = "faults") -> None:
+    def __init__(
+        self, kafka: Kafka, folder: Path, workers: int, seed: int, app: str = "faults", *, agent: bool = False
+    ) -> None:
         """Create the input topics and start to feed them.
 
         Args:
@@ -136,10 +150,13 @@ class Environment:
             workers: how many there may be.
             seed: of the events.
             app: names the group, and begins the name of every topic.
+            agent: whether an agent counts the events of each stream (faults/program.py).
         """
         folder.mkdir(parents=True)
         self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
-        self.app = app
+        self.app, self.agent = app, agent
+        self.program = ["--app", program.NAME] if agent else []
+        """Options of `ratchet worker`."""
         self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in IDENTITIES}
         streams = "".join(
             f"""
@@ -256,16 +273,27 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
             worker.stop()
         difference = Difference()
         for kind in IDENTITIES:
-            counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{self.app}.{kind}.out", kind))
-            proof = verify(self.settings, f"by-{kind}")
-            if proof.pending or proof.invalid or proof.fresh + proof.duplicate != len(sent):
-                raise FaultRunFailed(f"by-{kind}: {len(sent)} events were sent, the input holds {proof.as_dict()}")
-            if (counted == Difference()) != proof.ok:
-                raise FaultRunFailed(f"by-{kind}: counted {counted}, but verify says {proof.as_dict()}")
-            if not proof.ok:
-                (self.folder / f"by-{kind}.findings.json").write_text(json.dumps(proof.as_dict(), indent=2))
-            difference += counted
+            difference += (self._counted_with_agent if self.agent else self._counted)(kind, sent)
         return sent, difference, caught_up_s
+
+    def _counted(self, kind: str, sent: list[Event]) -> Difference:
+        counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{self.app}.{kind}.out", kind))
+        proof = verify(self.settings, f"by-{kind}")
+        if proof.pending or proof.invalid or proof.fresh + proof.duplicate != len(sent):
+            raise FaultRunFailed(f"by-{kind}: {len(sent)} events were sent, the input holds {proof.as_dict()}")
+        if (counted == Difference()) != proof.ok:
+            raise FaultRunFailed(f"by-{kind}: counted {counted}, but verify says {proof.as_dict()}")
+        if not proof.ok:
+            (self.folder / f"by-{kind}.findings.json").write_text(json.dumps(proof.as_dict(), indent=2))
+        return counted
+
+    def _counted_with_agent(self, kind: str, sent: list[Event]) -> Difference:
+        bootstrap, changelog = self.kafka.bootstrap, f"{self.app}-changelog.by-{kind}"
+        found, counts = computed(bootstrap, f"{self.app}.{kind}.out", kind)
+        if letters := [message.headers() for message in messages(bootstrap, f"{self.app}.{kind}.dead")]:
+            raise FaultRunFailed(f"by-{kind}: {len(letters)} dead letters, the first with {letters[0]}")
+        kept = table(bootstrap, changelog, program.table_of(kind))
+        return compare(expected(sent, kind), found) + compare_counts(expected_counts(sent, kind), counts, kept)
 
     def __enter__(self) -> Environment:
         return self

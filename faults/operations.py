@@ -23,7 +23,7 @@ TRIES_SEEN = 2
 """Tries of each halted lane after which it is believed that it stays halted."""
 
 
-def operations(folder: Path, seed: int) -> tuple[Difference, int, int]:
+def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int, int]:
     """Policies made anew, a rule edited, an application renamed, a partition moved back.
 
     Returns:
@@ -31,7 +31,7 @@ def operations(folder: Path, seed: int) -> tuple[Difference, int, int]:
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
-        Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
     ):
         worker = environment.workers[0]
         worker.start()
@@ -79,7 +79,8 @@ def _an_application_renamed(environment: Environment) -> int:
         environment.config.read_text("utf-8").replace(f'app = "{environment.app}"', 'app = "renamed"'), "utf-8"
     )
     state = str(environment.folder / "renamed-state")
-    code, said = _command(environment, "renamed", "worker", "-c", str(renamed), "--state-folder", state)
+    command = ("worker", "-c", str(renamed), "--state-folder", state, *environment.program)
+    code, said = _command(environment, "renamed", *command)
     if code != REFUSED or "is written by application" not in said:
         raise FaultRunFailed(f"a renamed application was not refused: {code}, {said[-2000:]}")
     return 1

@@ -77,7 +77,24 @@ class RunResult(Result):
     full_disks: int = 0
     refused_partitions: int = 0
     refused_operations: int = 0
+    crash_points: int = 0
+    """At which a worker with agents was killed; without agents none."""
+    table_lost: int = 0
+    """Events that the agents' tables lack."""
+    table_doubled: int = 0
+    """Events that they have twice."""
     ready_s: list[float] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event counted exactly once, in the outputs and in the tables."""
+        return self.table_lost == self.table_doubled == 0 == self.lost == self.doubled == self.reordered
+
+    def add(self, difference: Difference) -> None:
+        """Take what one count has found."""
+        Result.add(self, difference)
+        self.table_lost += difference.table_lost
+        self.table_doubled += difference.table_doubled
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; ready_s becomes its median and its maximum, in seconds."""
@@ -91,7 +108,9 @@ class RunResult(Result):
         self.events += events
 
 
-def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None = None) -> RunResult:
+def run(
+    form: Form, seed: int, say: Callable[[str], None], folder: Path | None = None, *, agent: bool = False
+) -> RunResult:
     """Inject the faults of the form and count.
 
     Args:
@@ -100,6 +119,7 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
             differs.
         say: is told what happens, a line at a time.
         folder: new; keeps logs and data. None: a temporary one, removed when all is well.
+        agent: whether an agent counts the events of each stream into a table, and yields.
 
     Raises:
         FaultRunFailed: something did not come back by itself. The folder is kept, and named.
@@ -107,7 +127,7 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
     began, result = time.monotonic(), RunResult(seed)
     kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
     say(f"seed {seed}; logs and data in {kept}")
-    _schedule(form, kept / "schedule", result, say)
+    _schedule(form, kept / "schedule", result, say, agent=agent)
     for number, (name, times, scenario) in enumerate(
         (
             ("nodes of three restarted in turn", form.node_restarts, scenarios.three_nodes),
@@ -117,26 +137,30 @@ def run(form: Form, seed: int, say: Callable[[str], None], folder: Path | None =
         1,
     ):
         say(f"{name}, {times} times")
-        result.add_scenario(*scenario(kept / f"scenario-{number}", times, seed + number))
+        result.add_scenario(*scenario(kept / f"scenario-{number}", times, seed + number, agent=agent))
     result.broker_restarts += form.node_restarts
     result.full_disks += 2 * form.full_disks
     say("changelogs that have lost data")
-    difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scenario-4", seed + 4)
+    difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scenario-4", seed + 4, agent=agent)
     result.add(difference)
     say("what operators do: policies made anew, a rule edited, an application renamed, partitions moved back")
-    difference, events, refused = operations(kept / "scenario-5", seed + 5)
+    difference, events, refused = operations(kept / "scenario-5", seed + 5, agent=agent)
     result.refused_operations = refused
     result.add_scenario(difference, events)
+    if agent:
+        say("a worker killed at every point of a transaction")
+        result.add_scenario(*scenarios.killed_around_commits(kept / "scenario-6", seed + 6))
+        result.crash_points = len(scenarios.AROUND_A_COMMIT)
     result.seconds = time.monotonic() - began
     if folder is None and result.ok:
         shutil.rmtree(kept, ignore_errors=True)
     return result
 
 
-def _schedule(form: Form, folder: Path, result: RunResult, say: Callable[[str], None]) -> None:
+def _schedule(form: Form, folder: Path, result: RunResult, say: Callable[[str], None], *, agent: bool) -> None:
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka,
-        Environment(kafka, folder / "environment", workers=3, seed=result.seed) as environment,
+        Environment(kafka, folder / "environment", workers=3, seed=result.seed, agent=agent) as environment,
     ):
         schedule = Schedule(environment, kafka, random.Random(result.seed), say)  # noqa: S311
         schedule.run(form.schedule, form.events)

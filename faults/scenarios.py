@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -20,14 +21,19 @@ from faults.disk import SmallDisk
 from faults.environment import Environment
 from faults.events import PARTITIONS
 from faults.kafka import EmbeddedKafka
+from kafka_ratchet.errors import FaultRunFailed
 
+KILLED = 128 + signal.SIGKILL
+AROUND_A_COMMIT = ("fetched", "agent", "judged", "produced", "logged", "offered", "committed", "remembered", "saved")
+"""Where a worker with agents is killed, see transactions/crash_points.py: before, inside and after the agent; with what
+it has yielded and written to its table in memory, on the way, acknowledged, committed, and in the local store."""
 STATE_DISK = 64 << 20
 """bytes: RocksDB of twelve partitions with little in it needs a few."""
 BROKER_DISK = 400 << 20
 """bytes: Kafka preallocates ten megabytes of index for each log, of which a tmpfs only holds what is touched."""
 
 
-def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int]:
+def three_nodes(folder: Path, restarts: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
     """Nodes of a cluster of three are killed and stopped in turn; two of three are always there.
 
     Returns:
@@ -35,7 +41,7 @@ def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=3, workers=2) as kafka,
-        Environment(kafka, folder / "environment", workers=2, seed=seed) as environment,
+        Environment(kafka, folder / "environment", workers=2, seed=seed, agent=agent) as environment,
     ):
         since = environment.positions()
         for worker in environment.workers:
@@ -53,12 +59,12 @@ def three_nodes(folder: Path, restarts: int, seed: int) -> tuple[Difference, int
         return difference, len(sent)
 
 
-def full_disk_of_a_worker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
+def full_disk_of_a_worker(folder: Path, times: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
     """The worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
         SmallDisk(folder / "disk", STATE_DISK) as disk,
-        Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
     ):
         worker = environment.workers[0]
         worker.state = disk.folder / "state"
@@ -104,12 +110,12 @@ def _create(admin: AdminClient, topic: NewTopic) -> bool:
     return True
 
 
-def full_disk_of_the_broker(folder: Path, times: int, seed: int) -> tuple[Difference, int]:
+def full_disk_of_the_broker(folder: Path, times: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
     """Kafka ends when it cannot write its logs; when it is back with room, the workers go on by themselves."""
     with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
         with (
             EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka,
-            Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+            Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
         ):
             node = kafka.nodes[0]
             environment.workers[0].start()
@@ -124,7 +130,7 @@ def full_disk_of_the_broker(folder: Path, times: int, seed: int) -> tuple[Differ
             return difference, len(sent)
 
 
-def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
+def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
     """Changelogs that no longer hold what was counted are refused by name, and nothing is forwarded on a guess.
 
     Returns:
@@ -132,7 +138,7 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
-        Environment(kafka, folder / "environment", workers=1, seed=seed) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
     ):
         worker = environment.workers[0]
         worker.start()
@@ -161,3 +167,24 @@ def lost_changelogs(folder: Path, seed: int) -> tuple[Difference, int]:
         )
         worker.stop()
         return Difference(), len(before) - len(healthy)
+
+
+def killed_around_commits(folder: Path, seed: int) -> tuple[Difference, int]:
+    """A worker with agents is killed at every point of a transaction, the third time that it comes there.
+
+    Returns:
+        what is wrong with outputs and tables, events sent
+    """
+    with (
+        EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=True) as environment,
+    ):
+        worker = environment.workers[0]
+        for point in AROUND_A_COMMIT:
+            worker.start(crash_at=f"{point}:3")
+            environment.wait_for(lambda: not worker.is_running, f"the crash at {point}")
+            if worker.started is None or (code := worker.started.wait()) != KILLED:
+                raise FaultRunFailed(f"{worker.name} ended with {code}, not at {point}:\n{worker.output()[-3000:]}")
+        worker.start()
+        sent, difference, _ = environment.finish()
+        return difference, len(sent)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from typer.testing import CliRunner
 
-from faults.count import Difference, compare, expected
+from faults import program
+from faults.count import Difference, compare, compare_counts, expected, expected_counts
 from faults.events import IDENTITIES, PARTITIONS, Event, events
+from faults.run import LONG, SHORT, RunResult
+from kafka_ratchet.app.cli import cli
 
 A, B = (0, "a"), (1, "b")
 
@@ -43,3 +47,57 @@ def test_events_are_the_same_for_a_seed_and_bring_repeats_for_every_kind_of_iden
     for kind in IDENTITIES:
         kept = sum(map(len, expected(sent, kind).values()))
         assert 0.7 * len(sent) < kept < 0.9 * len(sent)
+
+
+@pytest.mark.parametrize(
+    ("yielded", "kept", "difference"),
+    [
+        ({A: [1, 2], B: [1]}, {A: 2, B: 1}, Difference()),
+        ({A: [1, 2], B: [1]}, {A: 2}, Difference(table_lost=1)),
+        ({A: [1, 2], B: [1]}, {A: 4, B: 1}, Difference(table_doubled=2)),
+        ({A: [1, 2], B: [1]}, {A: 2, B: 1, (2, "c"): 1}, Difference(table_doubled=1)),
+        ({A: [1, 1], B: [1]}, {A: 2, B: 1}, Difference(table_lost=1, table_doubled=1)),
+        ({A: [2, 3], B: [1]}, {A: 2, B: 1}, Difference(table_lost=1, table_doubled=1)),
+        ({A: [2, 1], B: [1]}, {A: 2, B: 1}, Difference(reordered=1)),
+    ],
+)
+def test_every_difference_of_a_table_is_counted(
+    yielded: dict[tuple[int, str], list[int]], kept: dict[tuple[int, str], int], difference: Difference
+) -> None:
+    assert compare_counts({A: 2, B: 1}, yielded, kept) == difference
+    assert difference + difference == compare_counts({A: 2, B: 1}, yielded, kept) + difference
+
+
+def test_a_table_counts_what_moves_a_sequence_forward() -> None:
+    sent = [Event(0, "k", "p", 5), Event(0, "j", "p", 4), Event(0, "k", "p", 5), Event(0, "k", "p", 6)]
+    assert expected_counts(sent, "key") == {(0, "k"): 2, (0, "j"): 1}
+    assert expected_counts(sent, "producer") == {(0, "k"): 2}
+
+
+def test_each_stream_has_an_agent_that_counts_into_the_table_that_is_read() -> None:
+    for kind in IDENTITIES:
+        assert program.app.of(f"by-{kind}")[0].name == "count"
+        assert [table.name for table in program.app.tables_of(f"by-{kind}")] == [program.table_of(kind)]
+
+
+def test_an_event_that_a_table_has_twice_is_not_ok() -> None:
+    result = RunResult(1)
+    result.add(Difference(table_doubled=1))
+    assert not result.ok
+    assert (result.as_dict()["table_lost"], result.as_dict()["table_doubled"]) == (0, 1)
+
+
+def test_agents_are_asked_for_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[object]()
+
+    def ran(form: object, seed: int, say: object, folder: object, *, agent: bool) -> RunResult:
+        asked.append((form, seed, agent))
+        return RunResult(seed, table_lost=seed)
+
+    monkeypatch.setattr("faults.run.run", ran)
+    for arguments in (["--short", "--agent"], ["--agent"], ["--short"]):
+        assert (
+            CliRunner().invoke(cli, ["faults", *arguments, "--seed", "7"]).exit_code == 1
+        )  # a table has lost something
+    assert asked == [(SHORT, 7, True), (LONG, 7, True), (SHORT, 7, False)]
+    assert CliRunner().invoke(cli, ["faults", "--agent", "producer", "file"]).exit_code == 2

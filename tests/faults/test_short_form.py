@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,21 @@ PATIENCE_S = 1_200
 
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_fault_once_and_every_event_exactly_once(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = [sys.executable, "-m", "kafka_ratchet", "faults", "--short", "--json", "--folder", str(folder)]
+    told = ran(tmp_path / "run")
+    assert told["crash_points"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(PATIENCE_S + 60)
+def test_every_fault_once_with_an_agent_that_counts(tmp_path: Path) -> None:
+    told = ran(tmp_path / "run", "--agent")
+    assert (told["table_lost"], told["table_doubled"]) == (0, 0)
+    assert told["crash_points"] >= 9
+
+
+def ran(folder: Path, *options: str) -> dict[str, Any]:
+    """What the short form has told, when all that is in it with and without agents is as it must be."""
+    command = [sys.executable, "-m", "kafka_ratchet", "faults", "--short", *options, "--json", "--folder", str(folder)]
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -31,10 +45,11 @@ def test_every_fault_once_and_every_event_exactly_once(tmp_path: Path) -> None:
             output, errors = run.communicate()
     # On failure this shows the seed, every fault up to then, and the ends of the logs.
     assert run.returncode == 0, errors
-    told = json.loads(output.splitlines()[-1])
+    told: dict[str, Any] = json.loads(output.splitlines()[-1])
     assert f"seed {told['seed']}; logs and data in {folder}" in errors
     assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
     assert told["events"] >= 20_000
     struck = ("worker_kills", "zombies", "broker_restarts", "rebalances", "network_faults", "damaged_stores")
     for fault in (*struck, "clock_jumps", "full_disks", "refused_partitions", "refused_operations"):
         assert told[fault] >= 1, fault
+    return told

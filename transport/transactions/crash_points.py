@@ -18,6 +18,10 @@ Only where an agent of one's own runs, between `fetched` and `judged`:
 
     agent         it has worked through a batch: it has yielded and written to tables
 
+What it has yielded is in memory at `agent` and `judged`, on its way at `produced` and `logged`, acknowledged at
+`offered`; what it has written to tables is in memory up to `produced`, on its way at `logged`, and acknowledged at
+`offered`. The local store has it at `saved`, never before `committed`.
+
 Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
 
     noted         its outcome is recorded, the id is not taken over yet
