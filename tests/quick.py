@@ -40,6 +40,7 @@ WITH_BROKER: Final = (
 """Worth a broker's ten seconds: the way of an event through one worker, and the producer."""
 
 PLAIN: Final = (
+    "tests/agents/test_arrow.py",
     "tests/agents/test_extraction.py",
     "tests/tables/map/",
     "tests/tables/test_activity.py",
