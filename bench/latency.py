@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from bench.kafka import committed_reader, create
 from bench.load import PARTITIONS, SEQUENCE, VALUE_BYTES
 from bench.measure import STOP_WITHIN_S, Result, Running
-from bench.subjects import SUBJECTS, Task
+from bench.subjects import Task, deduplicating
 from kafka_ratchet.errors import BenchFailed
 
 SENT_AT: Final = struct.Struct(">q")
@@ -60,7 +60,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
     """Send records at a steady rate, all fresh, and look when a committed reader gets them.
 
     Args:
-        subject: a name of SUBJECTS.
+        subject: a name of SUBJECTS, of one that deduplicates.
         bootstrap: of Kafka.
         rate: records a second.
         seconds: of it, after the warm-up.
@@ -75,7 +75,7 @@ def latency(subject: str, bootstrap: str, rate: int, seconds: float, warm_up_s: 
     create(bootstrap, source, output, partitions=PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "partitioner": "murmur2"})
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
-        chosen = SUBJECTS[subject]
+        chosen = deduplicating(subject)
         task = Task(bootstrap, source, output, f"bench-{run}", folder, commit_ms)
         running = Running(chosen.command(task), chosen.started)
         reader = _OutputReader(bootstrap, output)

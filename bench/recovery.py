@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from bench.kafka import committed_reader, create, ends
 from bench.load import HEAD, PARTITIONS, SEQUENCE, VALUE_BYTES, Load
 from bench.measure import END_WITHIN_S, GroupPosition, Result, Running
-from bench.subjects import SUBJECTS, Task
+from bench.subjects import Task, deduplicating
 from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500
@@ -45,7 +45,7 @@ def recovery(
     """Kill a subject that has come to the end of its input, start it again, and wait for new output.
 
     Args:
-        subject: a name of SUBJECTS.
+        subject: a name of SUBJECTS, of one that deduplicates.
         bootstrap: of Kafka.
         topic: the input, filled; new records are added to it.
         load: what it was filled with.
@@ -61,7 +61,7 @@ def recovery(
     create(bootstrap, output, partitions=PARTITIONS)
     reached = GroupPosition(bootstrap, topic, group)
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
-        chosen = SUBJECTS[subject]
+        chosen = deduplicating(subject)
         command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms))
         running = Running(command, chosen.started)
         try:

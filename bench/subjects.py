@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from bench import load, totals
 from bench.load import PARTITIONS
+from kafka_ratchet.errors import BenchFailed
 
 ROOT: Final = Path(__file__).parents[1]
 FIRST: Final = "first records"
@@ -174,3 +175,15 @@ SUBJECTS: Final[dict[str, Subject]] = {
     ),
     "quix-totals": _totals("Quix Streams exactly-once, one process", _other_python("quix_totals"), most=500_000),
 }
+
+
+def deduplicating(name: str) -> Subject:
+    """A subject, for a measurement whose input is made for those that deduplicate.
+
+    Raises:
+        BenchFailed: there is none of that name, or it does something else.
+    """
+    if name not in SUBJECTS or SUBJECTS[name].program != "deduplicate":
+        known = ", ".join(each for each, subject in SUBJECTS.items() if subject.program == "deduplicate")
+        raise BenchFailed(f"no subject {name} that deduplicates. There are: {known}")
+    return SUBJECTS[name]

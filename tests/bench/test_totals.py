@@ -12,6 +12,7 @@ from confluent_kafka import Message, Producer
 from bench.compare import compare
 from bench.kafka import create
 from bench.load import PARTITIONS, VALUE_BYTES, Load
+from bench.subjects import deduplicating
 from bench.totals import EVERY, LAST, Totals, amount_of, fill
 from kafka_ratchet.errors import BenchFailed
 from tests.bench.test_load import everything
@@ -86,6 +87,8 @@ def test_only_right_totals_are_right(
 def test_subjects_that_do_different_things_are_not_compared() -> None:
     with pytest.raises(BenchFailed, match=r"do different things cannot be compared \(agent: totals, loop: deduplicate"):
         compare(["agent", "loop"], Load(), 100, 1, print)
+    with pytest.raises(BenchFailed, match=r"no subject agent that deduplicates\. There are: ratchet, "):
+        deduplicating("agent")
 
 
 @pytest.mark.long
