@@ -61,6 +61,13 @@ class Codec:
         """Types of keys that are kept as they are."""
         self._plain = PLAIN - {bytes} if value_type is None else (PLAIN - {bytes}) & frozenset({value_type})
 
+    @property
+    def form(self) -> str:
+        """How keys and values are written, for people and for the comparison with what was written before."""
+        # A type's module is left out: it may move.
+        named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
+        return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
+
     def check_key(self, key: Any) -> Any:
         """The key as the table keeps it: itself, or its bytes.
 

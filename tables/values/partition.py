@@ -4,7 +4,8 @@ Entries, in the stream's changelog, behind those of the last sequences:
 
     b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
-The table without a name is Ratchet's own, where a program has windows: the stream time, and what windows there are.
+The table without a name is Ratchet's own: how each table's keys and values are written, and for tables with windows the
+stream time and what windows there are.
 
 What is pushed stands in `values`, where a program reads and writes it. What the open transaction found there before is
 kept beside it: rollback puts it back, commit forgets it. A key that is not in `values` is looked up in the store.
@@ -17,7 +18,6 @@ from contextvars import ContextVar
 from itertools import repeat
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
-import msgspec
 import numpy as np
 
 from kafka_ratchet.errors import RatchetError, StateError, TableError
@@ -57,6 +57,11 @@ NO_TIME: Final = -1
 def windows_key(table: str) -> str:
     """In Ratchet's own table, the key of what windows a table's entries have."""
     return f"windows {table}"
+
+
+def form_key(table: str) -> str:
+    """In Ratchet's own table, the key of how a table's keys and values are written."""
+    return f"form {table}"
 
 
 def late_key(table: str) -> str:
@@ -325,6 +330,7 @@ class PartitionTables:
         """Why a key could not be looked up: a program that went on all the same commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
+        self._has_windows = False
         self.unsaved: set[tuple[bytes, Any]] = set()
         """Prefix and key of what is persisted and not in the store."""
         self._of_others: dict[bytes, bytes | None] = {}
@@ -364,8 +370,9 @@ class PartitionTables:
         """Have a table in it. kind: of its partitions."""
         table = kind(codec, default, self.lent, self._find, self._scan)
         self._tables[table.prefix] = table
-        if kind.has_windows and OWN not in self._tables:
+        if OWN not in self._tables:
             self._tables[OWN] = TablePartition(Codec("", str, None, "json"), None, self.lent, self._find, self._scan)
+        self._has_windows = self._has_windows or kind.has_windows
         self._tell_windows()
 
     def _tell_windows(self) -> None:
@@ -376,7 +383,7 @@ class PartitionTables:
     @property
     def has_windows(self) -> bool:
         """Whether any table goes by the events' time."""
-        return OWN in self._tables
+        return self._has_windows
 
     @property
     def stream_time(self) -> int:
@@ -392,21 +399,28 @@ class PartitionTables:
         """A run begins.
 
         Raises:
-            TableError: a table has entries with other windows than the program means.
+            TableError: a table has entries that were written in another form, or with other windows, than the program
+                means.
         """
         for prefix, table in self._tables.items():
             if prefix != OWN:
-                table.begin(self._windows_of(table.codec.table))
+                self._check_form(table.codec)
+                windows = self._tables[OWN].get(windows_key(table.codec.table))
+                table.begin(None if windows is ABSENT else windows)
             if table.has_windows:
                 self.late[table.codec.table] = late_writes(self._tables[OWN], table.codec.table)
 
-    def _windows_of(self, table: str) -> str | None:
-        if self.has_windows:
-            found = self._tables[OWN].get(windows_key(table))
-            return None if found is ABSENT else found
-        key = OWN + msgspec.json.encode(windows_key(table))
-        data = self._of_others[key] if key in self._of_others else self._find(key)
-        return None if data is None else msgspec.json.decode(data, type=str)
+    def _check_form(self, codec: Codec) -> None:
+        """Bytes do not tell their form: MessagePack's 48 to 57 are digits to JSON, and its keys have quotes."""
+        own, key = self._tables[OWN], form_key(codec.table)
+        before = own.get(key)
+        if before is ABSENT:
+            own.set(key, codec.form)
+        elif before != codec.form:
+            raise TableError(
+                f"table {codec.table}: its entries are {before}, and the program means {codec.form}. Name the table "
+                "anew, or put back what was changed"
+            )
 
     def of(self, table: str) -> TablePartition:
         """A table, for the run that now begins."""

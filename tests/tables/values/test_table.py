@@ -244,3 +244,33 @@ def test_a_table_whose_type_was_changed_says_so() -> None:
     after.log = before.log
     with pytest.raises(TableError, match=r"table t: a value cannot be read: .* Was value_type or serializer changed"):
         after.replay()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (
+            {},
+            {"serializer": "msgpack"},
+            "its entries are json by str or int, and the program means msgpack by str or int",
+        ),
+        ({"serializer": "msgpack"}, {}, "its entries are msgpack by str or int"),
+        ({"key_type": str}, {"key_type": bytes}, "its entries are json by str, and the program means json by bytes"),
+        ({"key_type": tuple[str, int]}, {"key_type": tuple[int, str]}, r"json by tuple\[str, int\]"),
+    ],
+)
+def test_a_table_that_is_written_otherwise_now_is_refused(
+    before: dict[str, Any], after: dict[str, Any], says: str
+) -> None:
+    # MessagePack's 48 reads as JSON's 0.
+    kept = Kept(Table("t", default=int, **before))
+    kept.partition.begin()
+    kept.commit()
+    kept.save()
+    again = Kept(Table("t", default=int, **after))
+    again.store.update(kept.store)
+    with pytest.raises(TableError, match=says):
+        again.partition.begin()
+    same = Kept(Table("t", default=int, **before))
+    same.store.update(kept.store)
+    same.partition.begin()
