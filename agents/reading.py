@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.event import Event
+from kafka_ratchet.errors import AgentFailed
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.delivery import Delivery
@@ -47,6 +49,7 @@ class Reading:
         event: of that record, where the run reads events
         batch: what the run has of the batch, where it reads batches
         reads_batches: whether it does
+        away: empty while a step of the run's own task is under way. A list, so that a loop has it at hand
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Reading:
         self.event: Event | None = None
         self.batch: BatchAtHand | None = None
         self.reads_batches = False
+        self.away: list[bool] = [True]
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
         self._fresh = NO_ROWS
@@ -77,6 +81,25 @@ class Reading:
         self._left: Iterator[int] | None = None
         """Those that are not handed out yet, once the first is: a program that raised goes on with them."""
         self._columns: _Columns | None = None
+        self._before = "before its first event"
+        """Where it is while it has no batch."""
+
+    async def as_own(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a program. In its own steps alone events are read, tables written and records sent.
+
+        A task that it starts runs between two of them: what that one did would belong to whichever event comes next, or
+        to none.
+        """
+        await _steps(program(), self._enter, self._leave)
+
+    def _enter(self) -> None:
+        self.away.clear()
+        if self.delivery is not None:
+            self._partition.open()
+
+    def _leave(self) -> None:
+        self.away.append(True)
+        self._partition.shut()
 
     def begin(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
         """Have a batch at hand. fresh: int64[records], which of it to hand out."""
@@ -84,7 +107,10 @@ class Reading:
 
     def end(self) -> None:
         """The batch goes back: nothing of it is kept."""
-        self.delivery, self.event, self.batch, self._columns = None, None, None, None
+        if self.delivery is not None:
+            batch = self.delivery.batch
+            self._before = f"{batch.topic}, partition {batch.partition}, after offset {batch.next - 1}"
+        self.delivery, self.index, self.event, self.batch, self._columns = None, NO_RECORD, None, None, None
 
     def stop(self) -> None:
         """Hand out no more: the transaction was rolled back."""
@@ -101,7 +127,7 @@ class Reading:
     def place(self) -> str:
         """The record at hand, or where it would be."""
         if self.delivery is None:
-            return "before its first event"
+            return self._before
         batch = self.delivery.batch
         where = f"{batch.topic}, partition {batch.partition}"
         if self.batch is not None:
@@ -117,8 +143,10 @@ class Reading:
     async def values(self) -> AsyncIterator[Any]:
         """For `async for value in stream`."""
         decode, null, partition, before_record = self._decode, self._null, self._partition, self._before_record
-        lent = partition.lent
+        lent, away = partition.lent, self.away
         while True:
+            if away:
+                self._check()
             if self.delivery is None:
                 await self._more()
                 continue
@@ -137,11 +165,21 @@ class Reading:
                     self.reject(f"value does not decode: {error}")
                     continue
                 yield value
-                if lent and self.delivery is not None:
-                    partition.check_lent()
+                if lent or away:
+                    self._check()
             crash_point("agent")
             del batch, data, starts, lengths  # or what waits would hold the memory of a batch that is done
             await self._more()
+
+    def _check(self) -> None:
+        """The program asks for more."""
+        if self.away:
+            raise AgentFailed(
+                f"{self.place}: events are read by the agent's own task only, not by a task that it has started, as "
+                "`ensure_future`, `gather` and `wait_for` do; `async with asyncio.timeout(...)` starts none"
+            )
+        if self.delivery is not None:
+            self._partition.check_lent()
 
     async def events(self) -> AsyncIterator[Event]:
         """For `async for event in stream.events()`."""
@@ -175,6 +213,7 @@ class Reading:
         if self._before_record is not None:
             raise TypeError('on_error="dead-letter" is for single records: read values or events, or leave it out')
         while True:
+            self._check()
             if self.delivery is not None:
                 rows = self._fresh if self._left is None else np.array(list(self._left), np.int64)
                 self._left = iter(())
@@ -182,11 +221,31 @@ class Reading:
                     self.index = NO_RECORD
                     self.batch = BatchAtHand(self.delivery, rows, columns)
                     yield self.batch.arrow
-                    if self._partition.lent and self.delivery is not None:
-                        self._partition.check_lent()
+                    self._check()
                 crash_point("agent")
                 self.batch = None
             await self._more()
+
+
+@types.coroutine
+def _steps(
+    program: Coroutine[Any, Any, None], enter: Callable[[], None], leave: Callable[[], None]
+) -> Generator[Any, Any, None]:
+    """Run a coroutine to its end. enter, leave: called before and after each of its steps."""
+    step: Callable[[Any], Any] = program.send
+    given: Any = None
+    while True:
+        enter()
+        try:
+            waits_for = step(given)
+        except StopIteration:
+            return
+        finally:
+            leave()
+        try:
+            step, given = program.send, (yield waits_for)
+        except BaseException as error:  # as a cancellation
+            step, given = program.throw, error
 
 
 def _columns(delivery: Delivery) -> _Columns:

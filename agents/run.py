@@ -96,6 +96,8 @@ class AgentRun:
         """What the function has returned: a coroutine or an async generator."""
         self._is_over = False
         """Its transaction was rolled back."""
+        self._failure: Exception | None = None
+        """Why it has ended between two batches; the next one finds it."""
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
         self._mark = 0, 0
         """Outputs and sends before those of the record at hand; only known where a record may be undone."""
@@ -112,8 +114,10 @@ class AgentRun:
             when it asks for more; its outputs are the delivery's then
 
         Raises:
-            AgentFailed: it raised and the record halts its partition; or it ended by itself.
+            AgentFailed: it raised and the record halts its partition; or it ended by itself, or between two batches.
         """
+        if self._failure is not None:
+            raise self._failure
         self._reading.begin(delivery, fresh)
         self._outputs.cut()
         self._sends.cut()
@@ -122,14 +126,14 @@ class AgentRun:
         delivery.held_by = self.held_by
         if self._task is None:
             name = f"{self.agent.name} {delivery.batch.topic}-{delivery.batch.partition}"
-            self._task = asyncio.create_task(self._drive(), name=name)
+            self._task = asyncio.create_task(self._reading.as_own(self._drive), name=name)
+            self._task.add_done_callback(self._ended)
             HOLDERS[self._task] = self.held_by
         elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
         await self._given_back
         self._outputs.flush(delivery)
         self._sends.flush(delivery)
-        self._reading.end()
 
     @property
     def reads_batches(self) -> bool:
@@ -150,14 +154,17 @@ class AgentRun:
             self._given_back.cancel()
 
     async def _drive(self) -> None:
-        """Run the program, from its first event on, until it fails."""
+        """Run the program, from its first event on, until it fails.
+
+        Raises:
+            Exception: why the partition has to halt; nobody asks where the transaction was rolled back.
+        """
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
         AT_WORK.set(self._partition)
         at_hand.set(self._sends)
         EVENT.set(self._at_hand)
-        failure: Exception | None = None
-        while failure is None:
+        while True:
             try:
                 self._partition.begin()
                 self._result = result = self.agent.function(Stream(self._reading))
@@ -165,23 +172,36 @@ class AgentRun:
                     await self._collect(result)
                 else:
                     await result
-                failure = self._failed("ended by itself: an agent goes on for as long as there are events")
-            except Exception as error:
-                if self._is_over:
-                    return  # another run has its records
-                if isinstance(error, RatchetError) and not isinstance(error, TableError):
-                    failure = error  # not the record's fault: the store is damaged, say
-                elif self._may_undo and self._reading.index != NO_RECORD:
-                    self._outputs.cut(self._mark[0])
-                    self._sends.cut(self._mark[1])
-                    self._partition.undo_record()
-                    self._reading.reject(f"agent {self.agent.name}: {said_of(error)}")
-                else:
-                    failure = self._failed(said_of(error))
-                    failure.__cause__ = error
+            except (Exception, asyncio.CancelledError) as error:
+                self._reject(error)
+            else:
+                raise self._failed("ended by itself: an agent goes on for as long as there are events")
+
+    def _reject(self, error: Exception | asyncio.CancelledError) -> None:
+        """Make the record at hand a dead letter, or raise what halts the partition."""
+        task = asyncio.current_task()
+        if self._is_over or (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()):
+            raise error  # another run has its records, or the worker ends
+        if isinstance(error, RatchetError) and not isinstance(error, TableError):
+            raise error  # not the record's fault: the store is damaged, say
+        if not self._may_undo or self._reading.index == NO_RECORD:
+            raise self._failed(said_of(error)) from error
+        self._outputs.cut(self._mark[0])
+        self._sends.cut(self._mark[1])
+        self._partition.undo_record()
+        self._reading.reject(f"agent {self.agent.name}: {said_of(error)}")
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whatever ended it: the lane hears of it, now or with the next batch."""
         self._task = None
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._is_over:
+            return
+        failure = error if isinstance(error, Exception) else self._failed(f"was ended by {type(error).__name__}")
         if self._given_back is not None and not self._given_back.done():
             self._given_back.set_exception(failure)
+        else:
+            self._failure = failure
 
     def held_by(self) -> str:
         """Which agent it is, and where it stands."""
@@ -220,7 +240,7 @@ class AgentRun:
     def _emit_for_batch(self, output: Any) -> None:
         reading = self._reading
         if reading.batch is None:
-            raise TypeError("yielded before its first event, whose key and timestamp an output gets")
+            raise TypeError("yielded while it had no event, whose key and timestamp an output gets")
         if reading.delivery is not None:
             self._outputs.flush(reading.delivery)
             self._outputs.cut()
@@ -231,6 +251,7 @@ class AgentRun:
         if self._is_over:
             raise asyncio.CancelledError
         if self._given_back is not None and not self._given_back.done():
+            self._reading.end()
             self._given_back.set_result(None)
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
@@ -260,7 +281,8 @@ class PartitionProgram:
             for run in self.runs:
                 await run.take(delivery, rows)
             if len(rows) and self._partition.has_windows:
-                self._stream_clock.advance(delivery.batch, rows)
+                with self._partition.opened():
+                    self._stream_clock.advance(delivery.batch, rows)
 
     def abandon(self) -> None:
         """End every run; see `AgentRun.abandon`. The next `take` begins others."""

@@ -11,12 +11,19 @@ from kafka_ratchet.errors import TableError
 OURS: Final = str(Path(__file__).parents[1])
 """Lines of files in there are no lines of the program."""
 
+TEXT_MOST: Final = 3000
+"""characters: a program may raise with a whole record in its text."""
 
-def said_of(error: Exception) -> str:
+
+def said_of(error: BaseException) -> str:
     """What was raised, and in which line of the program."""
+    text = str(error)
+    if len(text) > TEXT_MOST:
+        text = f"{text[:TEXT_MOST]}..."
+    text = text.encode(errors="backslashreplace").decode()  # what a record holds may be text that nobody can print
     if isinstance(error, TableError):
-        what = str(error)
+        what = text
     else:
-        what = f"raised {type(error).__name__}: {error}" if str(error) else f"raised {type(error).__name__}"
+        what = f"raised {type(error).__name__}: {text}" if text else f"raised {type(error).__name__}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
     return f"{what} ({frames[-1].filename}:{frames[-1].lineno})" if frames else what

@@ -98,8 +98,9 @@ class Sends:
         delivery, event = self._reading.delivery, self._reading.index
         if event == NO_RECORD and self._reading.batch is not None:
             event = self._reading.batch.newest
-        if delivery is None or event == NO_RECORD:
-            raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event")
+        if delivery is None or event == NO_RECORD or self._reading.away:
+            beside = ", or a task that it has started did: only its own task sends" if self._reading.away else ""
+            raise SendRefused(f"topic {topic}: agent {self._agent} sent a record while it had no event{beside}")
         if self._allowed[0] is delivery and self._allowed[1] == topic:
             return delivery, event
         if topic == delivery.spec.topic:

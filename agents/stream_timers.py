@@ -111,26 +111,30 @@ class PartitionTimers:
         outputs, sends = Outputs(), Sends(timer.name, reading)
         at_hand.set(sends)
         try:
-            self._partition.begin()
-            result = timer.function()
-            self._at = timer, result
-            if inspect.isasyncgen(result):
-                async with aclosing(result):
-                    async for output in result:
-                        outputs.indices.append(TICK)
-                        outputs.values.append(output_value(output))
-            else:
-                await result
-            self._partition.check_lent()
+            await reading.as_own(partial(self._run, timer, outputs))
         except Exception as error:
             if isinstance(error, RatchetError) and not isinstance(error, TableError):
                 raise
             batch = delivery.batch
             place = f"{batch.topic}, partition {batch.partition}"
             raise AgentFailed(f"{place}: timer {timer.name} {said_of(error)}") from error
+        finally:
+            reading.end()  # what it has begun beside itself may send no more: nobody would take it
         outputs.flush(delivery)
         sends.flush(delivery)
-        reading.end()  # what it has begun beside itself may send no more: nobody would take it
+
+    async def _run(self, timer: Timer, outputs: Outputs) -> None:
+        self._partition.begin()
+        result = timer.function()
+        self._at = timer, result
+        if inspect.isasyncgen(result):
+            async with aclosing(result):
+                async for output in result:
+                    outputs.indices.append(TICK)
+                    outputs.values.append(output_value(output))
+        else:
+            await result
+        self._partition.check_lent()
 
     def _roll_back(self) -> None:
         if self._work is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_h
 from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
+
+REASON_MOST: Final = 4096
+"""bytes of a reason in a dead letter: what an agent raises may be as long as the record."""
 
 
 class Delivery:
@@ -38,6 +42,7 @@ class Delivery:
         """Somebody else gives it back: leaving it does not."""
         self.held_by: Callable[[], str] | None = None
         """Which agent of one's own works on it, and where it stands."""
+        self._rejected: set[int] = set()
 
     def forward(self, keep: NDArray[np.bool_]) -> None:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""
@@ -46,9 +51,16 @@ class Delivery:
             self.outputs.append((self.spec.output, self.spec.partition, encoded))
 
     def dead_letter(self, index: int, reason: str) -> None:
-        """Send one record to the dead-letter topic as it is, with headers that say why and where it was."""
+        """Send one record to the dead-letter topic as it is, with headers that say why and where it was.
+
+        Once: where several agents reject it, the first one says why.
+        """
+        if index in self._rejected:
+            return
+        self._rejected.add(index)
+        why = reason.encode(errors="backslashreplace")[:REASON_MOST].decode(errors="ignore").encode()
         headers = [
-            Header("ratchet-reason", reason.encode()),
+            Header("ratchet-reason", why),
             Header("ratchet-topic", self.batch.topic.encode()),
             Header("ratchet-partition", str(self.batch.partition).encode()),
             Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),

@@ -14,6 +14,7 @@ kept beside it: rollback puts it back, commit forgets it. A key that is not in `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import repeat
 from typing import Any, ClassVar, Final, NoReturn, Protocol
@@ -105,6 +106,22 @@ class _Gone(dict[Any, Any]):
     get = __missing__
 
 
+class _Shut(dict[Any, Any]):
+    """Stands in for `before` while no event is at hand: what was written now would be in no transaction."""
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise TableError(
+            "tables are written by the agent's own task only, while it has an event: not by a task that it has "
+            "started, nor after a time-out between two events"
+        )
+
+    def keys(self) -> NoReturn:
+        self.__contains__(None)
+
+
+_SHUT: Final = _Shut()
+
+
 class TablePartition:
     """One partition of one table, for one run of the agents."""
 
@@ -124,6 +141,7 @@ class TablePartition:
         "scan",
         "undo",
         "values",
+        "writable",
     )
 
     def __init__(
@@ -132,12 +150,14 @@ class TablePartition:
         self.codec, self.default, self.find, self.scan = codec, default, find, scan
         self.kinds = codec.kinds
         self.direct = frozenset() if self.has_windows else codec.kinds
-        """Types of keys by which `values` may be read and, with `before`, written without asking the methods here."""
+        """Types of keys by which `values` may be read and, with `writable`, written without asking the methods here."""
         self.prefix = prefix_of(codec.table)
         self.values: dict[Any, Any] = {}
         """By key as the codec keeps it: the value as the codec keeps it, or ABSENT."""
         self.before: dict[Any, Any] = {}
         """What keys that the open transaction has changed had before it."""
+        self.writable: dict[Any, Any] = _SHUT
+        """The same while it may be written to; whoever writes asks this one."""
         self.undo: dict[Any, Any] | None = None
         """The same for the record at hand, where it may be undone alone; else None."""
         self.lent = lent
@@ -148,7 +168,10 @@ class TablePartition:
     def again(self) -> TablePartition:
         """The same values for the next run. This one takes no more reads nor writes."""
         other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
-        other.values, self.values, self.before = self.values, _Gone(), _Gone()
+        if self.writable is not _SHUT:
+            other.writable = other.before
+        other.values, self.values = self.values, _Gone()
+        self.before = self.writable = _Gone()
         return other
 
     def begin(self, windows: str | None) -> None:
@@ -237,8 +260,8 @@ class TablePartition:
         """Push values, by key."""
         is_simple = self.undo is None and not self.lent and self.direct.issuperset(map(type, found))
         if is_simple and self.codec.are_kept_as_they_are(found.values()):
-            for key in found.keys() - self.before.keys():
-                self.before[key] = self._now(key)
+            for key in found.keys() - self.writable.keys():
+                self.writable[key] = self._now(key)
             self.values.update(found)
         else:
             for key, value in found.items():
@@ -253,9 +276,9 @@ class TablePartition:
         self.lent.pop((self.prefix, kept), None)
 
     def _put(self, kept: Any, value: Any) -> None:
-        values = self.values
-        if kept not in self.before:
-            self.before[kept] = self._now(kept)
+        values, before = self.values, self.writable
+        if kept not in before:
+            before[kept] = self._now(kept)
         if self.undo is not None and kept not in self.undo:
             self.undo[kept] = values[kept]
         values[kept] = value
@@ -395,6 +418,27 @@ class PartitionTables:
         if timestamp > self.stream_time:
             self._tables[OWN].set(TIME, timestamp)
 
+    def open(self) -> None:
+        """From now on tables may be written to: the lane's transaction waits for whoever writes."""
+        for table in self._tables.values():
+            table.writable = table.before
+
+    def shut(self) -> None:
+        """From now on a write raises."""
+        for table in self._tables.values():
+            table.writable = _SHUT
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Tables may be written to meanwhile."""
+        before = [(table, table.writable) for table in self._tables.values()]
+        self.open()
+        try:
+            yield
+        finally:
+            for table, writable in before:
+                table.writable = writable
+
     def begin(self) -> None:
         """A run begins.
 
@@ -454,8 +498,9 @@ class PartitionTables:
         """
         if self._failure is not None:
             raise self._failure
-        for table in self._tables.values():
-            table.expire()
+        with self.opened():
+            for table in self._tables.values():
+                table.expire()
         keys, values = list[bytes](), list[bytes | None]()
         for table in self._tables.values():
             its_keys, its_values = table.entries()

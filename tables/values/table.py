@@ -123,7 +123,7 @@ class Table(MutableMapping[Any, Any]):
         if (
             type(value) is int  # as `partition.set` does, for a total that changes again
             and type(key) in partition.direct
-            and key in partition.before
+            and key in partition.writable
             and INT_LEAST <= value <= INT_MOST
             and self._holds_int
             and partition.undo is None

@@ -213,7 +213,7 @@ def test_an_output_without_an_event_is_refused() -> None:
         async for value in stream:
             yield value
 
-    with pytest.raises(AgentFailed, match="yielded before its first event"):
+    with pytest.raises(AgentFailed, match="yielded while it had no event"):
         run(app, {"in": [1, 2]})
 
 

@@ -37,6 +37,7 @@ LIMIT = 1 << 20
 def held(made: Table, values: dict[Any, Any]) -> CommittedTable:
     partition = PartitionTables(nowhere, nothing)
     partition.add(made.codec, made.default)
+    partition.open()
     made.here.set(partition.of(made.name))
     for key, value in values.items():
         made[key] = value
@@ -70,6 +71,7 @@ def test_typed_keys_and_raw_ones() -> None:
     points = Table("points", key_type=tuple[str, int], serializer="msgpack", value_type=dict[str, int])
     partition = PartitionTables(nowhere, nothing)
     partition.add(points.codec, None)
+    partition.open()
     points.here.set(partition.of("points"))
     points["a", 1] = {"x": 1}
     partition.commit()
@@ -185,6 +187,7 @@ def test_a_key_of_a_table_with_windows_is_shown_in_each_window_newest_last() -> 
     made.tumbling(60)
     part, store = PartitionTables(nowhere, nothing), dict[bytes, bytes]()
     part.add(made.codec, made.default, made.kind)
+    part.open()
     assert isinstance(made.codec, WindowCodec)
     for minute, saves in ((-1, True), (0, True), (1, False)):
         for key in ("a", 7):

@@ -45,6 +45,7 @@ class Stream:
         def committed_table(name: str) -> CommittedTable:
             tables = PartitionTables(nowhere, nothing)
             tables.add(self.tables[0].codec, None)
+            tables.open()
             tables.of(name).set("a", number)
             tables.commit()
             return CommittedTable(tables.of(name), nowhere, lambda prefix, first: (_ for _ in ()), tables.unsaved)
@@ -116,6 +117,7 @@ async def test_a_worker_opens_the_tables_of_its_streams_to_views(tmp_path: Path)
     await asyncio.to_thread(source.open)
     lane: Any = SimpleNamespace(status=SimpleNamespace(state=LaneState.RUNNING))
     application.lanes.running["orders-changelog", 2] = lane
+    source.tables.open()
     source.tables.of("totals").set("ann", 5)
     assert view["ann"] == 0
     source.tables.commit()

@@ -36,6 +36,7 @@ class Kept:
         self.partition = PartitionTables(self.store.get, self.scan)
         for table in self.tables:
             self.partition.add(table.codec, table.default)
+        self.partition.open()
         self.run()
 
     def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

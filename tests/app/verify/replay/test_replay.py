@@ -205,8 +205,8 @@ def test_what_is_in_no_order_is_compared_as_often_as_it_is_there(worker: WorkerP
     assert (report.exit_code(), report.findings) == (ExitCode.PROVEN, [])
     assert report.replay is not None
     assert (report.replay.sent, report.replay.of_others) == ({alerts: 99, steps: 99}, {alerts: 1, steps: 0})
-    # Three agents: what they yield has no order between them, and each makes a dead letter of what it cannot read.
-    assert (report.replay.outputs, report.delivered, report.dead_letters) == (198, 198, 3)
+    # Three agents: what they yield has no order between them; what none of them can read is one dead letter.
+    assert (report.replay.outputs, report.delivered, report.dead_letters) == (198, 198, 1)
     assert report.replay.notes == ["several agents yield: their outputs were compared without their order"]
 
     step = replay(site, text, stream="by-amount")
