@@ -38,6 +38,22 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
     return why(rules_of(settings, program), group)
 
 
+def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
+    """Whether the members judge or place the records of these streams by other settings.
+
+    What only they have says nothing of these streams' records: agents, and internal streams of their program.
+    """
+    if not (group.members and group.protocol) or group.protocol == protocol_of(ours):
+        return False
+    theirs = _of_members(group)
+    return theirs is None or any(theirs.get(name) != value for name, value in ours.items())
+
+
+def _of_members(group: Group) -> dict[str, str] | None:
+    """The rules that the members have agreed on; None where none of them tells."""
+    return next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
+
+
 def why(ours: Mapping[str, str], group: Group) -> str:
     """Why a group, as Kafka describes it, does not take a worker with these rules."""
     way = (
@@ -46,7 +62,7 @@ def why(ours: Mapping[str, str], group: Group) -> str:
     )
     if group.protocol == EARLIER:
         return f"its {group.members} members run an earlier version of Ratchet, which does not say by what rules. {way}"
-    theirs = next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
+    theirs = _of_members(group)
     if theirs is None:
         return f"its members use other settings than this worker. {way}"
     differences = [

@@ -22,13 +22,12 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.status.kafka_topics import partition_counts
 from kafka_ratchet.app.worker.claims import now, this_user
-from kafka_ratchet.app.worker.group_rules import rules_of, why
+from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.transport.assignor import protocol_of
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import id_text
@@ -305,7 +304,7 @@ class Resume:
     async def _refuse_other_rules(self) -> None:
         """Workers with another input have lanes of other transactional ids, which would go on behind this."""
         group = await describe_group(self.bootstrap, self.settings)
-        if group.members and group.protocol and group.protocol != protocol_of(rules_of(self.settings)):
+        if works_otherwise(rules_of(self.settings), group):
             raise SettingsError(
                 f"workers of {self.settings.app!r} run with other settings than these: "
                 f"{why(rules_of(self.settings), group)}. Stop them first, or use their settings file"

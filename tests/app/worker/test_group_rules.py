@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group
-from kafka_ratchet.app.worker.group_rules import rules_of, why
+from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
 from kafka_ratchet.transport.assignor import protocol_of
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
@@ -94,3 +94,19 @@ def test_rules_that_are_not_those_of_the_protocol_are_not_believed() -> None:
     forged = {"streams.s.input": "x"}
     said = why(rules_of(settings()), Group("Stable", members=1, protocol="ratchet-0123456789ab", rules=[forged]))
     assert "streams." not in said
+
+
+def test_agents_and_internal_streams_of_the_members_do_not_keep_a_command_from_deciding() -> None:
+    """`ratchet resume` has the settings, and no program."""
+    ours = rules_of(settings())
+
+    def group(theirs: dict[str, str], **changes: object) -> Group:
+        told = {"members": 1, "protocol": protocol_of(theirs), "rules": [theirs], **changes}
+        return Group("Stable", **told)  # type: ignore[arg-type]
+
+    assert not works_otherwise(ours, group(ours))
+    assert not works_otherwise(ours, group({**ours, "agents of s": "add_up", "streams.by-user.input": "repartition"}))
+    assert works_otherwise(ours, group({**ours, "streams.s.input": "elsewhere"}))
+    assert works_otherwise(ours, group({"streams.other.input": "in"}))
+    assert works_otherwise(ours, group({**ours, "agents of s": "add_up"}, rules=[]))
+    assert not works_otherwise(ours, group({}, members=0))
