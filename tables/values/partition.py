@@ -111,8 +111,8 @@ class _Shut(dict[Any, Any]):
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
-            "tables are written by the agent's own task only, while it has an event: not by a task that it has "
-            "started, nor after a time-out between two events"
+            "wrote to a table while it had no event, as after a time-out between two, or a task that it has started "
+            "did: only its own task writes, while it has an event"
         )
 
     def keys(self) -> NoReturn:
