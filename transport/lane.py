@@ -409,13 +409,14 @@ class Lane:
         """Steps 2 and 3 for one batch."""
         # From when its first records came: they may have waited for the last commit to end.
         self._begin(self._fetch_ended_at)
-        if batch.count:
+        count = batch.count  # it has none when its memory is released
+        if count:
             delivery = Delivery(self.spec, self.switch.policy, batch)
             await self._deliver(delivery)
             await self._given_back(delivery, stop)
         self._position = batch.next
         self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
-        self._records += batch.count
+        self._records += count
 
     async def _tick(self, ticks: Ticks, stop: asyncio.Task[bool]) -> None:
         """Step 3 for timers that are due, in the open transaction or in one of their own."""

@@ -26,6 +26,8 @@ from kafka_ratchet.tables.values.table import Table
 
 _VIEW: Final = b"v"
 _SAVED: Final = b"w"
+_FORMS: Final = OWN + b'"form '
+"""What the keys of `form_key` begin with."""
 _OFFSET: Final = struct.Struct(">q")
 WRITTEN_AT_ONCE: Final = 10_000
 """Entries, and commits of the replay, between two writes to the store."""
@@ -131,6 +133,8 @@ class ReplayTables:
         compared, unknown = 0, Counter[str]()
         view = ((key[len(_VIEW) :], value) for key, value in self._scan(_VIEW + PREFIX))
         for key, mine, theirs in merged(self._scan(PREFIX), view):
+            if key.startswith(_FORMS):
+                continue  # written for the worker; of the program that runs here, no event makes them
             prefix = key[: 2 + key[1]] if len(key) > 1 else key
             if prefix not in self._codecs:
                 unknown[repr(prefix[2:].decode("utf-8", "backslashreplace"))] += 1
