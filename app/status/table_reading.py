@@ -26,6 +26,7 @@ from kafka_ratchet.app.status.own_tables import (
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.values.codec import Codec
+from kafka_ratchet.tables.values.committed import WINDOWS_MOST
 from kafka_ratchet.tables.values.windows import START_BYTES, WindowCodec, WindowKey
 
 LONG_KEYS_MOST: Final = 1_000
@@ -56,8 +57,8 @@ class Part(Protocol):
     def get(self, kept: Any) -> bytes | None:
         """The value's bytes, of a key as the codec keeps it; None where it is not in the table."""
 
-    def starts(self) -> Iterable[int]:
-        """Where it has windows: the starts of those that may have keys."""
+    def starts(self) -> tuple[Iterable[int], bool]:
+        """Where it has windows: the starts of those that may have keys, and whether there may be more."""
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
@@ -102,14 +103,20 @@ def _in_windows(
     """A key in the newest windows that have it, and what is to be said of the others."""
     keys, entries = _keys_of(codec.inner, query), list[TableEntry]()
     try:
-        starts = {start for table in tables.values() for start in table.starts()}
+        looked = [table.starts() for table in tables.values()]
     except TableError as error:
         raise QueryError(str(error)) from None
-    for start in sorted(starts, reverse=True):
+    problems = []
+    if any(is_cut for _, is_cut in looked):
+        problems = [
+            f"only the oldest {WINDOWS_MOST} windows in a partition's store were looked at: newer ones may have the key"
+        ]
+    for start in sorted({start for starts, _ in looked for start in starts}, reverse=True):
         if len(entries) >= query.limit:
-            return entries, [f"these are the newest {query.limit} windows; older ones may have the key too: see limit"]
+            newest = f"these are the newest {query.limit} of them; older ones may have the key too: see limit"
+            return entries, [*problems, newest]
         entries += _found(tables, codec, [WindowKey(start, key) for key in keys])
-    return entries, []
+    return entries, problems
 
 
 def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:

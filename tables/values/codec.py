@@ -81,8 +81,8 @@ class Codec:
             wanted = "str or int" if self.key_type is None else self.key_type.__name__
             raise TableError(f"table {self.table}: key {key!r:.100} is {kind.__name__}, not {wanted}; see key_type")
         try:
-            found = msgspec.json.encode(key)
-            self._keys.decode(found)
+            # Equal keys have equal bytes: 5 and 5.0, and a frozenset, whose order is another in each process.
+            found = msgspec.json.encode(self._keys.decode(msgspec.json.encode(key)), order="deterministic")
         except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
             raise TableError(f"table {self.table}: key {key!r:.100} is not {self.key_type}: {error}") from None
         return found
@@ -126,17 +126,42 @@ class Codec:
                 raise TableError(f"table {self.table}: {value} does not fit 64 bits. Keep it as text")
             if kind is float and not math.isfinite(value):
                 raise TableError(f"table {self.table}: {value} cannot be kept: JSON has no such number")
+            if kind is str and not value.isascii():
+                self._check_text(value)
             return value
         if kind is bytes and self.value_type is None:
             raise TableError(f"table {self.table}: bytes are read again as text. Say value_type=bytes")
         try:
             data = self._encode(value)
-            self._decode(data)
-        except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
+            again = self._decode(data)
+        except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError, UnicodeError) as error:
             raise TableError(
                 f"table {self.table}: {value!r:.100} ({kind.__name__}) cannot be kept as {self.value_type}: {error}"
             ) from None
+        if self.value_type is None and again != value and again != _with_lists(value):
+            # JSON makes text of a dict's keys, null of nan, a list of a set, a dict of a Struct.
+            raise TableError(
+                f"table {self.table}: {value!r:.100} would be read again as {again!r:.100}. Say value_type, which "
+                "tells how it is read"
+            )
         return Encoded(data)
+
+    def _check_text(self, value: str) -> None:
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise TableError(f"table {self.table}: {value!r:.100} cannot be kept: {error}") from None
+
+    def is_same(self, now: Encoded, before: Encoded) -> bool:
+        """Whether both are read as the same value.
+
+        Bytes may differ without a change: a Struct has got a field with a default, an int stood for a float, a set's
+        order is another in each process.
+        """
+        if now == before:
+            return True
+        value = self.value(before)
+        return bool(self._encode(value) == now or value == self.value(now))
 
     def are_kept_as_they_are(self, values: Collection[Any]) -> bool:
         """Whether `keep` would give back every one of them; said of many at once, and no where it is not sure."""
@@ -145,7 +170,9 @@ class Codec:
             return False
         if kinds == {int}:
             return bool(INT_LEAST <= min(values) and max(values) <= INT_MOST)
-        return all(map(math.isfinite, values)) if kinds == {float} else not kinds & {int, float}
+        if kinds == {float}:
+            return all(map(math.isfinite, values))
+        return not kinds & {int, float} and all(type(value) is not str or value.isascii() for value in values)
 
     def value_bytes(self, kept: Any) -> bytes:
         """The bytes of a value as the table keeps it."""
@@ -177,3 +204,10 @@ class Codec:
                 f"table {self.table}: a value cannot be read: {error}. Was value_type or serializer changed? Name the "
                 "table anew, or put back what was changed"
             ) from None
+
+
+def _with_lists(value: Any) -> Any:
+    """The value with lists in place of its tuples, which JSON and MessagePack make of them; that much is allowed."""
+    if isinstance(value, list | tuple):
+        return [_with_lists(each) for each in value]
+    return {key: _with_lists(each) for key, each in value.items()} if isinstance(value, dict) else value

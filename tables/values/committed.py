@@ -89,8 +89,12 @@ class CommittedTable:
                 if value is not None:
                     yield key, value
 
-    def starts(self) -> list[int]:
-        """Of a table with windows: the starts of those that may have keys, the oldest `WINDOWS_MOST` in the store."""
+    def starts(self) -> tuple[list[int], bool]:
+        """Of a table with windows: the starts of those that may have keys.
+
+        Returns:
+            (the oldest `WINDOWS_MOST` in the store and those that it does not have yet, whether there may be others)
+        """
         codec, prefix = self.codec, self._table.prefix
         assert isinstance(codec, WindowCodec)  # noqa: S101 - asked of such a table
         found = {kept.start for of, kept in self._unsaved if of == prefix}
@@ -98,11 +102,11 @@ class CommittedTable:
         for _ in range(WINDOWS_MOST):
             with closing(self._scan(prefix, first)) as entries:
                 if (entry := next(entries, None)) is None:
-                    break
+                    return sorted(found), False
             start = codec.kept_key(entry[0][len(prefix) :]).start
             found.add(start)
             first = prefix + pack_start(start + 1)
-        return sorted(found)
+        return sorted(found), True
 
     def _recent(self, after: bytes | None) -> list[bytes]:
         """Keys that the store may not have."""

@@ -73,9 +73,9 @@ class ReadPartition:
         """The value's bytes; None where the key is not there."""
         return self._held.get(key)
 
-    def starts(self) -> tuple[int, ...]:
+    def starts(self) -> tuple[list[int], bool]:
         """It has no windows."""
-        return ()
+        return [], False
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""

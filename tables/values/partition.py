@@ -31,6 +31,8 @@ from kafka_ratchet.transport.batch.rows import encode_columns
 PREFIX: Final = b"t"
 ENTRY_BYTES: Final = 300
 """What an entry takes in memory, roughly: two Python objects and their place in a dict."""
+SMALL_BYTES: Final = 100
+"""bytes of a value that ENTRY_BYTES has in it"""
 ABSENT: Final = object()
 """In `values`: the key is known not to be in the table."""
 UNKNOWN: Final = object()
@@ -293,7 +295,7 @@ class TablePartition:
         Raises:
             TableError: it was.
         """
-        if self.codec.keep(value) != data:
+        if not self.codec.is_same(self.codec.keep(value), data):
             raise TableError(
                 f"table {self.codec.table}: the value of key {self.codec.key(kept)!r:.100} was changed in place, not "
                 f"assigned back: write {self.codec.table}[key] = value after the change"
@@ -354,6 +356,8 @@ class PartitionTables:
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._has_windows = False
+        self._large_bytes = 0
+        """That values were written with or looked up, each time, beyond SMALL_BYTES: at least what they take."""
         self.unsaved: set[tuple[bytes, Any]] = set()
         """Prefix and key of what is persisted and not in the store."""
         self._of_others: dict[bytes, bytes | None] = {}
@@ -368,10 +372,13 @@ class PartitionTables:
     def _noting(self, find: Find) -> Find:
         def find_or_note(key: bytes) -> bytes | None:
             try:
-                return find(key)
+                found = find(key)
             except StateError as error:
                 self._failure = error
                 raise
+            if found is not None:
+                self._count(found)
+            return found
 
         return find_or_note
 
@@ -557,16 +564,25 @@ class PartitionTables:
         """What the store does not have of what is persisted."""
         for prefix, kept in self.unsaved:
             table = self._tables[prefix]
-            yield table.entry(kept, table.before.get(kept, table.values[kept]))
+            key, value = table.entry(kept, table.before.get(kept, table.values[kept]))
+            if value is not None:
+                self._count(value)
+            yield key, value
         yield from self._of_others.items()
 
     def saved(self, most: int) -> None:
-        """The store has everything that is persisted; what more than `most` keys take in memory is given up."""
+        """The store has everything that is persisted; where it takes more than `most` small entries, it is given up."""
         self.unsaved.clear()
         self._of_others.clear()
-        trim = sum(len(table.values) * table.weight for table in self._tables.values()) > most
+        small = sum(len(table.values) * table.weight for table in self._tables.values())
+        trim = small + self._large_bytes // ENTRY_BYTES > most
+        if trim:
+            self._large_bytes = 0
         for table in self._tables.values():
             table.saved(trim=trim)
+
+    def _count(self, value: bytes) -> None:
+        self._large_bytes += max(0, len(value) - SMALL_BYTES)
 
     def closed(self) -> None:
         """The store was closed or removed: nothing is known any more.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import ContextVar
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
+
+import msgspec
 
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.codec import INT_LEAST, INT_MOST, PLAIN, Codec, Serializer
@@ -49,7 +52,7 @@ class Table(MutableMapping[Any, Any]):
     ) -> None:
         if not name or len(name.encode()) > NAME_MOST:
             raise SettingsError(f"table {name!r:.100}: its name must take 1 to {NAME_MOST} bytes")
-        if value_type is None and isinstance(default, type) and default in PLAIN:
+        if value_type is None and isinstance(default, type) and _says_its_type(default):
             value_type = default
         self.name, self.default = name, default
         self._holds_int = value_type in (None, int)
@@ -144,6 +147,26 @@ class Table(MutableMapping[Any, Any]):
         value = self.partition.get(key)
         return default if value is ABSENT else value
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of a key; where it is not there, `default` is set. The table's own default has no part in it."""
+        if self.partition.get(key) is ABSENT:
+            self[key] = default
+        return self.partition.get(key)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """Take a key out, and return its value; where it is not there, `default`.
+
+        Raises:
+            KeyError: it is not there, and no default is given. The table's own has no part in it.
+        """
+        value = self.partition.get(key)
+        if value is not ABSENT:
+            del self[key]
+            return value
+        if not default:
+            raise KeyError(key)
+        return default[0]
+
     def get_many(self, keys: Any) -> dict[Any, Any]:
         """The values of many keys as `[]` gives each: for batches, where asking for one after the other is slow.
 
@@ -191,3 +214,8 @@ def _listed(keys: Any) -> list[Any]:
             listed: list[Any] = getattr(keys, name)()
             return listed
     return list(keys)
+
+
+def _says_its_type(default: type) -> bool:
+    """Whether what it makes is of one type with all that is in it, or is read as another without it."""
+    return default in PLAIN or default is set or issubclass(default, msgspec.Struct) or is_dataclass(default)

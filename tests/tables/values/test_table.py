@@ -275,3 +275,97 @@ def test_a_table_that_is_written_otherwise_now_is_refused(
     same = Kept(Table("t", default=int, **before))
     same.store.update(kept.store)
     same.partition.begin()
+
+
+def test_what_was_only_read_is_not_taken_for_changed() -> None:
+    class Account(msgspec.Struct):
+        name: str
+        balance: float = 0
+        limit: int = 5
+
+    kept = Kept(Table("t", value_type=Account), Table("s", value_type=set[str]))
+    accounts, sets = kept.tables
+    kept.store[b't\x01t"old"'] = b'{"balance":0,"name":"ann"}'  # before it had a limit, in another order
+    kept.store[b't\x01s"two"'] = b'["b","a"]'
+    assert accounts["old"].balance == 0
+    assert sets["two"] == {"a", "b"}
+    kept.commit()
+    accounts["old"].balance = 7
+    with pytest.raises(TableError, match="changed in place"):
+        kept.commit()
+
+
+def test_equal_keys_are_one_key() -> None:
+    kept = Kept(Table("f", default=int, key_type=float), Table("s", default=int, key_type=frozenset[str]))
+    numbers, sets = kept.tables
+    for key in (5, 5.0):
+        numbers[key] += 1
+    assert dict(numbers) == {5.0: 2}
+    codec = sets.codec
+    assert {codec.check_key(frozenset(order)) for order in ("abcdefgh", "hgfedcba")} == {
+        b'["a","b","c","d","e","f","g","h"]'
+    }
+
+
+@pytest.mark.parametrize("value", [{7: 1}, {"avg": float("nan")}, {"a": {1, 2}}, [Point(1)], {"a": [b"x"]}])
+def test_a_value_that_would_be_read_as_another_is_refused(value: Any) -> None:
+    kept = Kept(Table("t"))
+    with pytest.raises(TableError, match=r"would be read again as .* Say value_type"):
+        kept.tables[0]["key"] = value
+    kept.tables[0]["key"] = {"a": (1, [2, (3,)])}
+    assert kept.tables[0]["key"] == {"a": (1, [2, (3,)])}
+
+
+def test_a_text_that_is_none_is_refused_where_it_is_written() -> None:
+    kept = Kept(Table("t"), Table("typed", value_type=str))
+    text = b"\xff".decode("utf-8", "surrogateescape")
+    for table in kept.tables:
+        with pytest.raises(TableError, match="cannot be kept"):
+            table.update({"a": text, "b": "ä"})
+        with pytest.raises(TableError, match="cannot be kept"):
+            table["a"] = text
+    with pytest.raises(TableError, match="cannot be kept"):
+        kept.tables[0]["a"] = [text]
+
+
+def test_the_defaults_of_pop_and_setdefault_are_those_that_are_given() -> None:
+    kept = Kept(Table("t", default=int), Table("lists"))
+    numbers, lists = kept.tables
+    assert numbers.setdefault("x", 5) == 5
+    assert numbers.setdefault("x", 6) == 5
+    assert numbers.pop("nope", None) is None
+    with pytest.raises(KeyError):
+        numbers.pop("nope")
+    assert numbers.pop("x") == 5
+    assert "x" not in numbers
+    lists.setdefault("all", []).append(1)
+    with pytest.raises(TableError, match="changed in place"):
+        kept.commit()
+
+
+def test_a_default_that_is_a_type_says_what_is_kept() -> None:
+    class Account(msgspec.Struct):
+        balance: int = 0
+
+    kept = Kept(Table("t", default=Account), Table("s", default=set))
+    accounts, sets = kept.tables
+    for _ in range(2):
+        account, found = accounts["ann"], sets["ann"]
+        account.balance += 1
+        found.add(account.balance)
+        accounts["ann"], sets["ann"] = account, found
+        kept.commit()
+    assert (accounts["ann"], sets["ann"]) == (Account(2), {1, 2})
+
+
+def test_large_values_leave_memory_as_small_ones_do() -> None:
+    kept = Kept(Table("t", default=str))
+    table = kept.tables[0]
+    for number in range(100):
+        table[number] = "x" * 50_000
+    kept.commit()
+    kept.save(3_500)  # times 300 bytes: a megabyte
+    assert not kept.partition.of("t").values
+    assert table[7] == "x" * 50_000
+    kept.save(3_500)
+    assert list(kept.partition.of("t").values) == [7]
