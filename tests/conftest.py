@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -52,10 +53,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _log_handlers() -> Iterator[None]:
-    """A command that runs in the tests' process sets up logging: to a standard error that is closed with its test."""
+    """A command that runs in the tests' process sets up logging, to a standard error that is closed with its test.
+
+    Its handler stays, because structlog's loggers keep to it; it goes on with the process's standard error.
+    """
     before = logging.root.handlers[:]
     yield
-    logging.root.handlers[:] = before
+    for handler in logging.root.handlers:
+        if handler not in before and type(handler) is logging.StreamHandler:
+            handler.setStream(sys.__stderr__)
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.tables.values.partition import OWN
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
@@ -637,7 +638,8 @@ class CommitPath(RuleBasedStateMachine):
                 elif key == EVICTED:
                     found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
                 elif key is not None and key.startswith(TABLE_ENTRY):
-                    found[-1].tables[key] = value
+                    if not key.startswith(OWN):  # how each table's entries are written
+                        found[-1].tables[key] = value
                 elif key is not None and value is None:
                     found[-1].gone.append(key[1:])
         return found
