@@ -61,7 +61,7 @@ def _log_handlers() -> Iterator[None]:
     yield
     for handler in logging.root.handlers:
         if handler not in before and type(handler) is logging.StreamHandler:
-            handler.setStream(sys.__stderr__)
+            handler.stream = sys.__stderr__  # not setStream, which flushes the one that is closed
 
 
 @pytest.fixture(scope="session")
