@@ -377,6 +377,20 @@ async def test_a_changelog_that_lost_its_beginning_halts_a_lane_that_needs_it(ma
     assert site.output_values() == numbers(1, 4)
 
 
+async def test_an_input_of_ratchets_own_that_lost_what_nobody_has_read_halts_its_lane(site: Site) -> None:
+    site.produce(events(1, 2, 3))
+    delete_before(site.bootstrap, site.input, 1)
+    internal = await site.owner("internal", begins_at_0=True)
+    internal.lane.start()
+    await until(lambda: internal.lane.status.state is LaneState.HALTED)
+    assert "begins at offset 1, and nothing of it was read yet" in (internal.lane.status.error or "")
+    await internal.close()
+    other = await site.owner("other")  # an input of somebody else's, whose retention may have been at work
+    other.lane.start()
+    await other.reach(3)
+    assert site.output_values() == numbers(2, 3)
+
+
 async def test_a_changelog_that_was_lost_with_the_store_halts_the_lane_until_a_person_decides(site: Site) -> None:
     site.produce(events(1, 2, 3))
     first = await site.owner("first")
