@@ -117,9 +117,8 @@ class BatchAtHand:
             times = _times(output.column(TIMESTAMP))
         else:
             times = np.full(count, delivery.batch.timestamps[self._rows].max(), np.int64)
-        compression = delivery.batch.codec if spec.compression == "input" else spec.compression
         what = f"{spec.output}, partition {spec.partition}: yielded for {self.place}"
-        for encoded in encode_rows(keys, values, times, spec.output_limit, what, compression, headers):
+        for encoded in encode_rows(keys, values, times, spec.output_limit, what, delivery.compression, headers):
             delivery.outputs.append((spec.output, spec.partition, encoded))
 
 

@@ -15,12 +15,12 @@ FORWARD: Final = object()
 """In place of a value: the record itself, byte for byte."""
 
 
-_encode = msgspec.json.Encoder().encode
+encode_json: Final = msgspec.json.Encoder().encode
 
 
 def output_value(output: Any) -> bytes | None:
     """What is yielded as it is sent: bytes as they are, None null, all else as JSON."""
-    return output if output is None or type(output) is bytes else _encode(output)
+    return output if output is None or type(output) is bytes else encode_json(output)
 
 
 class Outputs:
@@ -70,9 +70,10 @@ class Outputs:
     def _encode(self, delivery: Delivery, first: int, end: int) -> None:
         batch, spec = delivery.batch, delivery.spec
         rows = np.array(self.indices[first:end], np.int64)
-        compression = batch.codec if spec.compression == "input" else spec.compression
         keys = batch.data, batch.columns[records.KEY, rows], batch.columns[records.KEY_LENGTH, rows]
         values = cast("list[bytes | None]", self.values[first:end])  # none is FORWARD here
         what = f"{spec.output}, partition {spec.partition}: yielded between offsets {batch.start} and {batch.next - 1}"
-        for encoded in encode_rows(keys, spans(values), batch.timestamps[rows], spec.output_limit, what, compression):
+        for encoded in encode_rows(
+            keys, spans(values), batch.timestamps[rows], spec.output_limit, what, delivery.compression
+        ):
             delivery.outputs.append((spec.output, spec.partition, encoded))

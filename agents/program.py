@@ -325,11 +325,12 @@ def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> 
         raise SettingsError(
             f"group_by {name}: stream {parent.name} goes there already; each event would be there twice"
         )
-    if step in _ancestors(parent):
+    if step in ancestors_of(parent):
         raise SettingsError(f"group_by {name}: events of {parent.name} come from there, and would go round for ever")
     step.fed_by.append(parent)
     return step, step.topic
 
 
-def _ancestors(stream: StreamDefinition) -> list[StreamDefinition]:
-    return [stream, *(each for parent in stream.fed_by for each in _ancestors(parent))]
+def ancestors_of(stream: StreamDefinition) -> list[StreamDefinition]:
+    """The stream, and those whose events come to it by `group_by`, step by step."""
+    return [stream, *(each for parent in stream.fed_by for each in ancestors_of(parent))]

@@ -17,14 +17,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.at_hand import AtHand, StreamClock
 from kafka_ratchet.agents.event import Event
 from kafka_ratchet.agents.holding import HOLDERS, line_of
-from kafka_ratchet.agents.outputs import FORWARD, Outputs
+from kafka_ratchet.agents.outputs import FORWARD, Outputs, encode_json
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
 from kafka_ratchet.agents.said import said_of
@@ -37,8 +36,6 @@ from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.windows import EVENT
 from kafka_ratchet.transport.delivery import Delivery
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Stream:
@@ -234,7 +231,7 @@ class AgentRun:
                 elif output is None or kind is bytes:
                     add_value(output)
                 else:
-                    add_value(_encode(output))
+                    add_value(encode_json(output))
                 add_index(reading.index)
 
     def _emit_for_batch(self, output: Any) -> None:

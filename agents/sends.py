@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from kafka_ratchet.agents.event import Event
+from kafka_ratchet.agents.outputs import encode_json, output_value
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
 from kafka_ratchet.errors import SendRefused
 from kafka_ratchet.transport.batch import kernels as records
@@ -29,9 +29,6 @@ BY_KEY: Final = -1
 OF_EVENT: Final = -1
 """In place of a timestamp: that of the event at hand."""
 TIME_MOST: Final = 2**63 - 1
-
-_encode = msgspec.json.Encoder().encode
-
 
 Row = tuple[str, int, bytes | None, bytes | None, bytes, int, int, bool]
 """A record to be sent: topic; of the batch, the index of the event at hand; key, value, headers, partition, timestamp;
@@ -146,13 +143,12 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
     times = np.where(times == OF_EVENT, batch.timestamps[at], times)
     numbers = np.array(partitions, np.int64)
     choose_partitions(key_spans, numbers, count, spec.partition % count)
-    compression = batch.codec if spec.compression == "input" else spec.compression
     what = f"{topic}: sent between offsets {batch.start} and {batch.next - 1} of {batch.topic}-{batch.partition}"
     order = np.argsort(numbers, kind="stable")
     for mine in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
         its_keys, its_values = _only(key_spans, mine), _only(value_spans, mine)
         its_headers = None if header_spans is None else _only(header_spans, mine)
-        for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, compression, its_headers):
+        for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, delivery.compression, its_headers):
             delivery.outputs.append((topic, int(numbers[mine[0]]), encoded))
 
 
@@ -173,15 +169,13 @@ def key_bytes(key: Any) -> bytes | None:
     """A key as it is sent: bytes as they are, text in UTF-8, None null, all else as JSON."""
     if key is None or type(key) is bytes:
         return key
-    return key.encode() if isinstance(key, str) else _encode(key)
+    return key.encode() if isinstance(key, str) else encode_json(key)
 
 
 def _value_bytes(value: Any) -> bytes | None:
-    if value is None or type(value) is bytes:
-        return value
     if type(value) is Event:
         raise TypeError("an event cannot be sent: send its value")
-    return _encode(value)
+    return output_value(value)
 
 
 def _header_bytes(headers: Headers) -> bytes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import struct
 import time
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
 
 from bench.kafka import FETCH_BYTES, committed_reader, create, produce
 from kafka_ratchet.app.status.kafka_topics import offset_ranges
@@ -84,6 +86,27 @@ def producer_options(bootstrap: str, load: Load) -> dict[str, Any]:
     }
 
 
+def filler_of(choose: random.Random, load: Load) -> str:
+    """Text that values are cut from."""
+    return "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
+
+
+def filled(head: bytes, filler: str, at: int, load: Load) -> bytes:
+    """A value of the load's size: its head, which ends within a JSON text, and as much filler as fits, from `at` on."""
+    start = at % (3 * load.value_bytes)
+    return head + filler[start : start + load.value_bytes - len(head) - 2].encode() + b'"}'
+
+
+def flush(producer: Producer, topic: str, load: Load) -> None:
+    """Wait until Kafka has taken the input.
+
+    Raises:
+        BenchFailed: it did not take it all.
+    """
+    if left := producer.flush(FLUSH_S):
+        raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
+
+
 def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     """Create the topic and send the input.
 
@@ -93,7 +116,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     create(bootstrap, topic, partitions=load.partitions)
     producer = Producer(producer_options(bootstrap, load))
     choose = random.Random(1)
-    filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
+    filler = filler_of(choose, load)
     last: list[int] = [0] * load.keys
     recent: list[tuple[int, int, int]] = []
     in_turn = load.keys >= load.records * 4 // 5
@@ -102,15 +125,14 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     def send(user: int, sequence: int, order: int) -> None:
         nonlocal sent
         head = HEAD % (sequence, user)
-        start = (user * 31 + sequence) % (3 * load.value_bytes)
-        body = filler[start : start + load.value_bytes - len(head) - 2].encode()
+        value = filled(head, filler, user * 31 + sequence, load)
         key = b"user-%d" % user
         headers = [
             ("ratchet-sequence", SEQUENCE.pack(sequence)),
             ("ratchet-producer", key),
             ("bench-order", SEQUENCE.pack(order)),
         ]
-        produce(producer, topic, head + body + b'"}', key, headers=headers)
+        produce(producer, topic, value, key, headers=headers)
         producer.poll(0)
         sent += 1
 
@@ -129,8 +151,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
         if load.duplicates == "resent" and sent % (RESENT_EVERY + RESENT_EVERY // 4) == RESENT_EVERY:
             for again in recent[-RESENT_EVERY // 4 :][: load.records - sent]:
                 send(*again)
-    if left := producer.flush(FLUSH_S):
-        raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
+    flush(producer, topic, load)
     return Truth(last)
 
 
@@ -141,6 +162,21 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
         BenchFailed: the output cannot be read to its end.
     """
     reached = [0] * len(truth.last)
+    with closing(committed_records(bootstrap, topic)) as records:
+        for message in records:
+            user, sequence = int(message.key()[5:]), int(message.value()[SEQUENCE_AT])
+            if sequence != reached[user] + 1:
+                return False
+            reached[user] = sequence
+    return reached == truth.last
+
+
+def committed_records(bootstrap: str, topic: str) -> Generator[Message, None, None]:
+    """The committed records of a topic, one partition behind the other, each up to its end as it is now.
+
+    Raises:
+        BenchFailed: a partition cannot be read to its end.
+    """
     reader = committed_reader(bootstrap, topic, [], fetch_message_max_bytes=FETCH_BYTES)
     try:
         partitions = len(reader.list_topics(topic, 30).topics[topic].partitions)
@@ -151,11 +187,6 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
             while held.end and reader.position([place])[0].offset < held.end:
                 if time.monotonic() > deadline:
                     raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {held.end}")
-                for message in reader.consume(AT_A_TIME, 0.1):
-                    user, sequence = int(message.key()[5:]), int(message.value()[SEQUENCE_AT])
-                    if sequence != reached[user] + 1:
-                        return False
-                    reached[user] = sequence
+                yield from reader.consume(AT_A_TIME, 0.1)
     finally:
         reader.close()
-    return reached == truth.last

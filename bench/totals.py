@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import msgspec
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
-from bench.kafka import FETCH_BYTES, committed_reader, create, produce
-from bench.load import AT_A_TIME, FLUSH_S, READ_WITHIN_S, SEQUENCE, STRIDE, Load, producer_options
-from kafka_ratchet.app.status.kafka_topics import offset_ranges
-from kafka_ratchet.errors import BenchFailed
+from bench.kafka import create, produce
+from bench.load import SEQUENCE, STRIDE, Load, committed_records, filled, filler_of, flush, producer_options
 
 HEAD: Final = b'{"user": "user-%d", "amount": %d, "filler": "'
 AMOUNTS: Final = 97
@@ -54,7 +52,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
     create(bootstrap, topic, partitions=load.partitions)
     producer = Producer(producer_options(bootstrap, load))
     choose = random.Random(1)
-    filler = "".join(choose.choices("abcdefghijklmnopqrstuvwxyz0123456789      ", k=4 * load.value_bytes))
+    filler = filler_of(choose, load)
     orders = [0] * load.keys
     in_turn = load.keys >= load.records
     for sent in range(load.records):
@@ -62,13 +60,11 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
         orders[user] += 1
         number = orders[user]
         head = HEAD % (user, amount_of(user, number))
-        start = (user * 31 + number) % (3 * load.value_bytes)
-        body = filler[start : start + load.value_bytes - len(head) - 2].encode()
+        value = filled(head, filler, user * 31 + number, load)
         headers = [("ratchet-sequence", SEQUENCE.pack(number))]
-        produce(producer, topic, head + body + b'"}', b"user-%d" % user, headers=headers)
+        produce(producer, topic, value, b"user-%d" % user, headers=headers)
         producer.poll(0)
-    if left := producer.flush(FLUSH_S):
-        raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
+    flush(producer, topic, load)
     return Totals(orders)
 
 
@@ -82,25 +78,12 @@ def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
     """
     reached, sums = [0] * len(truth.orders), [0] * len(truth.orders)
     decode = msgspec.json.Decoder(Total).decode
-    reader = committed_reader(bootstrap, topic, [], fetch_message_max_bytes=FETCH_BYTES)
-    try:
-        partitions = len(reader.list_topics(topic, 30).topics[topic].partitions)
-        for number, held in enumerate(offset_ranges(reader, topic, partitions)):
-            place = TopicPartition(topic, number, 0)
-            reader.assign([place])
-            deadline = time.monotonic() + READ_WITHIN_S
-            while held.end and reader.position([place])[0].offset < held.end:
-                if time.monotonic() > deadline:
-                    raise BenchFailed(f"{topic}, partition {number}: cannot be read to its end, {held.end}")
-                for message in reader.consume(AT_A_TIME, 0.1):
-                    found = decode(message.value())
-                    user = int(message.key()[5:])
-                    if found.user.encode() != message.key() or not _advance(
-                        reached, sums, user, found.total, truth, every
-                    ):
-                        return False
-    finally:
-        reader.close()
+    with closing(committed_records(bootstrap, topic)) as records:
+        for message in records:
+            found = decode(message.value())
+            user = int(message.key()[5:])
+            if found.user.encode() != message.key() or not _advance(reached, sums, user, found.total, truth, every):
+                return False
     return reached == truth.orders
 
 

@@ -256,9 +256,7 @@ def fetched(
         times: ms since the epoch; None: now
     """
     (encoded,) = encode_pairs(pairs, LIMIT, times=times)
-    data = bytearray(encoded.seal(1, 0, 0))
-    data[:8] = start.to_bytes(8, "big")
-    return read_chunk(topic, 0, start, bytes(data), [])
+    return read_chunk(topic, 0, start, encoded.as_fetched(start), [])
 
 
 def value_of(data: bytes | None) -> Any:

@@ -44,10 +44,14 @@ class Delivery:
         """Which agent of one's own works on it, and where it stands."""
         self._rejected: set[int] = set()
 
+    @property
+    def compression(self) -> str:
+        """Of what is written for this batch."""
+        return self.batch.codec if self.spec.compression == "input" else self.spec.compression
+
     def forward(self, keep: NDArray[np.bool_]) -> None:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""
-        compression = self.batch.codec if self.spec.compression == "input" else self.spec.compression
-        for encoded in forward(self.batch, keep, self.spec.output_limit, compression):
+        for encoded in forward(self.batch, keep, self.spec.output_limit, self.compression):
             self.outputs.append((self.spec.output, self.spec.partition, encoded))
 
     def dead_letter(self, index: int, reason: str) -> None:

@@ -9,16 +9,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.app.status.kafka_topics import all_topics
 from kafka_ratchet.errors import BrokerUnavailable, TopicMissing
 from kafka_ratchet.transport.client.cluster import LATEST, Cluster
 
 log = structlog.get_logger(__name__)
 
-LIST_TIMEOUT_S: Final = 30.0
 LIST_AGAIN_S: Final = 1.0
 """A broker that has just started may list fewer topics than there are; nobody is refused for that."""
 ASK_EVERY_S: Final = 5.0
@@ -43,10 +42,7 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
     if all(topic in found for topic in wanted.values()):
         return
     time.sleep(LIST_AGAIN_S)
-    try:
-        known = admin.list_topics(timeout=LIST_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    known = all_topics(admin)
     missing = {role: topic for role, topic in wanted.items() if topic not in known}
     if not missing:
         raise BrokerUnavailable(f"stream {name}: Kafka did not list the topics of the stream at once")

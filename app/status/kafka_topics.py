@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from kafka_ratchet.errors import BrokerUnavailable, TransportError
 from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
@@ -32,16 +32,25 @@ class OffsetRange(NamedTuple):
     end: int
 
 
+def all_topics(admin: AdminClient) -> dict[str, TopicMetadata]:
+    """Every topic that there is, by name.
+
+    Raises:
+        BrokerUnavailable: no answer.
+    """
+    try:
+        return dict(admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+
+
 def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
     """Partitions of those of the topics that exist.
 
     Raises:
         BrokerUnavailable: no answer.
     """
-    try:
-        known = admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    known = all_topics(admin)
     return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
 
 

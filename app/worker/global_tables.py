@@ -16,7 +16,7 @@ import structlog
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import TOPIC_NAME
 from kafka_ratchet.app.status.inputs import similar
-from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.status.kafka_topics import all_topics, partition_counts
 from kafka_ratchet.app.status.server import GlobalTableStatus
 from kafka_ratchet.app.worker.topics import config_of, create
 from kafka_ratchet.errors import (
@@ -69,7 +69,7 @@ def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection
         elif settings.create_topics:
             create(admin, table.topic, 1, replication, {"cleanup.policy": "compact"})
         else:
-            hint = similar(table.topic, admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics)
+            hint = similar(table.topic, all_topics(admin))
             raise TopicMissing(
                 f"table {table.name}: there is no topic {table.topic!r}{hint}. create_topics is false, so Ratchet "
                 "creates none: correct the name, or create it with cleanup.policy=compact"

@@ -11,7 +11,7 @@ from kafka_ratchet.app.names import is_ratchets_own
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import is_topic_name
 from kafka_ratchet.app.status.inputs import similar
-from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.status.kafka_topics import all_topics, partition_counts
 from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.app.worker.topics import StreamTopics, create
 from kafka_ratchet.errors import SettingsError, TopicMissing, TopicTaken
@@ -110,7 +110,7 @@ def _create(
     admin: AdminClient, settings: Settings, program: App, topic: str, streams: Mapping[str, StreamTopics]
 ) -> None:
     if not settings.create_topics:
-        known = admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
+        known = all_topics(admin)
         raise TopicMissing(
             f"there is no topic {topic!r}, to which the program sends{similar(topic, known)}. create_topics is false, "
             "so Ratchet creates none: correct the name, or create the topic"

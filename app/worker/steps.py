@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from pydantic import ValidationError
 
-from kafka_ratchet.agents.program import App, StreamDefinition
+from kafka_ratchet.agents.program import App, StreamDefinition, ancestors_of
 from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
 from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, consumer, records
+from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, all_topics, consumer, records
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError
 from kafka_ratchet.producers import admin_client, explained
@@ -45,7 +45,7 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
         given = settings.streams.get(name)
         stream = _made(settings, name, definition, streams) if given is None else _checked(settings, name, given)
         _refuse_shared(name, stream, streams)
-        _refuse_circle(name, stream, streams, _ancestors(definition))
+        _refuse_circle(name, stream, streams, {each.name for each in ancestors_of(definition)})
         streams[name] = stream
     return settings.model_copy(update={"streams": streams})
 
@@ -53,22 +53,7 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
 def _in_order(internal: Mapping[str, StreamDefinition]) -> list[str]:
     """Names of the internal streams, each behind those that feed it."""
     graph = {name: {each.name for each in definition.fed_by} & {*internal} for name, definition in internal.items()}
-    try:
-        return list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        raise SettingsError(f"streams {' -> '.join(error.args[1])}: each is grouped into the next, for ever") from None
-
-
-def _ancestors(definition: StreamDefinition) -> set[str]:
-    """Names of the streams whose events come to a stream, step by step."""
-    found: set[str] = set()
-    waiting = list(definition.fed_by)
-    while waiting:
-        each = waiting.pop()
-        if each.name not in found:
-            found.add(each.name)
-            waiting += each.fed_by
-    return found
+    return list(TopologicalSorter(graph).static_order())  # no circle: `group_by` refuses one
 
 
 def _made(
@@ -146,10 +131,7 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     mine = {stream.input for stream in settings.streams.values()}
-    try:
-        topics = admin_client(options).list_topics(timeout=ADMIN_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not list its topics: {error.args[0].str()}") from None
+    topics = all_topics(admin_client(options))
     abandoned = sorted(topic for topic in topics if is_repartition_topic(topic, settings.app) and topic not in mine)
     for topic in abandoned:
         with consumer(options, settings.app) as asked:

@@ -355,7 +355,6 @@ class PartitionTables:
         """Why a key could not be looked up: a program that went on all the same commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
-        self._has_windows = False
         self._large_bytes = 0
         """That values were written with or looked up, each time, beyond SMALL_BYTES: at least what they take."""
         self.unsaved: set[tuple[bytes, Any]] = set()
@@ -402,7 +401,6 @@ class PartitionTables:
         self._tables[table.prefix] = table
         if OWN not in self._tables:
             self._tables[OWN] = TablePartition(Codec("", str, None, "json"), None, self.lent, self._find, self._scan)
-        self._has_windows = self._has_windows or kind.has_windows
         self._tell_windows()
 
     def _tell_windows(self) -> None:
@@ -413,7 +411,7 @@ class PartitionTables:
     @property
     def has_windows(self) -> bool:
         """Whether any table goes by the events' time."""
-        return self._has_windows
+        return any(table.has_windows for table in self._tables.values())
 
     @property
     def stream_time(self) -> int:
@@ -462,7 +460,7 @@ class PartitionTables:
                 self.late[table.codec.table] = late_writes(self._tables[OWN], table.codec.table)
 
     def _check_form(self, codec: Codec) -> None:
-        """Bytes do not tell their form: MessagePack's 48 to 57 are digits to JSON, and its keys have quotes."""
+        """Bytes do not tell their form: MessagePack writes 48 as one byte, which JSON reads as the digit 0."""
         own, key = self._tables[OWN], form_key(codec.table)
         before = own.get(key)
         if before is ABSENT:

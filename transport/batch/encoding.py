@@ -60,6 +60,10 @@ class EncodedBatch:
         _CRC.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[CRC_FROM:]))
         return self.buffer
 
+    def as_fetched(self, offset: int) -> bytes:
+        """The batch as a broker gives it back that has put its first record at an offset."""
+        return offset.to_bytes(8, "big") + bytes(self.seal(1, 0, 0)[8:])
+
 
 def finish(records: Bytes, count: int, base_time: int, top_time: int, compression: str = "none") -> EncodedBatch:
     """Put a batch header before records.
