@@ -7,13 +7,14 @@ import logging
 import os
 import re
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -51,17 +52,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if chosen(item)]
 
 
-@pytest.fixture(autouse=True)
-def _log_handlers() -> Iterator[None]:
-    """A command that runs in the tests' process sets up logging, to a standard error that is closed with its test.
+_configure = structlog.configure
 
-    Its handler stays, because structlog's loggers keep to it; it goes on with the process's standard error.
-    """
-    before = logging.root.handlers[:]
+
+def _configure_without_cache(**chosen: Any) -> None:
+    """A logger that keeps what was set up when it was first used would tell each test what an earlier one chose."""
+    _configure(**{**chosen, "cache_logger_on_first_use": False})
+
+
+structlog.configure = _configure_without_cache
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_this_test() -> Iterator[None]:
+    """A command that runs in the tests' process sets up logging, to a standard error that is closed with its test."""
+    level = logging.root.level
     yield
-    for handler in logging.root.handlers:
-        if handler not in before and type(handler) is logging.StreamHandler:
-            handler.stream = sys.__stderr__  # not setStream, which flushes the one that is closed
+    structlog.reset_defaults()
+    logging.root.setLevel(level)
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler:  # pytest's own ones are of other types
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

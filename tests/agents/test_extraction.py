@@ -280,11 +280,8 @@ def test_what_a_users_function_returns(extractors: str, function: str, meaning: 
 
 
 def test_a_function_that_fails_once_leaves_the_other_records_alone(
-    extractors: str, monkeypatch: pytest.MonkeyPatch
+    extractors: str,
 ) -> None:
-    monkeypatch.setattr(
-        "kafka_ratchet.agents.extraction.log", structlog.get_logger()
-    )  # whatever another test has set up
     reader = reader_for(SequenceSource.parse(f"function:{extractors}:key_length"))
     with structlog.testing.capture_logs() as said:
         sequences, reasons = reader(fetched([Sent(b"a"), Sent(None), Sent(b"abc")], start=70))

@@ -243,7 +243,7 @@ async def test_a_note_finds_its_coordinator_when_that_has_moved(cluster: Cluster
 
 
 async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     with EmbeddedBroker(tmp_path / "kafka", options=REFUSES_WHAT_IS_DENIED) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -256,8 +256,9 @@ async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
         cluster = Cluster(client_options(broker.bootstrap, {}))
         await cluster.start(30)
         await coordinator(cluster, GROUP, "not denied")
-        await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._record(NOTED)
-        assert "may not commit offsets for a group that is named as its transactional id" in "".join(capfd.readouterr())
+        with capture_logs() as said:
+            await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._record(NOTED)
+        assert "may not commit offsets for a group that is named as its transactional id" in said[0]["event"]
         await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._record(NOTED)
         assert await cluster.committed("not denied", "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
         await cluster.close()
