@@ -162,13 +162,21 @@ class Settings(BaseSettings):
                     f"the dead_letters of {name!r} are the output of {written[stream.dead_letters]!r}: "
                     f"{stream.dead_letters!r}. Give dead letters a topic without results in it"
                 )
+            others = {topic: other for other, its in streams.items() if other != name for topic in its.writes}
+            if stream.duplicates in others:
+                raise ValueError(
+                    f"the duplicates of {name!r} are {stream.duplicates!r}, which {others[stream.duplicates]!r} writes "
+                    "to as well. Give them a topic of their own"
+                )
         return streams
 
     @model_validator(mode="after")
     def _nothing_of_our_own(self) -> Settings:
         for name, stream in self.streams.items():
-            for part in ("input", "output", "dead_letters"):
+            for part in ("input", "output", "dead_letters", "duplicates"):
                 topic = getattr(stream, part)
+                if topic is None:
+                    continue
                 if part == "input" and topic == repartition_topic(self.app, name):
                     continue  # an internal stream of a program, whose section may stand here
                 if is_ratchets_own(topic, self.app, list(self.streams)):

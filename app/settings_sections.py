@@ -50,6 +50,12 @@ class StreamSettings(_Section):
     input: TopicName
     output: TopicName
     dead_letters: TopicName
+    duplicates: TopicName | None = None
+    """Topic that dropped records go to, in the same transaction. None: they are counted only."""
+    duplicates_keep: Literal["all", "headers"] = "all"
+    """What of a dropped record goes there: all of it, or its key and headers (the value is null)."""
+    forward: bool = True
+    """False: records are judged and counted, and none goes to the output."""
     identity: Identity = Identity.PRODUCER
     sequence: str = f"header:{SEQUENCE_HEADER}"
     """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
@@ -76,7 +82,13 @@ class StreamSettings(_Section):
             "identity": str(self.identity),
             "sequence": self.sequence,
             "sequence_form": str(self.sequence_form),
+            **({} if self.forward else {"forward": "false"}),
         }
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The topics that its records go to: output, dead letters, and duplicates where there is such a topic."""
+        return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates is not None else []))
 
     @property
     def is_bounded(self) -> bool:
@@ -101,6 +113,19 @@ class StreamSettings(_Section):
     def _distinct_topics(self) -> StreamSettings:
         if len({self.input, self.output, self.dead_letters}) < 3:
             raise ValueError("input, output and dead_letters must be three different topics")
+        if self.duplicates in (self.input, self.output, self.dead_letters):
+            raise ValueError(
+                f"duplicates is {self.duplicates!r}, which this stream has for something else. Name another topic"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_something_to_keep(self) -> StreamSettings:
+        if self.duplicates is None and self.duplicates_keep != "all":
+            raise ValueError(
+                "duplicates_keep says what of a dropped record is kept, and none is: there is no topic for them. "
+                'Add duplicates = "TOPIC", or remove it'
+            )
         return self
 
     @model_validator(mode="after")

@@ -363,6 +363,44 @@ def test_streams_may_share_dead_letters_and_follow_one_another(tmp_path: Path) -
     assert list(settings.streams) == ["events", "more"]
 
 
+@pytest.mark.parametrize("topic", ["events", "events-once", "events-invalid"])
+def test_duplicates_of_a_stream_have_a_topic_of_their_own(tmp_path: Path, topic: str) -> None:
+    sentence = refusal(tmp_path, STREAM + f'duplicates = "{topic}"')
+    assert sentence == (
+        f"streams.events: duplicates is {topic!r}, which this stream has for something else. Name another topic"
+    )
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [{"duplicates": "events-once"}, {"output": "dropped"}, {"dead_letters": "dropped"}, {"duplicates": "dropped"}],
+)
+def test_no_other_stream_writes_to_the_topic_of_duplicates(tmp_path: Path, topics: dict[str, str]) -> None:
+    streams = other_stream(**topics).replace("[streams.more]", 'duplicates = "dropped"\n[streams.more]')
+    sentence = refusal(tmp_path, streams)
+    assert sentence.startswith("streams: the duplicates of ")
+    assert "Give them a topic of their own" in sentence
+
+
+def test_duplicates_may_be_the_input_of_another_stream(tmp_path: Path) -> None:
+    streams = other_stream(input="dropped").replace("[streams.more]", 'duplicates = "dropped"\n[streams.more]')
+    assert load(written(tmp_path, streams)).streams["events"].writes == ("events-once", "events-invalid", "dropped")
+
+
+def test_duplicates_are_no_topic_of_ratchets_own(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, STREAM + 'duplicates = "ratchet-owners"')
+    assert "the duplicates of 'events' is 'ratchet-owners', which Ratchet or Kafka writes for itself" in sentence
+
+
+def test_what_is_kept_of_duplicates_needs_a_topic_for_them(tmp_path: Path) -> None:
+    assert "Add duplicates = " in refusal(tmp_path, STREAM + 'duplicates_keep = "headers"')
+
+
+def test_a_stream_that_forwards_nothing_has_another_rule(tmp_path: Path) -> None:
+    assert "forward" not in load(written(tmp_path, STREAM)).streams["events"].rule
+    assert load(written(tmp_path, STREAM + "forward = false")).streams["events"].rule["forward"] == "false"
+
+
 # Which stream
 
 
