@@ -61,6 +61,15 @@ class StreamSettings(_Section):
     """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
     sequence_form: SequenceForm = SequenceForm.GUESS
     """How a header's sequence is written: "text", "integer", or "guess" for whichever it looks like."""
+    reorder_window: int = Field(default=0, ge=0, le=4096)
+    """Sequences below the last one of an identity of which it is remembered whether each was seen. 0: none; every one
+    that does not rise is a duplicate."""
+    late: Literal["drop", "dead-letter"] = "drop"
+    """What becomes of a record below the window."""
+    conflicts: Literal["ignore", "count", "dead-letter"] = "ignore"
+    """What becomes of a record with the last sequence of its identity and another value."""
+    dense: bool = False
+    """Whether sequences have no holes, so that those missing are counted."""
     deduplicate: bool | None = None
     """Whether records are judged; False forwards them unjudged. None: not said here.
     `kafka_ratchet.app.worker.policy` has who wins."""
@@ -107,6 +116,17 @@ class StreamSettings(_Section):
             raise ValueError(
                 f"sequence_form is about sequences in a header, and this stream's stands in a {source.kind}. Remove it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _windows_have_a_meaning(self) -> StreamSettings:
+        if self.late != "drop" and not self.reorder_window:
+            raise ValueError(
+                f'late = "{self.late}" is about records below the reorder_window, and this stream has none. Set '
+                "reorder_window, or remove it"
+            )
+        if self.sequence == "none" and (self.reorder_window or self.dense):
+            raise ValueError('reorder_window and dense are about numbers, and sequence = "none". Remove them')
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from kafka_ratchet.tables.invalid_share import RecentShare
 from kafka_ratchet.tables.jumps import JumpReport
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map import kernels
-from kafka_ratchet.tables.map.map import COLUMN, LastSequence
+from kafka_ratchet.tables.map.map import COLUMN, UNASKED, LastSequence
 from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
@@ -38,6 +38,9 @@ from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 log = structlog.get_logger(__name__)
+
+VERDICTS: Final = kernels.CONFLICT + 1
+"""How many there are."""
 
 _BY: Final = {
     Identity.PARTITION: kernels.BY_PARTITION,
@@ -95,7 +98,7 @@ class SequencePartition:
         self._time = 0
         """Broker time of the newest entry applied, in seconds."""
         self._replay = Replay()
-        self._judged = np.zeros(3, np.int64)
+        self._judged = np.zeros(VERDICTS, np.int64)
         self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
         self._stored = 0
         """Changelog offset below which the store has everything; `position` is that of the map."""
@@ -175,7 +178,11 @@ class SequencePartition:
         self.known.open(found.store, found.map, found.beyond)
 
     def judge(
-        self, batch: RecordBatch, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
+        self,
+        batch: RecordBatch,
+        sequences: NDArray[np.int64],
+        reasons: NDArray[np.uint8],
+        against: NDArray[np.int64] = UNASKED,
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch against what is pushed, and push what is fresh.
 
@@ -183,15 +190,18 @@ class SequencePartition:
             batch: the records
             sequences: int64[batch.count], -1 where there is none
             reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
+            against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
+                none; UNASKED where nobody wants to know
 
         Returns:
-            (verdicts uint8[batch.count] of FRESH, DUPLICATE, INVALID; reasons uint8[batch.count], 0 unless invalid)
+            (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
+            invalid)
         """
         known = self.known
         if known.beyond:
             known.look_up(known.map.absent(batch, _BY[self.identity], MAX_IDENTITY_BYTES))
-        verdicts = known.map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons)
-        self._judged += np.bincount(verdicts, minlength=3)
+        verdicts = known.map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons, against)
+        self._judged += np.bincount(verdicts, minlength=VERDICTS)
         if known.map.jumps.number:
             self.jumps.note(batch, COLUMN.get(_BY[self.identity], -1), sequences, known.map.jumps)
         if self.tally is not None:
@@ -220,7 +230,7 @@ class SequencePartition:
             next_offset: of the input, to read next
             epoch: leader epoch of the input batch that ends before it
         """
-        fresh, duplicate, invalid = (int(n) for n in self._judged)
+        fresh, duplicate, invalid, *_ = (int(n) for n in self._judged)
         before = self.progress or Progress(0, 0, 0, 0)
         self._pending = Progress(
             next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid, epoch

@@ -19,6 +19,10 @@ from typing import Final
 ) = range(11)
 """Numbers, uint8. NONE: the record is valid."""
 
+LATE: Final = "too-late"
+CONTENT_DIFFERS: Final = "content-differs"
+"""Of records that are dead-lettered by their verdict: the stream's settings ask for it."""
+
 REASONS: Final = (
     "",
     "sequence-missing",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity
-from kafka_ratchet.tables.map.map import LastSequence
+from kafka_ratchet.tables.map.map import UNASKED, LastSequence
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -73,7 +73,11 @@ class Sequences:
         self.partition(batch.partition).intervals.push(policy, batch)
 
     def judge(
-        self, batch: RecordBatch, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
+        self,
+        batch: RecordBatch,
+        sequences: NDArray[np.int64],
+        reasons: NDArray[np.uint8],
+        against: NDArray[np.int64] = UNASKED,
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch in its partition, and push what is fresh.
 
@@ -81,11 +85,14 @@ class Sequences:
             batch: the records
             sequences: int64[batch.count], -1 where there is none
             reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
+            against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
+                none; UNASKED where nobody wants to know
 
         Returns:
-            (verdicts uint8[batch.count] of FRESH, DUPLICATE, INVALID; reasons uint8[batch.count], 0 unless invalid)
+            (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
+            invalid)
         """
-        return self.partition(batch.partition).judge(batch, sequences, reasons)
+        return self.partition(batch.partition).judge(batch, sequences, reasons, against)
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:
         """Last sequence of an identity in each partition that knows it."""

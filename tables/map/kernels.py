@@ -37,8 +37,8 @@ from kafka_ratchet.transport.batch import kernels as records
 
 USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)
 
-FRESH, DUPLICATE, INVALID = 0, 1, 2
-"""Verdicts, uint8."""
+FRESH, DUPLICATE, INVALID, TOO_LATE, CONFLICT = range(5)
+"""Verdicts, uint8. The last two only where a stream has the settings for them."""
 
 BY_PARTITION, BY_KEY, BY_PRODUCER = 0, 1, 2
 
@@ -186,6 +186,7 @@ def judge(
     sequences: I64,
     reasons: U8,
     verdicts: U8,
+    against: I64,
     seed: np.uint64,
     hashes: U64,
     starts: I64,
@@ -206,6 +207,7 @@ def judge(
         sequences: int64[records]
         reasons: uint8[records], NONE where the sequence is good; identity reasons are added here
         verdicts: uint8[records], filled here
+        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0]
         seed: of the hash
         hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records
 
@@ -232,11 +234,15 @@ def judge(
             reasons[i] = IDENTITY_TOO_LONG
         if reasons[i] != NONE:
             verdicts[i] = INVALID
+            if len(against):
+                against[i] = -1
             continue
         slot, h = find(data, start, length, seed, hashes, starts, lengths, arena)
         if slot < 0:
             slot = -1 - slot
             insert(data, start, length, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
+        if len(against):
+            against[i] = pushed[slot]
         if sequences[i] <= pushed[slot]:
             verdicts[i] = DUPLICATE
             continue

@@ -36,6 +36,10 @@ ENTRY_OVERHEAD: Final = 40
 """Most bytes a changelog record takes besides the identity."""
 
 
+UNASKED: Final = np.empty(0, np.int64)
+"""Where nobody asks what the records of a batch are judged against."""
+
+
 class LastSequence(NamedTuple):
     """What is known of an identity; -1 is nothing (PIP-6, getLastSequenceId)."""
 
@@ -115,7 +119,13 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def judge(
-        self, batch: RecordBatch, by: int, longest: int, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
+        self,
+        batch: RecordBatch,
+        by: int,
+        longest: int,
+        sequences: NDArray[np.int64],
+        reasons: NDArray[np.uint8],
+        against: NDArray[np.int64] = UNASKED,
     ) -> NDArray[np.uint8]:
         """Judge a batch and push what is fresh.
 
@@ -125,6 +135,8 @@ class LastSequences:
             longest: bytes of an identity; a longer one is invalid
             sequences: int64[batch.count], -1 where there is none
             reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
+            against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
+                none; UNASKED where nobody wants to know
 
         Returns:
             uint8[batch.count] of FRESH, DUPLICATE, INVALID
@@ -140,6 +152,7 @@ class LastSequences:
             sequences,
             reasons,
             verdicts,
+            against,
             self._seed,
             self._hashes,
             self._starts,

@@ -488,3 +488,14 @@ def test_bounds_of_a_partitions_one_identity_are_refused(tmp_path: Path, bound: 
 @pytest.mark.parametrize("bound", ["max_identities = 0", "inactive_after_s = 0", "inactive_after_s = -1"])
 def test_a_bound_that_keeps_nothing_is_refused(tmp_path: Path, bound: str) -> None:
     assert f"streams.events.{bound.split()[0]}: " in refusal(tmp_path, STREAM + bound)
+
+
+def test_what_is_late_needs_a_window(tmp_path: Path) -> None:
+    said = refusal(tmp_path, STREAM + 'late = "dead-letter"')
+    assert "streams.events" in said
+    assert "this stream has none. Set reorder_window, or remove it" in said
+
+
+@pytest.mark.parametrize("size", [-1, 4097])
+def test_a_window_has_bounds(tmp_path: Path, size: int) -> None:
+    assert "reorder_window" in refusal(tmp_path, f"{STREAM}reorder_window = {size}")
