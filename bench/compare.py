@@ -9,16 +9,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
-from bench import totals
-from bench.load import Load, Truth, fill
+from bench import ids, load, totals
+from bench.ids import Ids
+from bench.load import Load, Truth
 from bench.measure import Measured, measure
 from bench.spread import spread
 from bench.subjects import SUBJECTS
 from bench.totals import Totals
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
+
+Expected = Truth | Ids | Totals
+FILLS: Final[dict[str, Callable[[str, str, Load], Expected]]] = {
+    "deduplicate": load.fill,
+    "ids": ids.fill,
+    "totals": totals.fill,
+}
 
 
 class Stage:
@@ -31,11 +39,11 @@ class Stage:
     def __init__(self, broker: EmbeddedBroker, load: Load, program: str = "deduplicate") -> None:
         """Fill the whole input. program: of the subjects."""
         self.broker, self.load = broker, load
-        self._fill: Callable[[str, str, Load], Truth | Totals] = totals.fill if program == "totals" else fill
-        self._inputs: dict[int, tuple[str, Load, Truth | Totals]] = {}
+        self._fill = FILLS[program]
+        self._inputs: dict[int, tuple[str, Load, Expected]] = {}
         self.topic, _, _ = self._input(None)
 
-    def _input(self, most: int | None) -> tuple[str, Load, Truth | Totals]:
+    def _input(self, most: int | None) -> tuple[str, Load, Expected]:
         records = self.load.records if most is None else min(most, self.load.records)
         if records not in self._inputs:
             topic, load = f"bench.in.{records}", replace(self.load, records=records)

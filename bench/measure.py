@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from bench.ids import Ids
 from bench.kafka import FETCH_BYTES, committed_reader, create
 from bench.load import PARTITIONS, Load, Truth
 from bench.process import cpu_seconds, peak_bytes
@@ -192,7 +193,7 @@ def measure(
     broker_pid: int,
     topic: str,
     load: Load,
-    truth: Truth | Totals,
+    truth: Truth | Ids | Totals,
     commit_ms: int,
     run: str,
 ) -> Measured:

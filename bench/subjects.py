@@ -2,7 +2,8 @@
 
 A subject is told everything in one JSON argument, the fields of `Task`. It deduplicates by the record's key: forwarded
 is what moves the key's sequence (header ratchet-sequence, 8 bytes, big-endian) forward, with key, value, headers and
-timestamp as they were, to the partition that murmur2 of the key gives. Or it keeps totals: of each order's user, who is
+timestamp as they were, to the partition that murmur2 of the key gives. Or it deduplicates by ids: forwarded is the
+first record of each key, which is remembered for `ids.REMEMBERED_S`. Or it keeps totals: of each order's user, who is
 the record's key, the sum of the amounts so far goes out. It commits its input offsets to the group `group`, prints a
 line that holds FIRST when its first records have come, and ends at SIGTERM.
 """
@@ -14,14 +15,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from bench import load, totals
+from bench import ids, load, totals
 from bench.load import PARTITIONS
 from kafka_ratchet.errors import BenchFailed
 
 ROOT: Final = Path(__file__).parents[1]
 FIRST: Final = "first records"
+NO_MORE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,15 @@ class Subject:
     started: str = FIRST
     exact: bool = True
     counted: bool = True
-    program: Literal["deduplicate", "totals"] = "deduplicate"
+    program: Literal["deduplicate", "ids", "totals"] = "deduplicate"
     is_right: Callable[[str, str, Any], bool] = load.is_right
     most: int | None = None
 
 
-def worker_settings(task: Task, identity: str = "key", sequence: str = "ratchet-sequence") -> Path:
-    """Write a worker's settings for a task; returns the file."""
+def worker_settings(
+    task: Task, identity: str = "key", sequence: str = "header:ratchet-sequence", more: Mapping[str, int] = NO_MORE
+) -> Path:
+    """Write a worker's settings for a task; returns the file. more: settings of the stream."""
     folder = Path(task.folder)
     config = folder / "ratchet.toml"
     config.write_text(
@@ -94,24 +99,29 @@ input = "{task.input}"
 output = "{task.output}"
 dead_letters = "{task.output}.dead"
 identity = "{identity}"
-sequence = "header:{sequence}"
-""",
+sequence = "{sequence}"
+"""
+        + "".join(f"{name} = {value}\n" for name, value in more.items()),
         "utf-8",
     )
     return config
 
 
-def _worker(identity: str, sequence: str, program: str | None = None) -> Callable[[Task], list[str]]:
+def _worker(identity: str, sequence: str, program: str | None = None, **more: int) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
-        config = str(worker_settings(task, identity, sequence))
-        more = [] if program is None else ["--app", f"bench.peers.{program}:app"]
-        return [sys.executable, "-m", "kafka_ratchet", "worker", "--config", config, *more]
+        config = str(worker_settings(task, identity, sequence, more))
+        agents = [] if program is None else ["--app", f"bench.peers.{program}:app"]
+        return [sys.executable, "-m", "kafka_ratchet", "worker", "--config", config, *agents]
 
     return command
 
 
 def _totals(what: str, command: Callable[[Task], list[str]], started: str = FIRST, **more: Any) -> Subject:
     return Subject(what, command, started, program="totals", **{"is_right": totals.EVERY, **more})
+
+
+def _ids(what: str, command: Callable[[Task], list[str]], started: str = FIRST, **more: Any) -> Subject:
+    return Subject(what, command, started, program="ids", is_right=ids.is_right, **more)
 
 
 def _module(name: str, **options: Any) -> Callable[[Task], list[str]]:
@@ -143,10 +153,15 @@ def _other_python(build: str) -> Callable[[Task], list[str]]:
 
 LANE: Final = "lane runs"
 SUBJECTS: Final[dict[str, Subject]] = {
-    "ratchet": Subject("Ratchet, by key", _worker("key", "ratchet-sequence"), LANE),
+    "ratchet": Subject("Ratchet, by key", _worker("key", "header:ratchet-sequence"), LANE),
     "ratchet-two": Subject("Ratchet, by key, two workers", _module("two_workers"), LANE),
-    "ratchet-producer": Subject("Ratchet, by producer", _worker("producer", "ratchet-sequence"), LANE),
-    "ratchet-partition": Subject("Ratchet, by partition", _worker("partition", "bench-order"), LANE),
+    "ratchet-producer": Subject("Ratchet, by producer", _worker("producer", "header:ratchet-sequence"), LANE),
+    "ratchet-partition": Subject("Ratchet, by partition", _worker("partition", "header:bench-order"), LANE),
+    "ratchet-window": Subject(
+        "Ratchet, by key, late records let through within 64",
+        _worker("key", "header:ratchet-sequence", reorder_window=64),
+        LANE,
+    ),
     "ratchet-off": Subject("Ratchet without judging: forwards all", _module("forward"), LANE, exact=False),
     "kafka-streams": Subject("Kafka Streams exactly_once_v2, tuned", _java("kafka_streams", tuned=True)),
     "kafka-streams-default": Subject("Kafka Streams exactly_once_v2, defaults", _java("kafka_streams", tuned=False)),
@@ -158,9 +173,9 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "loop": Subject("confluent-kafka loop, dict, transactions, state lost at a restart", _module("loop")),
     "loop-changelog": Subject("the same with a changelog", _module("loop", changelog=True)),
     "floor": Subject("raw batches in transactions, not looked at", _module("floor"), exact=False),
-    "agent": _totals("Ratchet, an agent in Python", _worker("key", "ratchet-sequence", "totals_agent"), LANE),
+    "agent": _totals("Ratchet, an agent in Python", _worker("key", "header:ratchet-sequence", "totals_agent"), LANE),
     "agent-batches": _totals(
-        "Ratchet, an agent over batches", _worker("key", "ratchet-sequence", "totals_batches"), LANE
+        "Ratchet, an agent over batches", _worker("key", "header:ratchet-sequence", "totals_batches"), LANE
     ),
     "kafka-streams-totals": _totals(
         "Kafka Streams aggregate, exactly_once_v2, tuned; what its cache lets out",
@@ -172,6 +187,20 @@ SUBJECTS: Final[dict[str, Subject]] = {
     ),
     "faust-totals": _totals(
         "Faust at-least-once, table in memory, one process", _module("faust_totals"), exact=False, most=100_000
+    ),
+    "ratchet-ids": _ids("Ratchet, by id", _worker("key", "none", inactive_after_s=ids.REMEMBERED_S), LANE),
+    "kafka-streams-ids": _ids(
+        "Kafka Streams exactly_once_v2, tuned, window store", _java("kafka_streams_ids", remembered_s=ids.REMEMBERED_S)
+    ),
+    "flink-ids": _ids(
+        "Flink exactly-once, state with time-to-live on the heap",
+        _java("flink", rocksdb=False, remembered_s=ids.REMEMBERED_S),
+        counted=False,
+    ),
+    "flink-rocksdb-ids": _ids(
+        "Flink exactly-once, state with time-to-live in RocksDB",
+        _java("flink", rocksdb=True, remembered_s=ids.REMEMBERED_S),
+        counted=False,
     ),
     "quix-totals": _totals("Quix Streams exactly-once, one process", _other_python("quix_totals"), most=500_000),
 }

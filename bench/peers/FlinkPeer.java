@@ -8,6 +8,7 @@ import java.util.regex.Pattern;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.serialization.SerializationSchema;
+import org.apache.flink.api.common.state.StateTtlConfig;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.common.typeinfo.PrimitiveArrayTypeInfo;
@@ -41,6 +42,7 @@ import org.apache.kafka.common.header.internals.RecordHeaders;
 /**
  * Flink in this process, two slots: a KeyedProcessFunction over keyed state that forwards what moves its key's sequence
  * forward, into an exactly-once sink; a checkpoint is a commit. Option rocksdb: state on disk instead of on the heap.
+ * Option remembered_s: the first record of each key is forwarded, by state with a time-to-live.
  * Its offsets reach the group up to ten seconds later, with the next poll of its consumer.
  */
 public final class FlinkPeer {
@@ -88,7 +90,8 @@ public final class FlinkPeer {
             .build();
         flink.fromSource(source, WatermarkStrategy.noWatermarks(), "input").returns(Event.TYPE)
             .keyBy(event -> event.f0, Types.STRING)
-            .process(new Deduplicate()).returns(Event.TYPE)
+            .process(task.contains("remembered_s") ? new Ids(number(task, "remembered_s")) : new Deduplicate())
+            .returns(Event.TYPE)
             .sinkTo(sink);
         flink.execute("bench");
     }
@@ -147,6 +150,31 @@ public final class FlinkPeer {
                 last.update(sequence);
                 out.collect(event);
             }
+        }
+    }
+
+    private static final class Ids extends KeyedProcessFunction<String, Event, Event> {
+        private static final long serialVersionUID = 1L;
+        private final int rememberedS;
+        private transient ValueState<Boolean> seen;
+
+        Ids(int rememberedS) {
+            this.rememberedS = rememberedS;
+        }
+
+        @Override
+        public void open(OpenContext context) {
+            ValueStateDescriptor<Boolean> state = new ValueStateDescriptor<>("seen", Types.BOOLEAN);
+            state.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofSeconds(rememberedS)).build());
+            seen = getRuntimeContext().getState(state);
+        }
+
+        @Override
+        public void processElement(Event event, Context context, Collector<Event> out) throws Exception {
+            if (seen.value() == null) {
+                out.collect(event);
+            }
+            seen.update(true); // a duplicate is activity too, as in the other programs
         }
     }
 

@@ -1,0 +1,72 @@
+"""The input of the programs that deduplicate by ids without a number: 16 bytes as the record's key, a fifth known."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from confluent_kafka import Producer
+
+from bench.kafka import create, produce
+from bench.load import RECENT, Load, committed_records, filled, filler_of, flush, producer_options
+
+HEAD: Final = b'{"number": %010d, "filler": "'
+NUMBER_AT: Final = slice(11, 21)
+"""Where a value has its number: fixed, so that a count of millions need not parse JSON."""
+ID_BYTES: Final = 16
+REMEMBERED_S: Final = 7 * 24 * 3600
+"""How long every program remembers an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """What the output must hold: the numbers below `fresh`, each once."""
+
+    fresh: int
+
+
+def id_of(number: int) -> bytes:
+    """The id of an event: 16 bytes that nothing can be told from, as of a random UUID."""
+    return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=ID_BYTES).digest()
+
+
+def fill(bootstrap: str, topic: str, load: Load) -> Ids:
+    """Create the topic and send the input. Every fifth record is one of the last thousand again.
+
+    Raises:
+        BenchFailed: Kafka did not take it all.
+    """
+    create(bootstrap, topic, partitions=load.partitions)
+    producer = Producer(producer_options(bootstrap, load))
+    choose = random.Random(1)
+    filler = filler_of(choose, load)
+    fresh = 0
+    for sent in range(load.records):
+        if sent % 5 == 4:
+            number = choose.randrange(max(0, fresh - RECENT), fresh)
+        else:
+            number, fresh = fresh, fresh + 1
+        produce(producer, topic, filled(HEAD % number, filler, number * 31, load), id_of(number), headers=[])
+        producer.poll(0)
+    flush(producer, topic, load)
+    return Ids(fresh)
+
+
+def is_right(bootstrap: str, topic: str, truth: Ids) -> bool:
+    """Whether a committed reader of the output finds each event once, under its id.
+
+    Raises:
+        BenchFailed: the output cannot be read to its end.
+    """
+    times = np.zeros(truth.fresh, np.uint8)
+    with closing(committed_records(bootstrap, topic)) as records:
+        for message in records:
+            number = int(message.value()[NUMBER_AT])
+            if number >= truth.fresh or times[number] or message.key() != id_of(number):
+                return False
+            times[number] = 1
+    return bool(times.all())
