@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import Aborted
+from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
 from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
 from kafka_ratchet.transport.lane_spec import LaneSpec
@@ -53,6 +54,23 @@ class Delivery:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""
         for encoded in forward(self.batch, keep, self.spec.output_limit, self.compression):
             self.outputs.append((self.spec.output, self.spec.partition, encoded))
+
+    def drop(self, dropped: Dropped) -> None:
+        """Send these records to the topic of duplicates, as they are or without values, with headers that say why.
+
+        Raises:
+            RecordTooLarge: a record does not fit.
+        """
+        spec = self.spec
+        for encoded in encode_dropped(
+            self.batch,
+            dropped,
+            spec.duplicates,
+            spec.duplicates_limit,
+            self.compression,
+            values=spec.duplicates_values,
+        ):
+            self.outputs.append((spec.duplicates, spec.partition, encoded))
 
     def dead_letter(self, index: int, reason: str) -> None:
         """Send one record to the dead-letter topic as it is, with headers that say why and where it was.

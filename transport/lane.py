@@ -47,7 +47,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Switch
-from kafka_ratchet.transport.resumption import agreed_owner, agreed_position
+from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates
 from kafka_ratchet.transport.ticks import Ticks, tick
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import is_known
@@ -103,7 +103,7 @@ class Lane:
             spec.transactional_id,
             spec.group,
             spec.transaction_timeout_ms,
-            [(topic, spec.partition) for topic in (spec.output, spec.dead_letters, state.changelog)],
+            [(topic, spec.partition) for topic in (*spec.writes, state.changelog)],
         )
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
         self._changelog = Changelog(cluster, state, spec.partition, self._fetching, spec.batch_most)
@@ -209,7 +209,7 @@ class Lane:
             await opening  # a thread cannot be stopped, and what it opens has to be closed
             raise
         self.status.restored += await self._changelog.restore()
-        await self._compare()
+        owner = await self._compare()
         await self.switch.known_to(state.policy_position)
         if not self._limits_known:
             await self._ask_for_limits()
@@ -229,6 +229,8 @@ class Lane:
                     "read yet: records were deleted, by a retention or by hand, before this stream has taken them. "
                     "`ratchet resume --from earliest` goes on with what is there"
                 )
+        duplicates = owners.Topic(spec.duplicates, id_text(self._topics[spec.duplicates])) if spec.duplicates else None
+        state.ownership.claim(with_duplicates(owner, duplicates, position))
         self._position = self.status.position = position
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = 0
@@ -247,13 +249,16 @@ class Lane:
         spec, state = self.spec, self.state
         sends = await sent_topics.ask(self.cluster, spec.sends, self._fetching)
         self._producer.partitions = [
-            *((topic, spec.partition) for topic in (spec.output, spec.dead_letters, state.changelog)),
+            *((topic, spec.partition) for topic in (*spec.writes, state.changelog)),
             *((topic, number) for topic, sent in sends.items() for number in range(sent.partitions)),
         ]
         return replace(spec, sends=sends)
 
-    async def _compare(self) -> None:
+    async def _compare(self) -> owners.Owner:
         """Compare what the changelog belongs to with the topics, the rule and the application as they are now.
+
+        Returns:
+            what the changelog is to say of its owner
 
         Raises:
             TopicReplaced: a topic does not exist.
@@ -263,10 +268,10 @@ class Lane:
         names = {owners.INPUT: spec.topic, owners.OUTPUT: spec.output, owners.CHANGELOG: state.changelog}
         if spec.policy_topic:
             names[owners.POLICY] = spec.policy_topic
-        found = await self.cluster.found(names.values())
-        self._topics = {name: found[name].id for name in names.values()}
+        found = await self.cluster.found([*names.values(), *([spec.duplicates] if spec.duplicates else [])])
+        self._topics = {name: state.id for name, state in found.items()}
         topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
-        state.ownership.claim(agreed_owner(spec, state, topics, self._truncated))
+        return agreed_owner(spec, state, topics, self._truncated)
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
         """Compare the topics as they are now with those at take-over; the lane halts where one has another id."""
@@ -294,8 +299,13 @@ class Lane:
     async def _ask_for_limits(self) -> None:
         """Ask for max.message.bytes anew: a record was too large, and the limit may have been raised since."""
         spec, changelog = self.spec, self.state.changelog
-        limits = await self.cluster.message_limits([spec.output, spec.dead_letters, changelog], self._fetching)
-        self.spec = replace(spec, output_limit=limits[spec.output], dead_letters_limit=limits[spec.dead_letters])
+        limits = await self.cluster.message_limits([*spec.writes, changelog], self._fetching)
+        self.spec = replace(
+            spec,
+            output_limit=limits[spec.output],
+            dead_letters_limit=limits[spec.dead_letters],
+            duplicates_limit=limits.get(spec.duplicates, spec.duplicates_limit),
+        )
         self.state.limit = limits[changelog]
         self._limits_known = True
 

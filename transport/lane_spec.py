@@ -40,6 +40,11 @@ class LaneSpec:
     output_limit: int = 1_048_588
     """bytes, max.message.bytes of the output topic; Kafka's default"""
     dead_letters_limit: int = 1_048_588
+    duplicates: str = ""
+    """Topic that dropped records go to; "" where they are counted only."""
+    duplicates_limit: int = 1_048_588
+    duplicates_values: bool = True
+    """Whether their values go there as well."""
     batch_most: int = BATCH_MOST
     """bytes that one batch may unpack to"""
     app: str = ""
@@ -56,6 +61,11 @@ class LaneSpec:
     """Whether the input is written for this stream alone, so that nothing of it may be gone before it is read."""
     sends: SentTopics = field(default_factory=dict)
     """Topics to which agents send."""
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Topics that records of the stream go to: output, dead letters, and dropped ones where they are kept."""
+        return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates else []))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ there now, before anything else, and stands still where they differ. What a pers
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -23,11 +24,15 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 KEY: Final = b"o"
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The newest that is read. 1 was without this entry: such a changelog is taken as it is, and gets its entry with the
 next commit. 3 has entries of tables of one's own, and is written only where a program has agents: a worker that does
-not know them must not take them for anything else."""
-FORMAT_WITHOUT_AGENTS: Final = 2
+not know them must not take them for anything else. 4 is of a rule with settings beyond `FIRST_RULE`, or of a stream
+that keeps what it drops: an earlier version would judge otherwise, or leave a hole in what is kept."""
+FORMAT_OF_AGENTS: Final = 3
+FORMAT_OF_RECORDS: Final = 2
+FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
+"""Settings of a rule that are always said. A further one is said only where it is not the default."""
 RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
 """Of a rule, "output": what the output topic holds. The first where nothing is said; the last after a person has
 decided to go on, whoever comes then."""
@@ -62,6 +67,13 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     after: int | None = None
 
 
+class DuplicatesFrom(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where dropped records go from an input offset on. topic: None where they are counted only."""
+
+    start: int
+    topic: Topic | None = None
+
+
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a changelog partition belongs to.
 
@@ -71,6 +83,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     decisions: the newest last
     broken: what the input's log was found to have lost; "" where nothing was. Retention may take the evidence away,
         and the halt must not end by that: only a person's decision clears it
+    duplicates: by rising offset; before the first, dropped records were counted only
     """
 
     app: str
@@ -79,7 +92,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     topics: dict[str, Topic]
     decisions: tuple[Decision, ...] = ()
     broken: str = ""
-    format: int = FORMAT_WITHOUT_AGENTS
+    duplicates: tuple[DuplicatesFrom, ...] = ()
+    format: int = FORMAT_OF_RECORDS
 
     def pack(self) -> tuple[bytes, bytes]:
         """Key and value of its entry."""
@@ -114,10 +128,12 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"it belongs to application {self.app!r}, stream {self.stream!r}, and this is application {now.app!r}, "
                 f"stream {now.stream!r}"
             )
-        for name in sorted(now.rule):
-            before = self.rule.get(name)
-            if name != "output" and before is not None and before != now.rule[name]:
-                found.append(f"it was judged with {name} = {before!r}, and the settings say {now.rule[name]!r}")
+        for name in sorted(now.rule.keys() | self.rule.keys()):
+            before, present = self.rule.get(name), now.rule.get(name)
+            if name in FIRST_RULE and (name == "output" or before is None or present is None):
+                continue
+            if before != present:
+                found.append(f"it was judged with {_setting(name, before)}, and the settings say {_said(present)}")
         held, holds = self.rule.get("output", RECORDS), now.rule.get("output", RECORDS)
         if held not in (holds, UNDECIDED):
             found.append(f"its output was {held}, and is {holds} here (`ratchet worker --app`)")
@@ -126,6 +142,21 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             if topic is not None and here is not None and topic != here:
                 found.append(f"its {part} was {topic}, and is {here} now")
         return found
+
+
+def format_of(rule: Mapping[str, str], *, keeps_duplicates: bool = False) -> int:
+    """The format of an owner entry: the oldest that has all of it, so that earlier versions may read it."""
+    if keeps_duplicates or rule.keys() - FIRST_RULE:
+        return FORMAT
+    return FORMAT_OF_AGENTS if rule.get("output") == AGENTS else FORMAT_OF_RECORDS
+
+
+def _setting(name: str, value: str | None) -> str:
+    return f"the default of {name}" if value is None else f"{name} = {value!r}"
+
+
+def _said(value: str | None) -> str:
+    return "nothing of it" if value is None else repr(value)
 
 
 class _Format(msgspec.Struct):

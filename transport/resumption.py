@@ -11,7 +11,7 @@ from kafka_ratchet.errors import ChangelogLost, OwnerDiffers
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import AGENTS, FORMAT, FORMAT_WITHOUT_AGENTS, Owner, Topic
+from kafka_ratchet.transport.owner import DuplicatesFrom, Owner, Topic, format_of
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions.requests import OURS
 
@@ -31,14 +31,15 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
         TopicReplaced: a topic is another one than the stream has claimed.
         OwnerDiffers: the changelog belongs to something else.
     """
-    form = FORMAT if spec.rule.get("output") == AGENTS else FORMAT_WITHOUT_AGENTS
-    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics), format=form)
+    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics), format=format_of(spec.rule))
     if (before := state.owner) is None:
         for topic in topics.values():
             if (claimed := spec.claimed.get(topic.name, topic.id)) != topic.id:
                 raise replaced(topic.name, claimed, topic.id)
         return now
-    now = msgspec.structs.replace(now, decisions=before.decisions, broken=before.broken or truncated)
+    now = msgspec.structs.replace(
+        now, decisions=before.decisions, broken=before.broken or truncated, duplicates=before.duplicates
+    )
     if differences := before.differences(now):
         raise OwnerDiffers(
             f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last sequences "
@@ -46,6 +47,22 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
             f"with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; see docs/reference/halted.md"
         )
     return now
+
+
+def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
+    """The owner entry, which says from which input offset on dropped records go where.
+
+    Args:
+        owner: as `agreed_owner` has it
+        topic: where they go from now on; None: nowhere
+        position: the input offset that is read next
+    """
+    last = owner.duplicates[-1] if owner.duplicates else None
+    if topic != (last.topic if last else None) or (last is not None and position < last.start):
+        kept = tuple(each for each in owner.duplicates if each.start < position)
+        duplicates = (*kept, DuplicatesFrom(position, topic))
+        owner = msgspec.structs.replace(owner, duplicates=duplicates)
+    return msgspec.structs.replace(owner, format=format_of(owner.rule, keeps_duplicates=topic is not None))
 
 
 def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:

@@ -39,6 +39,8 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
         BrokerUnavailable: Kafka did not answer.
     """
     wanted = {"input": stream.input, "output": stream.output, "dead_letters": stream.dead_letters}
+    if stream.duplicates is not None:
+        wanted["duplicates"] = stream.duplicates
     if all(topic in found for topic in wanted.values()):
         return
     time.sleep(LIST_AGAIN_S)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from yarl import URL
 
-from kafka_ratchet.agents.deduplicate import register
+from kafka_ratchet.agents.deduplicate import register, withhold
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.holding import watch_loop
 from kafka_ratchet.agents.program import App
@@ -39,6 +39,8 @@ from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
+from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.assignment import Lanes
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -90,7 +92,8 @@ class Stream:
         if program is not None and agents:
             timers = program.streams[name].timers
             self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables, timers)
-        self.then = self.program.take if self.program else None
+        self.then = self.program.take if self.program else None if settings.forward else withhold
+        self.lettered = _lettered(settings)
 
     def lane(
         self,
@@ -124,6 +127,9 @@ class Stream:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             output_limit=self.topics.output_limit,
             dead_letters_limit=self.topics.dead_letters_limit,
+            duplicates=self.settings.duplicates or "",
+            duplicates_limit=self.topics.duplicates_limit,
+            duplicates_values=self.settings.duplicates_keep == "all",
             batch_most=settings.max_batch_mb << 20,
             sends=self.sends,
         )
@@ -165,6 +171,7 @@ class Application:
         if program is not None:
             program.check(settings.streams)
             check_topics(program, settings)
+            _refuse_withheld(program, settings)
         self.settings = settings
         self.has_program = program is not None
         self.timers = WorkerTimers(program.timers, program.tasks) if program else WorkerTimers((), ())
@@ -207,7 +214,14 @@ class Application:
         for stream in self.streams.values():
             channel = self.lanes.channels[stream.topics.changelog]
             register(
-                self.app, channel, stream.name, stream.sequences, stream.read, stream.topics.partitions, stream.then
+                self.app,
+                channel,
+                stream.name,
+                stream.sequences,
+                stream.read,
+                stream.topics.partitions,
+                stream.then,
+                stream.lettered,
             )
         Views(by_changelog, self.lanes.running).open()
 
@@ -337,6 +351,21 @@ class Application:
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
         """What this worker has read of a global table's topic."""
         return read_table(self.followed.table(table).parts(), query)
+
+
+def _lettered(settings: StreamSettings) -> dict[int, str]:
+    """By verdict, the reason with which its records become dead letters, where the stream asks for it."""
+    asked = {TOO_LATE: (settings.late, LATE), CONFLICT: (settings.conflicts, CONTENT_DIFFERS)}
+    return {verdict: reason for verdict, (what, reason) in asked.items() if what == "dead-letter"}
+
+
+def _refuse_withheld(program: App, settings: Settings) -> None:
+    for name, stream in settings.streams.items():
+        if not stream.forward and program.of(name):
+            raise SettingsError(
+                f"streams.{name}: forward is false, so nothing goes to its output, and the program has agents for it. "
+                "Remove the one or the other"
+            )
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:

@@ -33,13 +33,13 @@ log = structlog.get_logger(__name__)
 
 CLAIMING: Final = f"{OWNERS_TOPIC}/claims"
 TRANSACTION_S: Final = 30.0
-OUTPUT, CHANGELOG = "output", "changelog"
+OUTPUT, CHANGELOG, DUPLICATES = "output", "changelog", "duplicates"
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who writes a topic.
 
-    app, stream: names; part: "output" or "changelog"; id: of the topic, as Kafka's tools print it;
+    app, stream: names; part: "output", "changelog" or "duplicates"; id: of the topic, as Kafka's tools print it;
     at: ISO 8601, UTC; by, reason: of the person who decided it, where one did
     """
 

@@ -6,12 +6,14 @@ import struct
 
 import numpy as np
 
+from kafka_ratchet.agents.deduplicate import VERDICT_NAMES
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward
 from kafka_ratchet.transport.batch.partitioner import choose_partitions
 from kafka_ratchet.transport.batch.record_batch import read_chunk
@@ -35,6 +37,8 @@ def compile_kernels() -> None:
     table.rollback()
     table.commit()
     list(table.unsaved_entries())
+    found = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.int64)
+    encode_dropped(batch, Dropped(*found, VERDICT_NAMES), "compile", 1 << 20, "none", values=True)
     table.load(batch, saved=True)
     table.get(b"a")
     table.grow(1 << 14)

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from kafka_ratchet.agents.program import App
-from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import protocol_of
 
 SHARED: Final = ("input", "output", "dead_letters", "identity", "sequence", "sequence_form")
 """Settings of a stream that workers share: with others a worker would judge, or place, the same records differently."""
+SHARED_IF_SET: Final = ("forward", "duplicates", "duplicates_keep")
+"""The same, said only where they are not the default: a group of an earlier version, which does not know them, stays
+together with workers of this one until somebody uses them."""
 EARLIER: Final = "faust"
 """The group protocol of earlier versions, which said nothing of rules."""
 SHOWN: Final = 200
@@ -25,6 +28,12 @@ def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
         f"streams.{name}.{field}": str(getattr(stream, field))
         for name, stream in sorted(settings.streams.items())
         for field in SHARED
+    }
+    shared |= {
+        f"streams.{name}.{field}": str(getattr(stream, field))
+        for name, stream in sorted(settings.streams.items())
+        for field in SHARED_IF_SET
+        if getattr(stream, field) != StreamSettings.model_fields[field].default
     }
     return shared | (program.rules() if program else {})
 
@@ -74,4 +83,4 @@ def why(ours: Mapping[str, str], group: Group) -> str:
 
 
 def _shown(value: str | None) -> str:
-    return "not there" if value is None else repr(value[:SHOWN])
+    return "not set" if value is None else repr(value[:SHOWN])

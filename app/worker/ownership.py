@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from kafka_ratchet.app.names import changelog_name, earlier_changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
-from kafka_ratchet.app.worker.claims import CHANGELOG, OUTPUT, Claim, Claims, claim, now, read_claims, taken
+from kafka_ratchet.app.worker.claims import CHANGELOG, DUPLICATES, OUTPUT, Claim, Claims, claim, now, read_claims, taken
 from kafka_ratchet.errors import BrokerUnavailable, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, describe_topic, explained
 from kafka_ratchet.transport.transactions.requests import is_ours
@@ -73,7 +73,8 @@ class StreamOwnership:
 
         Raises:
             TopicMissing: there is no input, and the changelog knows of one.
-            TopicTaken: the output, the dead letters or the input are somebody's changelog, or somebody else's output.
+            TopicTaken: the output, the dead letters or the input are somebody's changelog, or somebody else's output;
+                or the duplicates are anything but this stream's duplicates.
         """
         stream, app, name = self._stream, self._settings.app, self._name
         if stream.input not in self._found and self._has_records(changelog):
@@ -86,6 +87,11 @@ class StreamOwnership:
             by = self._claims.get(topic)
             if by is not None and (by.part == CHANGELOG or (topic == stream.dead_letters and not by.is_of(app, name))):
                 raise TopicTaken(f"stream {name}: {topic!r} is written by {by}. Name another topic in the settings")
+        by = self._claims.get(stream.duplicates) if stream.duplicates is not None else None
+        if by is not None and not (by.is_of(app, name) and by.part == DUPLICATES):
+            raise TopicTaken(
+                f"stream {name}: {stream.duplicates!r} is written by {by}. Name another topic in the settings"
+            )
 
     def others(self, changelog: str) -> set[str]:
         """Applications that have claimed the output or the changelog for another stream; this one may be among them."""
@@ -109,7 +115,7 @@ class StreamOwnership:
         return any(topic not in self._claims or self._claims[topic].id != self._id_of(topic) for topic in topics)
 
     def claim(self, changelog: str, by: str = "", reason: str = "") -> dict[str, str]:
-        """Claim output and changelog; both exist by now.
+        """Claim output, changelog and duplicates; they exist by now.
 
         Args:
             changelog: as `changelog` said
@@ -124,6 +130,8 @@ class StreamOwnership:
             BrokerUnavailable: Kafka did not answer.
         """
         wanted = {self._stream.output: OUTPUT, changelog: CHANGELOG}
+        if self._stream.duplicates is not None:
+            wanted[self._stream.duplicates] = DUPLICATES
         ids = {topic: self._id_of(topic) for topic in wanted}
 
         def decide(claims: Claims) -> dict[str, Claim]:
@@ -184,8 +192,7 @@ def names_of(settings: Settings, name: str) -> list[str]:
     stream, app = settings.streams[name], settings.app
     return [
         stream.input,
-        stream.output,
-        stream.dead_letters,
+        *stream.writes,
         changelog_name(app, name),
         earlier_changelog_name(app, name),
     ]

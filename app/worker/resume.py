@@ -32,7 +32,7 @@ from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import UNDECIDED, Decision, Owner
+from kafka_ratchet.transport.owner import UNDECIDED, Decision, Owner, format_of
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
 from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, find_hanging
 
@@ -99,7 +99,7 @@ class Resume:
         found = partition_counts(self._admin, names_of(settings, name))
         self.ownership = StreamOwnership(settings, bootstrap, name, found)
         self.changelog = self.ownership.changelog(adopt=wanted.adopt)
-        for topic in (self.stream.input, self.stream.output, self.stream.dead_letters, self.changelog):
+        for topic in (self.stream.input, *self.stream.writes, self.changelog):
             if topic not in found:
                 raise TopicMissing(
                     f"stream {name}: there is no topic {topic}. Create it, or start a worker once, which does; it "
@@ -177,7 +177,7 @@ class Resume:
         found: list[Hanging] = []
         async with self._cluster() as cluster:
             for number in numbers:
-                places = [(topic, number) for topic in (self.stream.output, self.stream.dead_letters, self.changelog)]
+                places = [(topic, number) for topic in (*self.stream.writes, self.changelog)]
                 hanging = await find_hanging(cluster, places, self.settings.transaction_timeout_ms, "resume")
                 if commit is not None and hanging:
                     name = transactional_id(self.settings.app, self.stream.input, number)
@@ -230,7 +230,7 @@ class Resume:
                 earlier_transactional_id(app, stream.input, number),
                 transactional_id(app, stream.input, number),
             ),
-            writes=(stream.output, stream.dead_letters, self.changelog),
+            writes=(*stream.writes, self.changelog),
         )
 
     async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
@@ -294,12 +294,19 @@ class Resume:
         if policy in (policies := await cluster.topics([policy])):
             names["policy"], there = policy, there | policies
         topics = {part: OwnedTopic(name, id_text(there[name].id)) for part, name in names.items()}
-        return Owner(self.settings.app, self.name, {**self.stream.rule, "output": UNDECIDED}, topics)
+        rule = {**self.stream.rule, "output": UNDECIDED}
+        return Owner(self.settings.app, self.name, rule, topics, format=format_of(rule))
 
     def _decided(self, owner: Owner, before: Owner | None, plan: Plan, by: str) -> Owner:
         what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt
         decision = Decision(now(), by, what, self.wanted.reason, plan.before, plan.after)
-        return msgspec.structs.replace(owner, decisions=(*(before.decisions if before else ()), decision))
+        duplicates = before.duplicates if before is not None and plan.before is not None else ()
+        return msgspec.structs.replace(
+            owner,
+            decisions=(*(before.decisions if before else ()), decision),
+            duplicates=duplicates,  # offsets of another input would mean nothing
+            format=max(owner.format, before.format if duplicates and before is not None else 0),
+        )
 
     async def _refuse_other_rules(self) -> None:
         """Workers with another input have lanes of other transactional ids, which would go on behind this."""

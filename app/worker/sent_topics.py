@@ -39,6 +39,8 @@ def check_topics(program: App, settings: Settings) -> None:
                 )
             if topic == stream.dead_letters:
                 raise SettingsError(f"topic {topic} of the program has the dead letters of stream {name}")
+            if topic == stream.duplicates:
+                raise SettingsError(f"topic {topic} of the program has the duplicates of stream {name}")
             if topic == stream.input and [each for each in settings.streams if program.of(each)] == [name]:
                 raise SettingsError(
                     f"topic {topic} of the program is the input of {name}, the only stream with agents: they would get "

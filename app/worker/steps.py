@@ -95,9 +95,9 @@ def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSett
 
 
 def _refuse_shared(name: str, stream: StreamSettings, others: Mapping[str, StreamSettings]) -> None:
-    mine = {stream.output, stream.dead_letters}
+    mine = {*stream.writes}
     for other, its in others.items():
-        if shared := mine & {its.output, its.dead_letters}:
+        if shared := mine & {*its.writes}:
             raise SettingsError(
                 f"stream {name}: its topic {shared.pop()!r} is one of stream {other}. Write a section [streams.{name}] "
                 f"with input = {stream.input!r} and an output and dead_letters of its own"
@@ -108,7 +108,7 @@ def _refuse_circle(
     name: str, stream: StreamSettings, others: Mapping[str, StreamSettings], ancestors: set[str]
 ) -> None:
     for other in sorted(ancestors & {*others}):
-        if others[other].input in (stream.output, stream.dead_letters):
+        if others[other].input in stream.writes:
             raise SettingsError(
                 f"stream {name}: its topic {others[other].input!r} is the input of stream {other}, from which its "
                 f"events come: they would go round for ever. Write a section [streams.{name}] with other topics"

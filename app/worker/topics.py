@@ -23,7 +23,7 @@ from kafka_ratchet.tables.eviction import NULLS_LAST_S
 log = structlog.get_logger(__name__)
 
 DEAD_LETTER_ROOM: Final = 64 * 1024
-"""bytes by which dead letters may be larger than what they were: the reason, and where they came from"""
+"""bytes by which dead letters and duplicates may be larger than what they were: the reason, and where they came from"""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
@@ -61,6 +61,8 @@ class StreamTopics(NamedTuple):
     changelog_limit: int
     claimed: Mapping[str, str] = MappingProxyType({})
     """By topic that this stream writes alone, the id it had when it was claimed."""
+    duplicates_limit: int = 0
+    """0 where dropped records are not kept."""
 
 
 def prepare(
@@ -78,7 +80,7 @@ def prepare(
     Raises:
         TopicMissing: a topic of the stream is missing, and `create_topics` is off or the changelog knows of it.
         TopicTaken: somebody else writes a topic that this stream would write.
-        PartitionsDiffer: output, dead letters or changelog have other partition counts than the input.
+        PartitionsDiffer: output, dead letters, duplicates or changelog have other partition counts than the input.
         TopicError: a topic cannot be created, or the changelog is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
@@ -104,6 +106,8 @@ def prepare(
         stream.dead_letters: {"max.message.bytes": str(input_limit + DEAD_LETTER_ROOM)},
         changelog: COMPACTED,
     }
+    if stream.duplicates is not None:
+        wanted[stream.duplicates] = wanted[stream.dead_letters]
     for topic, config in wanted.items():
         if topic not in found:
             create(admin, topic, partitions, stream.replication, config)
@@ -125,7 +129,8 @@ def prepare(
     output, dead_letters, entries = (
         limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
     )
-    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed)
+    duplicates = limit_of(admin, stream.duplicates) if stream.duplicates is not None else 0
+    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed, duplicates)
 
 
 def prepare_owners(admin: AdminClient, settings: Settings) -> None:

@@ -9,7 +9,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.deduplicate import deduplicate, withhold
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.tables.identity import Identity, SequenceSource
@@ -81,12 +81,12 @@ class Given:
     def delivery(self, rows: list[Row], start: int = 0, codec: int = 0) -> Delivery:
         return Delivery(self.lane.spec, self.lane.switch.policy, fetched(rows, start, codec))
 
-    async def run(self, *deliveries: Delivery) -> None:
+    async def run(self, *deliveries: Delivery, **options: Any) -> None:
         async def channel() -> AsyncIterator[Delivery]:
             for delivery in deliveries:
                 yield delivery
 
-        await deduplicate(self.sequences, READ)(channel())
+        await deduplicate(self.sequences, READ, **options)(channel())
 
 
 def outputs(delivery: Delivery, topic: str) -> list[Row]:
@@ -181,6 +181,64 @@ async def test_an_error_gives_the_batch_back_and_the_agent_goes_on(
     again = Given(sequences).delivery([row(b"b", b"1"), large], start=30)
     await given.run(again)
     assert row(b"b", b"1") in outputs(again, "events-out")
+
+
+def dropped(row: Row, offset: int, verdict: bytes, last: bytes | None) -> Row:
+    """As it is kept: the record, and five headers behind its own."""
+    key, value, headers, time = row
+    said = {
+        "ratchet-verdict": verdict,
+        "ratchet-last-sequence": last,
+        "ratchet-topic": b"events",
+        "ratchet-partition": b"2",
+        "ratchet-offset": b"%d" % offset,
+    }
+    return key, value, [*headers, *said.items()], time
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+async def test_dropped_records_are_kept_as_they_were(sequences: Sequences, codec: int) -> None:
+    given = Given(sequences, duplicates="events-dropped")
+    long = 2**63 - 1
+    strange: Row = (None, None, [("ratchet-verdict", b"old"), ("\u00e9" * 70, None), *row(b"a", b"0")[2]], TIME - 9)
+    many: Row = (b"", b"", [*[("h", b"")] * 63, *row(b"b", b"%d" % long)[2]], TIME + 9)
+    rows = [row(b"a", b"10", b"first"), row(b"b", b"%d" % long), row(b"a", b"10"), strange, row(None, b"1"), many]
+    delivery = given.delivery(rows, start=1_000_000, codec=codec)
+    await given.run(delivery)
+    assert outputs(delivery, "events-out") == rows[:2]
+    assert len(outputs(delivery, "events-dead")) == 1
+    assert outputs(delivery, "events-dropped") == [
+        dropped(rows[2], 1_000_002, b"duplicate", b"10"),
+        dropped(strange, 1_000_003, b"duplicate", b"10"),
+        dropped(many, 1_000_005, b"duplicate", b"%d" % long),
+    ]
+
+
+async def test_of_dropped_records_only_key_and_headers_may_be_kept(sequences: Sequences) -> None:
+    given = Given(sequences, duplicates="events-dropped", duplicates_values=False)
+    again = row(b"a", b"3", b"x" * 100)
+    delivery = given.delivery([row(b"a", b"3"), again])
+    await given.run(delivery)
+    key, _, headers, time = dropped(again, 1, b"duplicate", b"3")
+    assert outputs(delivery, "events-dropped") == [(key, None, headers, time)]
+
+
+async def test_a_dropped_record_that_does_not_fit_gives_the_batch_back(sequences: Sequences) -> None:
+    given = Given(sequences, duplicates="events-dropped", duplicates_limit=300)
+    delivery = given.delivery([row(b"a", b"3"), row(b"a", b"3", bytes(range(256)))], start=7)
+    await given.run(delivery)
+    error = delivery.done.exception()
+    assert isinstance(error, RecordTooLarge)
+    assert str(error).startswith("events-dropped, partition 2: dropped of events, offsets 8 to 8: a record of ")
+
+
+async def test_a_stream_for_its_counts_alone_forwards_nothing(sequences: Sequences) -> None:
+    given = Given(sequences)
+    delivery = given.delivery([row(b"a", b"3"), row(b"a", b"3"), row(None, b"3")])
+    await given.run(delivery, then=withhold)
+    assert delivery.done.result() is None
+    assert [topic for topic, *_ in delivery.outputs] == ["events-dead"]
+    assert sequences.last(b"a") == {2: LastSequence(-1, 3)}
 
 
 async def test_a_batch_that_its_lane_no_longer_waits_for_is_left_alone(sequences: Sequences) -> None:

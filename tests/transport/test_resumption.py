@@ -10,8 +10,8 @@ import pytest
 from kafka_ratchet.errors import ChangelogLost, OwnerDiffers, TopicReplaced
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import Owner, Topic
-from kafka_ratchet.transport.resumption import agreed_owner, agreed_position
+from kafka_ratchet.transport.owner import DuplicatesFrom, Owner, Topic
+from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates
 from kafka_ratchet.transport.transactions.requests import offset_metadata
 
 HERE, ELSEWHERE = "A" * 22, "B" * 22
@@ -66,3 +66,27 @@ def test_a_later_owner_has_to_be_the_same_and_what_was_lost_stays_written_down()
     assert agreed_owner(SPEC, changelog(7, lost), topics, "").broken == "lost its end"
     with pytest.raises(OwnerDiffers, match="ratchet resume --stream events --partition 0"):
         agreed_owner(SPEC, changelog(7, before), {"input": Topic("in", ELSEWHERE)}, "")
+
+
+def test_a_setting_that_is_said_only_where_it_is_not_the_default_is_compared_as_well() -> None:
+    plain = Owner("app", "events", {"identity": "key", "sequence": "header:n"}, {})
+    shadow = Owner("app", "events", {"identity": "key", "forward": "false"}, {})
+    assert shadow.differences(plain) == ["it was judged with forward = 'false', and the settings say nothing of it"]
+    assert plain.differences(shadow) == ["it was judged with the default of forward, and the settings say 'false'"]
+    assert not plain.differences(Owner("app", "events", {"identity": "key", "sequence_form": "text"}, {}))
+
+
+def test_it_is_written_down_from_where_on_dropped_records_are_kept() -> None:
+    owner = Owner("app", "events", {}, {})
+    here, there = Topic("dropped", HERE), Topic("dropped", ELSEWHERE)
+    assert with_duplicates(owner, None, 5) == owner
+    kept = with_duplicates(owner, here, 5)
+    assert (kept.duplicates, kept.format) == ((DuplicatesFrom(5, here),), 4)
+    assert with_duplicates(kept, here, 9) == kept
+    assert Owner.unpack(kept.pack()[1]) == kept
+    again = with_duplicates(with_duplicates(kept, None, 9), there, 12)
+    assert again.duplicates == (DuplicatesFrom(5, here), DuplicatesFrom(9), DuplicatesFrom(12, there))
+    assert with_duplicates(kept, None, 9).format == 2
+    assert with_duplicates(kept, here, 2).duplicates == (DuplicatesFrom(2, here),)
+    # A person has moved the partition back: what is read again goes where it goes now.
+    assert with_duplicates(again, here, 9).duplicates == (DuplicatesFrom(5, here), DuplicatesFrom(9, here))

@@ -146,6 +146,9 @@ def encode_rows(
         out = np.empty(room, np.uint8)
         at, end, count, base_time, top_time = write_rows(*keys, *values, *headers, times, at, out, size)
         encoded = finish(out[:end], count, base_time, top_time, compression)
+        if len(encoded.buffer) > limit and end <= limit:
+            # What does not compress grows a little: it fits as it was.
+            encoded = finish(out[:end], count, base_time, top_time)
         if len(encoded.buffer) > limit:
             raise RecordTooLarge(
                 f"{what}: a record of {len(encoded.buffer)} bytes does not fit max.message.bytes of {limit}. Raise it "

@@ -69,6 +69,8 @@ def test_a_worker_with_another_identity_is_refused_until_the_others_are_gone(bro
     [
         ({"sequence": "field:n"}, "streams.s.sequence is 'header:ratchet-sequence' there and 'field:n' here"),
         ({"sequence_form": "text"}, "streams.s.sequence_form is 'guess' there and 'text' here"),
+        ({"forward": False}, "streams.s.forward is not set there and 'False' here"),
+        ({"duplicates": "again"}, "streams.s.duplicates is not set there and 'again' here"),
         ({"dead_letters": "other"}, "streams.s.dead_letters is 'dead' there and 'other' here"),
     ],
 )
@@ -86,7 +88,7 @@ def test_what_does_not_change_a_verdict_is_no_rule() -> None:
 def test_another_stream_and_an_earlier_version_are_named() -> None:
     theirs, ours = rules_of(settings()), {}
     group = Group("Stable", members=2, protocol=protocol_of(theirs), rules=[theirs])
-    assert "streams.s.input is 'in' there and not there here" in why(ours, group)
+    assert "streams.s.input is 'in' there and not set here" in why(ours, group)
     assert "its 2 members run an earlier version" in why(theirs, Group("Stable", members=2, protocol="faust"))
 
 

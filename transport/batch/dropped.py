@@ -1,0 +1,153 @@
+"""Record batches of dropped records: as they came, with headers behind their own that say why and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.encoding import EncodedBatch, varint
+from kafka_ratchet.transport.batch.kernels import OPTIONS, copy_bytes, read_varint, write_varint
+from kafka_ratchet.transport.batch.record_batch import Column, RecordBatch
+from kafka_ratchet.transport.batch.rows import Spans, encode_rows, spans
+
+VERDICT: Final = "ratchet-verdict"
+LAST_SEQUENCE: Final = "ratchet-last-sequence"
+TOPIC: Final = "ratchet-topic"
+PARTITION: Final = "ratchet-partition"
+OFFSET: Final = "ratchet-offset"
+HEADERS: Final = (VERDICT, LAST_SEQUENCE, TOPIC, PARTITION, OFFSET)
+"""Appended to a dropped record's own headers, in this order."""
+
+NUMBER_MOST: Final = 21
+"""Most bytes of a number as a header's value: its length, and 19 digits or a minus and 19."""
+COUNT_MOST: Final = 5
+"""Most bytes of a record's count of headers."""
+
+
+class Dropped(NamedTuple):
+    """Records of a fetched batch that are dropped.
+
+    rows: int64[dropped], which of the batch, rising
+    verdicts: uint8[dropped], of each the index of its name in names
+    against: int64[dropped], the last sequence that it was judged against; -1 where there was none
+    names: of verdicts, as the header has them
+    """
+
+    rows: NDArray[np.int64]
+    verdicts: NDArray[np.uint8]
+    against: NDArray[np.int64]
+    names: Sequence[bytes]
+
+
+@njit(inline="always", **OPTIONS)
+def _write_number(out, at, number):  # type: ignore[no-untyped-def]
+    """Write a number as a header's value, in decimal text: its length, then its digits; -1 as null."""
+    if number < 0:
+        return write_varint(out, at, np.int64(-1))
+    digits = 1
+    rest = number // 10
+    while rest > 0:
+        digits += 1
+        rest //= 10
+    at = write_varint(out, at, np.int64(digits))
+    rest = number
+    for q in range(at + digits - 1, at - 1, -1):
+        out[q] = np.uint8(48 + rest % 10)
+        rest //= 10
+    return at + digits
+
+
+@njit(**OPTIONS)
+def append_headers(  # type: ignore[no-untyped-def]
+    data, begins, ends, offsets, verdicts, against, said, said_starts, said_lengths, out, starts, lengths
+):
+    """Write the headers of dropped records: their own, and five more.
+
+    Args:
+        data: uint8[bytes], what the records stand in
+        begins: int64[dropped], where a record's headers begin with their count
+        ends: int64[dropped], where the record ends
+        offsets: int64[dropped], of the input
+        verdicts: uint8[dropped]
+        against: int64[dropped]
+        said: uint8[bytes], parts of what is appended
+        said_starts: int64[parts]: of each verdict, the header that names it, with the name of the second behind it;
+            then topic and partition, and the name of the last one
+        said_lengths: int64[parts]
+        out: uint8[bytes], room for all
+        starts: int64[dropped], filled
+        lengths: int64[dropped], filled
+    """
+    at = 0
+    last = len(said_starts) - 1
+    for i in range(len(begins)):
+        starts[i] = at
+        count, own = read_varint(data, begins[i], ends[i])
+        at = write_varint(out, at, count + 5)
+        at = copy_bytes(out, at, data, own, ends[i] - own)
+        verdict = verdicts[i]
+        at = copy_bytes(out, at, said, said_starts[verdict], said_lengths[verdict])
+        at = _write_number(out, at, against[i])
+        at = copy_bytes(out, at, said, said_starts[last], said_lengths[last])
+        at = _write_number(out, at, offsets[i])
+        lengths[i] = at - starts[i]
+
+
+def _header(name: str, value: bytes) -> bytes:
+    return varint(len(name)) + name.encode() + varint(len(value)) + value
+
+
+def _name(name: str) -> bytes:
+    return varint(len(name)) + name.encode()
+
+
+def _headers(batch: RecordBatch, dropped: Dropped) -> Spans:
+    columns, rows = batch.columns, dropped.rows
+    where = _header(TOPIC, batch.topic.encode()) + _header(PARTITION, str(batch.partition).encode()) + _name(OFFSET)
+    said = [_header(VERDICT, name) + _name(LAST_SEQUENCE) for name in dropped.names]
+    parts = spans([*said, where])
+    begins, ends = columns[kernels.HEADERS, rows], columns[kernels.BODY_END, rows]
+    each = max(map(len, said)) + len(where) + COUNT_MOST + 2 * NUMBER_MOST
+    out = np.empty(int((ends - begins).sum()) + each * len(rows), np.uint8)
+    starts, lengths = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    against = np.ascontiguousarray(dropped.against, np.int64)
+    append_headers(
+        batch.data, begins, ends, batch.offsets[rows], dropped.verdicts, against, *parts, out, starts, lengths
+    )
+    out.flags.writeable = False  # the compiled pass that copies them knows one kind of array
+    return out, starts, lengths
+
+
+def encode_dropped(
+    batch: RecordBatch, dropped: Dropped, topic: str, limit: int, compression: str, *, values: bool
+) -> list[EncodedBatch]:
+    """Dropped records as batches of at most limit and about `BATCH_WRITTEN` bytes each.
+
+    Args:
+        batch: what was fetched
+        dropped: which of it, and why
+        topic: where they go, for what is said
+        limit: bytes, its max.message.bytes
+        compression: "none", "gzip", "snappy", "lz4" or "zstd"
+        values: whether values are kept; otherwise they are null
+
+    Raises:
+        RecordTooLarge: a single record does not fit.
+    """
+    rows, columns = dropped.rows, batch.columns
+    lengths: Column = columns[kernels.VALUE_LENGTH, rows] if values else np.full(len(rows), -1, np.int64)
+    first, last = int(batch.offsets[rows[0]]), int(batch.offsets[rows[-1]])
+    return encode_rows(
+        (batch.data, columns[kernels.KEY, rows], columns[kernels.KEY_LENGTH, rows]),
+        (batch.data, columns[kernels.VALUE, rows], lengths),
+        batch.timestamps[rows],
+        limit,
+        f"{topic}, partition {batch.partition}: dropped of {batch.topic}, offsets {first} to {last}",
+        compression,
+        _headers(batch, dropped),
+    )
