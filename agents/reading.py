@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.agents.event import Event
 from kafka_ratchet.errors import AgentFailed
+from kafka_ratchet.tables.identity import PRODUCER_HEADER
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.delivery import Delivery
@@ -267,7 +268,7 @@ def _columns(delivery: Delivery) -> _Columns:
 
 
 def _producers(delivery: Delivery) -> list[str | None] | None:
-    if delivery.sequences is None or not delivery.spec.producer_header:
+    if delivery.sequences is None or delivery.spec.identity_header != PRODUCER_HEADER.encode():
         return None
     columns = delivery.batch.columns
     spans = zip(columns[records.SECOND].tolist(), columns[records.SECOND_LENGTH].tolist(), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -11,11 +11,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     SecretStr,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+from pydantic_settings import NoDecode
 
 from kafka_ratchet.spark_sink.stores.registry import STORES
 from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
@@ -40,6 +42,15 @@ def _topic(value: object) -> object:
 TopicName = Annotated[str, BeforeValidator(_topic)]
 
 
+def _identity(value: object) -> Identity:
+    if isinstance(value, Identity):
+        return value
+    is_list = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
+    if not isinstance(value, str) and not is_list:
+        raise ValueError("write a text, or a list of texts")
+    return Identity.parse(cast("str | list[str]", value))
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,9 +67,10 @@ class StreamSettings(_Section):
     """What of a dropped record goes there: all of it, or its key and headers (the value is null)."""
     forward: bool = True
     """False: records are judged and counted, and none goes to the output."""
-    identity: Identity = Identity.PRODUCER
+    identity: Annotated[Identity, NoDecode, PlainValidator(_identity)] = Identity.PRODUCER
+    """producer, key, partition, header:NAME, field:PATH, function:module:name, or a list of such parts."""
     sequence: str = f"header:{SEQUENCE_HEADER}"
-    """header:NAME, field:PATH (in a JSON value) or function:module:name; see `SequenceSource`."""
+    """header:NAME, field:PATH (in a JSON value), function:module:name or none; see `SequenceSource`."""
     sequence_form: SequenceForm = SequenceForm.GUESS
     """How a header's sequence is written: "text", "integer", or "guess" for whichever it looks like."""
     reorder_window: int = Field(default=0, ge=0, le=4096)
@@ -112,9 +124,21 @@ class StreamSettings(_Section):
     @model_validator(mode="after")
     def _form_of_a_header(self) -> StreamSettings:
         source = SequenceSource.parse(self.sequence)
+        if self.sequence_form is not SequenceForm.GUESS and source.kind == "none":
+            raise ValueError('sequence_form is about sequences in a header, and sequence = "none". Remove it')
         if self.sequence_form is not SequenceForm.GUESS and source.kind != "header":
             raise ValueError(
                 f"sequence_form is about sequences in a header, and this stream's stands in a {source.kind}. Remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ids_have_a_meaning(self) -> StreamSettings:
+        if self.sequence == "none" and self.identity in (Identity.PRODUCER, Identity.PARTITION):
+            raise ValueError(
+                f'sequence = "none" lets one record of each identity pass, and identity = "{self.identity}" gives many '
+                "records the same one. Name what is different in each event, such as identity = "
+                '"header:NAME", "field:PATH" or "key"'
             )
         return self
 
@@ -150,7 +174,7 @@ class StreamSettings(_Section):
 
     @model_validator(mode="after")
     def _bounds_have_a_meaning(self) -> StreamSettings:
-        if self.is_bounded and self.identity is Identity.PARTITION:
+        if self.is_bounded and self.identity == Identity.PARTITION:
             raise ValueError(
                 'max_identities and inactive_after_s have no meaning with identity = "partition": there is one in each '
                 "partition, and to forget it would let all its duplicates pass. Remove them"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Final, Literal
 
 PRODUCER_HEADER = "ratchet-producer"
 """Header with the producer's name, UTF-8. Set by producers/; any client may set it."""
@@ -19,18 +21,131 @@ SEQUENCE_MAX = 2**63 - 1
 MAX_IDENTITY_BYTES = 1024
 """Longer identities are invalid: each one is kept in memory and in the changelog for as long as it lives."""
 
+PARTS_MOST: Final = 8
+"""Parts of an identity."""
 
-class Identity(StrEnum):
+_PLACES: Final = "header:NAME, field:PATH or function:module:name"
+
+_BETWEEN_PARTS: Final = re.compile(r"\s*,\s*(?=key\s*(?:,|$)|(?:header|field|function):)")
+"""A comma that is part of a header's name stays in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityPart:
+    """One thing that an identity is made of.
+
+    kind      "header": name is the header's name; "field": name is a path in the JSON value, parts joined
+              by dots; "function": name is "module:function", called with each record; the others have no name
+    """
+
+    kind: Literal["partition", "key", "producer", "header", "field", "function"]
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> IdentityPart:
+        """Read "producer", "key", "partition", "header:NAME", "field:a.b" or "function:module:name".
+
+        Raises:
+            ValueError: with a sentence that says what to write instead.
+        """
+        match text.partition(":"):
+            case "partition" | "key" | "producer" as word, "", "":
+                return cls(word)
+            case "header" | "field" | "function" as kind, _, name:
+                return cls(kind, _place(kind, name, text))
+        raise ValueError(f"{text!r} is no identity; write producer, key, partition, {_PLACES}, or a list of them")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
     """Whose sequence it is. State is always kept per input partition.
 
     PARTITION  one sequence per partition (the ValueTransformer approach)
     KEY        one per record key
     PRODUCER   one per producer name, from the header `ratchet-producer` (PIP-6)
+
+    Others are read by `parse`. Where there are several parts, an identity is all of them: `joined`.
     """
 
-    PARTITION = "partition"
-    KEY = "key"
-    PRODUCER = "producer"
+    parts: tuple[IdentityPart, ...]
+
+    PARTITION: ClassVar[Identity]
+    KEY: ClassVar[Identity]
+    PRODUCER: ClassVar[Identity]
+
+    @classmethod
+    def parse(cls, given: str | Sequence[str]) -> Identity:
+        """Read one part, or several: a list, a JSON list, or parts with commas between them.
+
+        Raises:
+            ValueError: with a sentence that says what to write instead.
+        """
+        texts = _texts(given) if isinstance(given, str) else list(given)
+        if not texts:
+            raise ValueError(f"an empty list is no identity; write producer, key, partition, {_PLACES}")
+        parts = tuple(IdentityPart.parse(text) for text in texts)
+        if len(parts) > PARTS_MOST:
+            raise ValueError(f"an identity of {len(parts)} parts; {PARTS_MOST} are the most. Use a function")
+        if len(parts) > 1 and (alone := next((part for part in parts if part.kind in ("partition", "producer")), None)):
+            instead = f"write header:{PRODUCER_HEADER}" if alone.kind == "producer" else "state is kept per partition"
+            raise ValueError(f"{alone} cannot be one of several parts: {instead}")
+        if len(set(parts)) < len(parts):
+            raise ValueError("a part of the identity is there twice. Remove one")
+        return cls(parts)
+
+    def __str__(self) -> str:
+        """As in the settings; several parts are a JSON list."""
+        texts = [str(part) for part in self.parts]
+        return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+
+    @property
+    def header(self) -> str | None:
+        """The one header whose value it is; None where it is something else."""
+        (part, *more) = self.parts
+        if more or part.kind not in ("header", "producer"):
+            return None
+        return part.name or PRODUCER_HEADER
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether it has to be read from each record: it is neither the partition, nor the key, nor one header."""
+        return len(self.parts) > 1 or self.parts[0].kind in ("field", "function")
+
+
+Identity.PARTITION = Identity((IdentityPart("partition"),))
+Identity.KEY = Identity((IdentityPart("key"),))
+Identity.PRODUCER = Identity((IdentityPart("producer"),))
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """An identity of several parts: in front of each its length, as a varint of 7 bits a byte, the lowest first.
+
+    So ("a", "bc") and ("ab", "c") are two.
+    """
+    made = bytearray()
+    for part in parts:
+        length = len(part)
+        while length > 0x7F:
+            made.append(length & 0x7F | 0x80)
+            length >>= 7
+        made.append(length)
+        made += part
+    return bytes(made)
+
+
+def _texts(given: str) -> list[str]:
+    if not given.startswith("["):
+        return _BETWEEN_PARTS.split(given)
+    try:
+        found = json.loads(given)
+    except ValueError:
+        raise ValueError(f'{given!r} begins as a list and is none; write ["header:a", "header:b"]') from None
+    if not all(isinstance(text, str) for text in found):
+        raise ValueError(f"{given!r} has something in it that is no text")
+    return list(found)
 
 
 class SequenceForm(StrEnum):
@@ -51,43 +166,51 @@ class SequenceSource:
     """Where the sequence of a record stands.
 
     kind      "header": name is the header's name; "field": name is a path in the JSON value, parts joined
-              by dots; "function": name is "module:function", called with each record
+              by dots; "function": name is "module:function", called with each record; "none": there is no
+              sequence, and an identity is either seen or not
     """
 
-    kind: Literal["header", "field", "function"]
-    name: str
+    kind: Literal["header", "field", "function", "none"]
+    name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> SequenceSource:
-        """Read "header:NAME", "field:a.b" or "function:module:name".
+        """Read "header:NAME", "field:a.b", "function:module:name" or "none".
 
         Raises:
             ValueError: with a sentence that says what to write instead.
         """
+        if text == "none":
+            return cls("none")
         kind, _, name = text.partition(":")
-        if kind == "key" or text == "key":
+        if kind == "key":
             raise ValueError(
                 "the record key cannot be the sequence: records of one sequence would have different keys, land on "
                 "different partitions and lose their order. Put the number into a header (header:NAME) or into "
-                "the value (field:PATH)"
+                "the value (field:PATH). Where there is no number and a key is an id of its record, write "
+                'sequence = "none" and identity = "key"'
             )
+        match kind:
+            case "header" | "field" | "function":
+                return cls(kind, _place(kind, name, text))
         if not name:
-            raise ValueError(f"{text!r} names no place; write header:NAME, field:PATH or function:module:name")
-        if not name.isprintable():
-            raise ValueError(f"{name!r} has characters that cannot be printed; use another name")
-        if kind == "header":
-            return cls("header", name)
-        if kind == "field":
-            if '"' in name or "\\" in name:
-                raise ValueError(f"{name!r} has a quote or a backslash in it; Ratchet cannot read such fields")
-            if not all(name.split(".")):
-                raise ValueError(f"{name!r} has an empty part; write a path such as field:meta.sequence")
-            return cls("field", name)
-        if kind == "function":
-            if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
-                raise ValueError(f"{name!r} is no function; write function:package.module:name")
-            return cls("function", name)
-        raise ValueError(f"{kind!r} is no place for a sequence; write header:NAME, field:PATH or function:module:name")
+            raise ValueError(f"{text!r} names no place; write {_PLACES}, or none")
+        raise ValueError(f"{kind!r} is no place for a sequence; write {_PLACES}, or none")
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+
+def _place(kind: str, name: str, text: str) -> str:
+    """The name of a header, field or function; raises ValueError where it cannot be one."""
+    if not name:
+        raise ValueError(f"{text!r} names no place; write {_PLACES}")
+    if not name.isprintable():
+        raise ValueError(f"{name!r} has characters that cannot be printed; use another name")
+    if kind == "field" and ('"' in name or "\\" in name):
+        raise ValueError(f"{name!r} has a quote or a backslash in it; Ratchet cannot read such fields")
+    if kind == "field" and not all(name.split(".")):
+        raise ValueError(f"{name!r} has an empty part; write a path such as field:meta.sequence")
+    if kind == "function" and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+        raise ValueError(f"{name!r} is no function; write function:package.module:name")
+    return name

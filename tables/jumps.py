@@ -38,12 +38,12 @@ class JumpReport:
         self._unsaid = 0
         self._said_at: float | None = None
 
-    def note(self, batch: RecordBatch, row: int, sequences: NDArray[np.int64], jumps: Jumps) -> None:
+    def note(self, batch: RecordBatch, identity: bytes | None, sequences: NDArray[np.int64], jumps: Jumps) -> None:
         """Take note of a judged batch in which sequences jumped.
 
         Args:
             batch: what was judged
-            row: column of the identity's start, its length is in the next; -1 by partition
+            identity: of the record that `jumps` names; None by partition
             sequences: int64[batch.count]
             jumps: what the map found
         """
@@ -53,7 +53,6 @@ class JumpReport:
         if self._said_at is not None and now - self._said_at < SAY_AGAIN_S:
             return
         at = jumps.record
-        identity = None if row < 0 else batch.span(int(batch.columns[row, at]), int(batch.columns[row + 1, at]))
         log.warning(
             "a sequence jumped by more than 2^40: all that this identity sends below it is a duplicate from now on. If "
             "the number is wrong, let the producer go on above it or under another name, and, where text was read as "

@@ -17,12 +17,13 @@ from kafka_ratchet.errors import StateError, StoreDamaged
 from kafka_ratchet.tables import forgetting
 from kafka_ratchet.tables.activity import MOST_MOVED, Tally
 from kafka_ratchet.tables.eviction import Bounds, Eviction
+from kafka_ratchet.tables.identities import Identities, in_columns
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity
 from kafka_ratchet.tables.invalid_share import RecentShare
 from kafka_ratchet.tables.jumps import JumpReport
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map import kernels
-from kafka_ratchet.tables.map.map import COLUMN, UNASKED, LastSequence
+from kafka_ratchet.tables.map.map import UNASKED, LastSequence
 from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
@@ -30,6 +31,7 @@ from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
+from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting
@@ -41,12 +43,6 @@ log = structlog.get_logger(__name__)
 
 VERDICTS: Final = kernels.CONFLICT + 1
 """How many there are."""
-
-_BY: Final = {
-    Identity.PARTITION: kernels.BY_PARTITION,
-    Identity.KEY: kernels.BY_KEY,
-    Identity.PRODUCER: kernels.BY_PRODUCER,
-}
 
 
 class SequencePartition:
@@ -173,7 +169,7 @@ class SequencePartition:
         self._stored, self._stored_sighting, self._forgets = self.position, found.store.sighting, False
         if not self.position:
             self._replay.reset()
-        self.tally = Tally(COLUMN[kernels.BY_PRODUCER]) if self.identity is Identity.PRODUCER else None
+        self.tally = Tally(records.SECOND) if self.identity == Identity.PRODUCER else None
         self._timer.restart()
         self.known.open(found.store, found.map, found.beyond)
 
@@ -183,6 +179,7 @@ class SequencePartition:
         sequences: NDArray[np.int64],
         reasons: NDArray[np.uint8],
         against: NDArray[np.int64] = UNASKED,
+        identities: Identities | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch against what is pushed, and push what is fresh.
 
@@ -192,18 +189,22 @@ class SequencePartition:
             reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
             against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
                 none; UNASKED where nobody wants to know
+            identities: whose each record is; None: the columns of the batch have it
 
         Returns:
             (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
             invalid)
         """
         known = self.known
+        if identities is None:
+            identities = in_columns(batch, self.identity)
         if known.beyond:
-            known.look_up(known.map.absent(batch, _BY[self.identity], MAX_IDENTITY_BYTES))
-        verdicts = known.map.judge(batch, _BY[self.identity], MAX_IDENTITY_BYTES, sequences, reasons, against)
+            known.look_up(known.map.absent(identities, MAX_IDENTITY_BYTES))
+        verdicts = known.map.judge(identities, MAX_IDENTITY_BYTES, sequences, reasons, against)
         self._judged += np.bincount(verdicts, minlength=VERDICTS)
-        if known.map.jumps.number:
-            self.jumps.note(batch, COLUMN.get(_BY[self.identity], -1), sequences, known.map.jumps)
+        if (jumps := known.map.jumps).number:
+            of = None if self.identity == Identity.PARTITION else identities.of(jumps.record)
+            self.jumps.note(batch, of, sequences, jumps)
         if self.tally is not None:
             self.tally.add(batch, verdicts)
         return verdicts, reasons

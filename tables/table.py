@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identities import Identities
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.map import UNASKED, LastSequence
 from kafka_ratchet.tables.partition import SequencePartition
@@ -78,6 +79,7 @@ class Sequences:
         sequences: NDArray[np.int64],
         reasons: NDArray[np.uint8],
         against: NDArray[np.int64] = UNASKED,
+        identities: Identities | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch in its partition, and push what is fresh.
 
@@ -87,12 +89,13 @@ class Sequences:
             reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
             against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
                 none; UNASKED where nobody wants to know
+            identities: whose each record is; None: the columns of the batch have it
 
         Returns:
             (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
             invalid)
         """
-        return self.partition(batch.partition).judge(batch, sequences, reasons, against)
+        return self.partition(batch.partition).judge(batch, sequences, reasons, against, identities)
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:
         """Last sequence of an identity in each partition that knows it."""

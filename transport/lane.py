@@ -335,7 +335,7 @@ class Lane:
             fetched.data,
             fetched.aborted,
             sequence_header=spec.sequence_header,
-            producer_header=spec.producer_header,
+            identity_header=spec.identity_header,
             most=spec.batch_most,
         )
 

@@ -32,7 +32,8 @@ class LaneSpec:
     group: str
     transactional_id: str
     sequence_header: bytes = b""
-    producer_header: bytes = b""
+    identity_header: bytes = b""
+    """The one header whose value is the identity, such as the producer's name; b"" where it is something else."""
     compression: str = "input"
     commit_interval_ms: int = 100
     records_per_transaction: int = 500_000

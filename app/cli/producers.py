@@ -67,10 +67,11 @@ async def _pages(
 
     from kafka_ratchet.app.status.producers import ProducersPage, with_published
     from kafka_ratchet.app.status.published import read_published
+    from kafka_ratchet.tables.identity import Identity
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)
     chosen = [name for name in settings.streams if stream in (None, name)]
-    by_producer = [name for name in chosen if settings.streams[name].identity == "producer"]
+    by_producer = [name for name in chosen if settings.streams[name].identity == Identity.PRODUCER]
     told = await _told_by_workers(settings, bootstrap, by_producer, after, limit)
     pages = []
     for name in chosen:

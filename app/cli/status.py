@@ -66,18 +66,15 @@ def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | 
     """The identity as text, if it was given as text; refuses an identity that the stream does not have."""
     from kafka_ratchet.app.status.lookup import QueryError
 
+    kind = str(spec.identity)
     given = {"producer": producer, "key": key}
-    wrong = next((kind for kind, text in given.items() if text is not None and kind != spec.identity), None)
+    wrong = next((other for other, text in given.items() if text is not None and other != kind), None)
     if wrong:
-        rather = (
-            "no identity: each partition has one sequence" if spec.identity == "partition" else f"--{spec.identity}"
-        )
-        raise QueryError(f"the identity of stream {name!r} is the {spec.identity}, not the {wrong}: give {rather}")
-    text = given.get(spec.identity)
-    if spec.identity != "partition" and text is None and hexadecimal is None:
-        raise QueryError(
-            f"the identity of stream {name!r} is the {spec.identity}: give --{spec.identity} or --identity-hex"
-        )
+        rather = "no identity: each partition has one sequence" if kind == "partition" else f"--{kind}"
+        raise QueryError(f"the identity of stream {name!r} is the {kind}, not the {wrong}: give {rather}")
+    text = given.get(kind)
+    if kind != "partition" and text is None and hexadecimal is None:
+        raise QueryError(f"the identity of stream {name!r} is the {kind}: give --{kind} or --identity-hex")
     return text or ""
 
 

@@ -35,6 +35,7 @@ from kafka_ratchet.app.status.own_tables import TableAnswer, TablePage, TableQue
 from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages, shown
 from kafka_ratchet.app.status.server import IdentityAnswer, WorkerStatus
 from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.client.security import client_options
 
 log = structlog.get_logger(__name__)
@@ -115,7 +116,7 @@ class ClusterView:
             QueryError: no identity, and the stream's identity is not the partition.
         """
         name, spec = self._settings.stream(stream)
-        if not identity and spec.identity != "partition":
+        if not identity and spec.identity != Identity.PARTITION:
             raise QueryError(f"give the identity: stream {name!r} keeps one sequence for each {spec.identity}")
         overview = await self.overview()
         query = {"stream": name, "hex": identity.hex()} | ({} if sequence is None else {"sequence": str(sequence)})
@@ -160,7 +161,7 @@ class ClusterView:
             QueryError: the identity of the stream is not the producer.
         """
         name, spec = self._settings.stream(stream)
-        if spec.identity != "producer":
+        if spec.identity != Identity.PRODUCER:
             raise QueryError(f"the identity of stream {name!r} is the {spec.identity}: its workers know no producers")
         overview = await self.overview()
         query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})

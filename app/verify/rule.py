@@ -66,9 +66,9 @@ class Rule:
         return identity, sequence
 
     def _identity_of(self, record: RecordView) -> bytes | None:
-        if self._identity is Identity.PARTITION:
+        if self._identity == Identity.PARTITION:
             return b""
-        if self._identity is Identity.KEY:
+        if self._identity == Identity.KEY:
             return record.key
         return _only(record.headers, PRODUCER_HEADER) or None
 

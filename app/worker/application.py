@@ -38,7 +38,7 @@ from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.table import Sequences
@@ -77,7 +77,7 @@ class Stream:
         self.rule = settings.rule | ({"output": AGENTS} if agents else {})
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
-        self.producer_header = PRODUCER_HEADER.encode() if settings.identity is Identity.PRODUCER else b""
+        self.identity_header = (settings.identity.header or "").encode()
         self.read = reader_for(source, settings.sequence_form)
         self.sequences = Sequences(
             folder / name,
@@ -120,7 +120,7 @@ class Stream:
             begins_at_0=self.is_internal,
             claimed=self.topics.claimed,
             sequence_header=self.sequence_header,
-            producer_header=self.producer_header,
+            identity_header=self.identity_header,
             compression=self.settings.compression,
             commit_interval_ms=settings.commit_interval_ms,
             records_per_transaction=settings.records_per_transaction,

@@ -9,7 +9,8 @@ import numpy as np
 from kafka_ratchet.agents.deduplicate import VERDICT_NAMES
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.tables.activity import Tally
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, SequenceSource
+from kafka_ratchet.tables.identities import in_columns
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch import kernels as records
@@ -26,13 +27,14 @@ def compile_kernels() -> None:
     room = np.empty(256, np.uint8)
     end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])
     chunk = EncodedBatch.finish(room[:end], count).seal(1, 0, 0)
-    batch = read_chunk("compile", 0, 0, bytes(chunk), [], sequence_header=headers[0], producer_header=headers[1])
+    batch = read_chunk("compile", 0, 0, bytes(chunk), [], sequence_header=headers[0], identity_header=headers[1])
     sequences, reasons = reader_for(SequenceSource("header", SEQUENCE_HEADER))(batch)
     table = LastSequences()
-    table.absent(batch, 2, 1024)
-    table.judge(batch, 2, 1024, sequences, reasons)
+    by_key = in_columns(batch, Identity.KEY)
+    table.absent(by_key, 1024)
+    table.judge(by_key, 1024, sequences, reasons)
     sequences[:], reasons[:] = 1, 0
-    Tally(records.KEY).add(batch, table.judge(batch, 1, 1024, sequences, reasons))
+    Tally(records.KEY).add(batch, table.judge(by_key, 1024, sequences, reasons))
     table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)
     table.rollback()
     table.commit()
@@ -45,7 +47,7 @@ def compile_kernels() -> None:
     table.pack()
     timed = LastSequences(timed=True)
     for _ in range(2):
-        timed.judge(batch, 1, 1024, sequences, reasons)
+        timed.judge(by_key, 1024, sequences, reasons)
         timed.quiet(1, 0, 1)
     list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))
     encode_pairs([(b"a", b"1")], 1 << 20)

@@ -15,8 +15,8 @@ from kafka_ratchet.transport.batch import kernels as records
 @njit(**records.OPTIONS)
 def touch(
     data: U8,
-    columns: I64,
-    row: int,
+    begins: I64,
+    spans: I64,
     verdicts: U8,
     seed: np.uint64,
     hashes: U64,
@@ -30,19 +30,15 @@ def touch(
     """Mark the identities of duplicates as active in the open transaction; those of fresh records are changed anyway.
 
     Args:
-        data, columns: a record batch
-        row: of the identity's start, its length is in the next; -1 for the empty identity
+        data, begins, spans: as for `kafka_ratchet.tables.map.kernels.judge`
         verdicts: uint8[records]
         seed, hashes, starts, lengths, arena, active, sizes: the map
         touched: int64[...], slots with `active`, each once, with room for all records
     """
-    for i in range(columns.shape[1]):
+    for i in range(len(begins)):
         if verdicts[i] != DUPLICATE:
             continue
-        start, length = np.int64(0), np.int64(0)
-        if row >= 0:
-            start, length = columns[row, i], columns[row + 1, i]
-        slot, _ = find(data, start, length, seed, hashes, starts, lengths, arena)
+        slot, _ = find(data, begins[i], spans[i], seed, hashes, starts, lengths, arena)
         if active[slot] == 0:
             active[slot] = 1
             touched[sizes[TOUCHED]] = slot

@@ -40,8 +40,6 @@ USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)
 FRESH, DUPLICATE, INVALID, TOO_LATE, CONFLICT = range(5)
 """Verdicts, uint8. The last two only where a stream has the settings for them."""
 
-BY_PARTITION, BY_KEY, BY_PRODUCER = 0, 1, 2
-
 JUMP = 1 << 40
 """A sequence so far above its identity's last is reported. Counting a million records a second takes 12 days to it."""
 
@@ -113,8 +111,8 @@ def find(
 @njit(**records.OPTIONS)
 def absent(
     data: U8,
-    columns: I64,
-    row: int,
+    begins: I64,
+    spans: I64,
     skip: int,
     longest: int,
     seed: np.uint64,
@@ -127,8 +125,7 @@ def absent(
     """Records whose identity has no slot.
 
     Args:
-        data, columns: a record batch
-        row: of the identity's start, its length is in the next; -1 for the empty identity, BY_PARTITION
+        data, begins, spans: as for `judge`
         skip: bytes before the identity
         longest: bytes of the longest identity there can be; -1 in front of it is none
         seed, hashes, starts, lengths, arena: the map
@@ -138,13 +135,11 @@ def absent(
         how many
     """
     count = 0
-    for i in range(columns.shape[1]):
-        start, length = np.int64(0), np.int64(0)
-        if row >= 0:
-            start, length = columns[row, i] + skip, columns[row + 1, i] - skip
+    for i in range(len(begins)):
+        length = spans[i] - skip
         if length < 0 or length > longest:
             continue
-        slot, _ = find(data, start, length, seed, hashes, starts, lengths, arena)
+        slot, _ = find(data, begins[i] + skip, length, seed, hashes, starts, lengths, arena)
         if slot < 0:
             found[count] = i
             count += 1
@@ -180,8 +175,10 @@ def insert(
 @njit(**records.OPTIONS)
 def judge(
     data: U8,
-    columns: I64,
-    by: int,
+    begins: I64,
+    spans: I64,
+    times: I64,
+    least: int,
     longest: int,
     sequences: I64,
     reasons: U8,
@@ -201,9 +198,10 @@ def judge(
     """Verdict on every record, in offset order: fresh moves `pushed` forward, all else changes nothing.
 
     Args:
-        data, columns: a record batch
-        by: BY_PARTITION, BY_KEY or BY_PRODUCER
-        longest: bytes of the longest identity allowed
+        data: uint8[bytes], what the identities' spans point into
+        begins, spans: int64[records], where each identity begins and how many bytes it has; negative for none
+        times: int64[records], how often the record has one; or int64[0], where none has more than one
+        least, longest: bytes of the shortest and the longest identity allowed
         sequences: int64[records]
         reasons: uint8[records], NONE where the sequence is good; identity reasons are added here
         verdicts: uint8[records], filled here
@@ -216,22 +214,15 @@ def judge(
         for none)
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
-    for i in range(columns.shape[1]):
-        start = np.int64(0)
-        length = np.int64(0)
-        if by == BY_KEY:
-            start, length = columns[records.KEY, i], columns[records.KEY_LENGTH, i]
-            if length < 0 and reasons[i] == NONE:
+    for i in range(len(begins)):
+        start, length = begins[i], spans[i]
+        if reasons[i] == NONE:
+            if len(times) and times[i] > 1:
+                reasons[i] = IDENTITY_REPEATED
+            elif length < least:
                 reasons[i] = IDENTITY_MISSING
-        elif by == BY_PRODUCER:
-            start, length = columns[records.SECOND, i], columns[records.SECOND_LENGTH, i]
-            if reasons[i] == NONE:
-                if columns[records.SECOND_TIMES, i] > 1:
-                    reasons[i] = IDENTITY_REPEATED
-                elif length <= 0:
-                    reasons[i] = IDENTITY_MISSING
-        if length > longest and reasons[i] == NONE:
-            reasons[i] = IDENTITY_TOO_LONG
+            elif length > longest:
+                reasons[i] = IDENTITY_TOO_LONG
         if reasons[i] != NONE:
             verdicts[i] = INVALID
             if len(against):

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ratchet.tables.identities import Identities
 from kafka_ratchet.tables.map import aging, entries, kernels
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, entry_batch
@@ -20,8 +21,6 @@ Number = TypeVar("Number", bound=np.generic)
 FIRST_SLOTS: Final = 1 << 12
 """Slots of an empty map, 33 bytes each; a power of two, as the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
-COLUMN: Final = {kernels.BY_KEY: records.KEY, kernels.BY_PRODUCER: records.SECOND}
-"""Where a batch has the start of the identity; its length is in the column behind it."""
 TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
 """A value in the store of a stream with bounds."""
 AT_A_TIME: Final = 10_000
@@ -120,8 +119,7 @@ class LastSequences:
 
     def judge(
         self,
-        batch: RecordBatch,
-        by: int,
+        identities: Identities,
         longest: int,
         sequences: NDArray[np.int64],
         reasons: NDArray[np.uint8],
@@ -130,24 +128,21 @@ class LastSequences:
         """Judge a batch and push what is fresh.
 
         Args:
-            batch: the records
-            by: whose sequences: BY_PARTITION, BY_KEY or BY_PRODUCER of `kernels`
+            identities: whose each record is
             longest: bytes of an identity; a longer one is invalid
-            sequences: int64[batch.count], -1 where there is none
-            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
-            against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
+            sequences: int64[records], -1 where there is none
+            reasons: uint8[records], NONE where the record is good so far; reasons of the identity are added here
+            against: int64[records], filled here with the last sequence that each record was judged against, -1 for
                 none; UNASKED where nobody wants to know
 
         Returns:
-            uint8[batch.count] of FRESH, DUPLICATE, INVALID
+            uint8[records] of FRESH, DUPLICATE, INVALID
         """
-        verdicts = np.empty(batch.count, np.uint8)
-        spans = np.clip(batch.columns[COLUMN[by] + 1], 0, longest).sum() if by in COLUMN else 0
-        self._reserve(batch.count, int(spans))
+        count = len(identities.begins)
+        verdicts = np.empty(count, np.uint8)
+        self._reserve(count, int(np.clip(identities.lengths, 0, longest).sum()))
         jumps = kernels.judge(
-            batch.data,
-            batch.columns,
-            by,
+            *identities,
             longest,
             sequences,
             reasons,
@@ -166,14 +161,15 @@ class LastSequences:
         )
         self.jumps = Jumps(*map(int, jumps))
         if self._timed:
-            self._touch(batch, COLUMN.get(by, -1), verdicts)
+            self._touch(identities, verdicts)
         return verdicts
 
-    def _touch(self, batch: RecordBatch, row: int, verdicts: NDArray[np.uint8]) -> None:
-        if self._sizes[kernels.TOUCHED] + batch.count > len(self._touched):
-            self._touched = _longer(self._touched, max(batch.count, len(self._touched)))
+    def _touch(self, identities: Identities, verdicts: NDArray[np.uint8]) -> None:
+        if self._sizes[kernels.TOUCHED] + len(verdicts) > len(self._touched):
+            self._touched = _longer(self._touched, max(len(verdicts), len(self._touched)))
+        spans = identities.data, identities.begins, identities.lengths
         known = self._seed, self._hashes, self._starts, self._lengths, self._arena
-        aging.touch(batch.data, batch.columns, row, verdicts, *known, self._active, self._touched, self._sizes)
+        aging.touch(*spans, verdicts, *known, self._active, self._touched, self._sizes)
 
     @property
     def _per_slot(self) -> tuple[NDArray[Any], ...]:
@@ -198,25 +194,29 @@ class LastSequences:
         full = self._sizes[kernels.USED] * 3 * (1 + NEAR) > len(self._hashes) * 2
         return self.size > room or bool(full and self.size * 3 > room)
 
-    def absent(self, batch: RecordBatch, by: int, longest: int) -> list[bytes]:
-        """Identities of a batch that have no slot, each once."""
-        return self._absent(batch, COLUMN.get(by, -1), 0, longest)
+    def absent(self, identities: Identities, longest: int) -> list[bytes]:
+        """Those that have no slot, each once. longest: bytes; a longer one is left out."""
+        return self._absent(identities.data, identities.begins, identities.lengths, 0, longest)
 
     def absent_entries(self, batch: RecordBatch) -> list[bytes]:
         """Identities of a batch of changelog entries that have no slot, each once."""
-        return self._absent(batch, records.KEY, 1, len(batch.data))
+        keys = batch.columns[records.KEY], batch.columns[records.KEY_LENGTH]
+        return self._absent(batch.data, *keys, 1, len(batch.data))
 
-    def _absent(self, batch: RecordBatch, row: int, skip: int, longest: int) -> list[bytes]:
-        found = np.empty(batch.count, np.int64)
+    def _absent(
+        self,
+        data: NDArray[np.uint8],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        skip: int,
+        longest: int,
+    ) -> list[bytes]:
+        found = np.empty(len(begins), np.int64)
         known = self._seed, self._hashes, self._starts, self._lengths, self._arena
-        count = kernels.absent(batch.data, batch.columns, row, skip, longest, *known, found)
-        if row < 0:
-            return [b""][:count]
-        columns = batch.columns[:, found[:count]]
-        data = batch.data.data
-        ends = columns[row] + columns[row + 1]
-        spans = zip((columns[row] + skip).tolist(), ends.tolist(), strict=True)
-        return list({bytes(data[start:end]): None for start, end in spans})
+        count = kernels.absent(data, begins, lengths, skip, longest, *known, found)
+        starts, ends = begins[found[:count]] + skip, (begins + lengths)[found[:count]]
+        held = data.data
+        return list({bytes(held[start:end]): None for start, end in zip(starts.tolist(), ends.tolist(), strict=True)})
 
     def load(self, batch: RecordBatch, *, saved: bool, since: int = 0) -> tuple[int, int, int]:
         """Take over committed entries.

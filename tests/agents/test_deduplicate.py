@@ -39,7 +39,7 @@ def fetched(rows: list[Row], start: int = 0, codec: int = 0) -> RecordBatch:
         builder.append(delta, time, key, value, headers)
     data = bytearray(builder.build())
     struct.pack_into(">q", data, 0, start)
-    wanted = {"sequence_header": b"ratchet-sequence", "producer_header": b"ratchet-producer"}
+    wanted = {"sequence_header": b"ratchet-sequence", "identity_header": b"ratchet-producer"}
     return read_chunk("events", 2, start, bytes(data), [], **wanted)
 
 

@@ -153,7 +153,7 @@ async def test_an_event_has_the_sequence_and_the_producer_it_was_judged_by(by_pr
     app, seen = event_app()
     rows = [row(f"p-{number}".encode(), str(40 + number).encode(), b"%d" % number) for number in range(3)]
     batch = fetched_rows(rows, start=7)
-    spec = replace(lane_spec("numbers"), producer_header=b"ratchet-producer" if by_producer else b"")
+    spec = replace(lane_spec("numbers"), identity_header=b"ratchet-producer" if by_producer else b"")
     delivery = Delivery(spec, Policy(), batch)
     delivery.sequences = np.array([40, -1, 42])
     program = PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing))
@@ -167,7 +167,7 @@ async def test_an_event_has_the_sequence_and_the_producer_it_was_judged_by(by_pr
 async def test_an_event_that_was_not_judged_has_neither() -> None:
     app, seen = event_app()
     delivery = Delivery(
-        replace(lane_spec("numbers"), producer_header=b"ratchet-producer"), Policy(), fetched_rows([ROW])
+        replace(lane_spec("numbers"), identity_header=b"ratchet-producer"), Policy(), fetched_rows([ROW])
     )
     PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing)).take(delivery, np.ones(1, bool))
     await delivery.done

@@ -16,5 +16,5 @@ def named_batch(rows: Iterable[tuple[bytes, int]], partition: int = 0) -> Record
     for delta, (name, sequence) in enumerate(rows):
         headers = [(PRODUCER_HEADER, name), (SEQUENCE_HEADER, b"%d" % sequence)]
         builder.append(delta, 1_700_000_000_000, None, b"", headers)
-    names = {"sequence_header": SEQUENCE_HEADER.encode(), "producer_header": PRODUCER_HEADER.encode()}
+    names = {"sequence_header": SEQUENCE_HEADER.encode(), "identity_header": PRODUCER_HEADER.encode()}
     return read_chunk("events", partition, 0, bytes(builder.build()), [], **names)

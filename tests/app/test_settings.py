@@ -93,6 +93,61 @@ def test_nested_variable_wins_over_file_and_leaves_the_rest(tmp_path: Path, monk
     assert (stream.identity, stream.partitions, stream.replication, stream.input) == (Identity.KEY, 6, 3, "events")
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("header:ce_id", "header:ce_id"),
+        ("header:a,b", "header:a,b"),
+        ("key,header:a", '["key", "header:a"]'),
+        ("header:a,key", '["header:a", "key"]'),
+        ("header:a, field:b.c,function:m:n", '["header:a", "field:b.c", "function:m:n"]'),
+        ('["header:a,header:b", "key"]', '["header:a,header:b", "key"]'),
+        ('["header:a"]', "header:a"),
+    ],
+)
+def test_identity_of_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, read: str) -> None:
+    monkeypatch.setenv("RATCHET_STREAMS__EVENTS__IDENTITY", text)
+    stream = load(written(tmp_path, STREAM)).streams["events"]
+    assert (str(stream.identity), stream.rule["identity"]) == (read, read)
+    monkeypatch.delenv("RATCHET_STREAMS__EVENTS__IDENTITY")
+    parts = [str(part) for part in stream.identity.parts]
+    assert load(written(tmp_path, STREAM + f"identity = {json.dumps(parts)}")).streams["events"] == stream
+
+
+@pytest.mark.parametrize("word", ["producer", "key", "partition"])
+def test_identity_of_one_word_is_told_as_before(tmp_path: Path, word: str) -> None:
+    stream = load(written(tmp_path, STREAM + f'identity = "{word}"')).streams["events"]
+    assert stream.rule == {"identity": word, "sequence": "header:ratchet-sequence", "sequence_form": "guess"}
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        ("identity = []", "an empty list is no identity"),
+        ("identity = 3", "streams.events.identity: write a text, or a list of texts"),
+        ('identity = ["key", 3]', "streams.events.identity: write a text, or a list of texts"),
+        ('identity = "[3]"', "has something in it that is no text"),
+        ('identity = "[a"', "begins as a list and is none"),
+        ('identity = "header:"', "'header:' names no place"),
+        ('identity = "field:a..b"', "'a..b' has an empty part"),
+        ('identity = "function:os"', "'os' is no function"),
+        ('identity = ["header:a", ""]', "'' is no identity"),
+        ('identity = ["header:a", "header:a"]', "a part of the identity is there twice"),
+        ('identity = ["header:a", "producer"]', "producer cannot be one of several parts: write header:ratchet-prod"),
+        ('identity = ["partition", "key"]', "partition cannot be one of several parts: state is kept per partition"),
+        (f"identity = {[f'header:{n}' for n in range(9)]}", "an identity of 9 parts; 8 are the most"),
+        ('sequence = "none"', 'sequence = "none" lets one record of each identity pass, and identity = "producer"'),
+        ('sequence = "none"\nidentity = "partition"', 'and identity = "partition" gives many records the same one'),
+        (
+            'sequence = "none"\nidentity = "key"\nsequence_form = "text"',
+            'sequence_form is about sequences in a header, and sequence = "none"',
+        ),
+    ],
+)
+def test_identity_that_cannot_be(tmp_path: Path, toml: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, STREAM + toml)
+
+
 def test_stream_from_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for field, value in {"INPUT": "a", "OUTPUT": "b", "DEAD_LETTERS": "c"}.items():
         monkeypatch.setenv(f"RATCHET_STREAMS__EVENTS__{field}", value)
@@ -258,7 +313,10 @@ def test_variables_of_the_script_are_no_mistake(monkeypatch: pytest.MonkeyPatch,
             '[sink]\nstore = "shelf"',
             "sink.store: Input should be 'delta', 'postgres', 'duckdb' or 'iceberg'",
         ),
-        (STREAM + 'identity = "user"', "streams.events.identity: Input should be 'partition', 'key' or 'producer'"),
+        (
+            STREAM + 'identity = "user"',
+            "streams.events.identity: 'user' is no identity; write producer, key, partition, ",
+        ),
         (STREAM + 'compression = "lz5"', "streams.events.compression: Input should be 'input', 'none', 'gzip'"),
         (STREAM + "partitions = 0", "streams.events.partitions: Input should be greater than or equal to 1"),
         (STREAM + "replication = 33", "streams.events.replication: Input should be less than or equal to 32"),

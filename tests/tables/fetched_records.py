@@ -57,7 +57,7 @@ def fetched(
     if records:
         struct.pack_into(">q", data, 0, start)
     return read_chunk(
-        topic, partition, start, bytes(data), [], sequence_header=sequence_header, producer_header=producer_header
+        topic, partition, start, bytes(data), [], sequence_header=sequence_header, identity_header=producer_header
     )
 
 

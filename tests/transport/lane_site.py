@@ -93,7 +93,7 @@ class Owner:
             "group": f"group-{site.input}",
             "transactional_id": f"id-{site.input}",
             "sequence_header": SEQUENCE.encode(),
-            "producer_header": PRODUCER.encode(),
+            "identity_header": PRODUCER.encode(),
             "commit_interval_ms": 20,
         }
         self.lane = Lane(cluster, LaneSpec(**{**spec, **options}), self.sequences.partition(0), self.deliveries.put)

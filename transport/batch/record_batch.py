@@ -167,7 +167,7 @@ def read_chunk(
     aborted: list[tuple[int, int]],
     *,
     sequence_header: bytes = b"",
-    producer_header: bytes = b"",
+    identity_header: bytes = b"",
     most: int = BATCH_MOST,
 ) -> RecordBatch:
     """Make columns of the bytes a fetch (read committed) returned for one partition.
@@ -181,7 +181,7 @@ def read_chunk(
         data: record batches; the last may be cut off, as brokers do
         aborted: (producer id, first offset) of the aborted transactions in this range, as the fetch response lists them
         sequence_header: name of a header to find in every record; b"" for none
-        producer_header: name of another
+        identity_header: name of another
         most: bytes, what one batch may unpack to
 
     Raises:
@@ -198,7 +198,7 @@ def read_chunk(
         *(np.ascontiguousarray(h[:, i]) for i in range(7)),
         start,
         np.frombuffer(sequence_header, np.uint8),
-        np.frombuffer(producer_header, np.uint8),
+        np.frombuffer(identity_header, np.uint8),
         columns,
     )
     if damaged >= 0:

@@ -25,7 +25,7 @@ from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, Identity
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
@@ -55,7 +55,7 @@ def spec_of(topics: tuple[str, str, str], partition: int, identity: Identity, se
         *(topics[0], partition, topics[1], topics[2]),
         group="replay",
         transactional_id="replay",
-        producer_header=PRODUCER_HEADER.encode() if identity is Identity.PRODUCER else b"",
+        identity_header=(identity.header or "").encode(),
         compression="none",
         output_limit=ANY_SIZE,
         dead_letters_limit=ANY_SIZE,
@@ -247,8 +247,8 @@ def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
         builder.append(offset - first, record.timestamp_ms, record.key, record.value, record.headers)
     data = builder.build()
     data[:8] = first.to_bytes(8, "big")
-    name = spec.producer_header
-    return read_chunk(spec.topic, spec.partition, first, bytes(data), [], producer_header=name, most=ANY_SIZE)
+    name = spec.identity_header
+    return read_chunk(spec.topic, spec.partition, first, bytes(data), [], identity_header=name, most=ANY_SIZE)
 
 
 def views(batch: RecordBatch) -> Iterator[RecordView]:

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import Reader, reader_for
+from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import (
     MAX_IDENTITY_BYTES,
     PRODUCER_HEADER,
     SEQUENCE_HEADER,
     SEQUENCE_MAX,
+    Identity,
     SequenceForm,
     SequenceSource,
 )
@@ -24,7 +26,7 @@ from tests.tables.fetched_records import Sent, fetched, named
 from tests.tables.map.plain_judge import PlainJudge, sequence_of
 
 VERDICTS = ("fresh", "duplicate", "invalid")
-BY = {"partition": kernels.BY_PARTITION, "key": kernels.BY_KEY, "producer": kernels.BY_PRODUCER}
+BY = {"partition": Identity.PARTITION, "key": Identity.KEY, "producer": Identity.PRODUCER}
 
 
 def reader(form: str) -> Reader:
@@ -114,7 +116,7 @@ def compare(by: str, todo: list[list[Sent] | str], slots: int = 8, form: str = "
             assert not isinstance(step, str)
             batch = fetched(step)
             sequences, reasons = read(batch)
-            verdicts = table.judge(batch, BY[by], MAX_IDENTITY_BYTES, sequences, reasons)
+            verdicts = table.judge(in_columns(batch, BY[by]), MAX_IDENTITY_BYTES, sequences, reasons)
             found = [(VERDICTS[v], REASONS[r]) for v, r in zip(verdicts, reasons, strict=True)]
             plain.jumps.clear()
             assert found == [plain.judge(record) for record in step]
@@ -222,7 +224,7 @@ def test_a_map_that_grows_keeps_its_open_transaction() -> None:
         chunk = [record for n in order[first : first + 5_000] for record in named(b"producer-%d" % n, n, n + 1, n)]
         batch = fetched(chunk)
         sequences, reasons = READ(batch)
-        verdicts = table.judge(batch, BY["producer"], MAX_IDENTITY_BYTES, sequences, reasons)
+        verdicts = table.judge(in_columns(batch, BY["producer"]), MAX_IDENTITY_BYTES, sequences, reasons)
         assert [VERDICTS[v] for v in verdicts] == [plain.judge(record)[0] for record in chunk]
         if first == 20_000:  # half of it committed, the other half open
             table.commit()
@@ -241,7 +243,7 @@ def test_a_rehash_by_itself_changes_nothing() -> None:
     table = LastSequences()
     table._allocate(8)
     batch = fetched(named(b"a", 1) + named(b"b", 2) + named(b"c", 3))
-    table.judge(batch, BY["producer"], MAX_IDENTITY_BYTES, *READ(batch))
+    table.judge(in_columns(batch, BY["producer"]), MAX_IDENTITY_BYTES, *READ(batch))
     before = dict(table.changed_entries())
     for slots in (16, 64, 4096):
         table.grow(slots)
@@ -277,7 +279,7 @@ def test_an_equal_hash_is_not_an_equal_identity() -> None:
     table = LastSequences()
     table._allocate(8)
     batch = fetched(named(b"a", 5))
-    table.judge(batch, BY["producer"], MAX_IDENTITY_BYTES, *READ(batch))
+    table.judge(in_columns(batch, BY["producer"]), MAX_IDENTITY_BYTES, *READ(batch))
     (old,) = np.flatnonzero(table._hashes)
     other = int(kernels.hash_of(np.frombuffer(b"b", np.uint8), 0, 1, table._seed))
     columns = (table._hashes, table._starts, table._lengths, table._pushed, table._changed)

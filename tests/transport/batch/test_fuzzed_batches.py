@@ -49,7 +49,7 @@ def read(chunk: bytes, start: int, fill: bytes) -> RecordBatch | str:
     within = memoryview(room)[AROUND : AROUND + len(chunk)].toreadonly()
     try:
         return read_chunk(
-            "t", 3, start, within, [(ABORTED, 0)], sequence_header=NAME.encode(), producer_header=OTHER.encode()
+            "t", 3, start, within, [(ABORTED, 0)], sequence_header=NAME.encode(), identity_header=OTHER.encode()
         )
     except (CorruptBatch, BatchTooLarge) as error:
         return str(error)

@@ -62,7 +62,7 @@ def equal(batch: RecordBatch, expected: list[SlowRecord]) -> None:
 
 
 def read(data: bytes, start: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> RecordBatch:
-    return read_chunk("t", 3, start, data, list(aborted), sequence_header=NAME, producer_header=OTHER)
+    return read_chunk("t", 3, start, data, list(aborted), sequence_header=NAME, identity_header=OTHER)
 
 
 def test_the_oracle_knows_crc32c() -> None:
