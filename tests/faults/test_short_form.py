@@ -17,6 +17,7 @@ PATIENCE_S = 1_200
 """A run that takes so long has hung. Beside the other tests it takes four to five minutes."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_fault_once_and_every_event_exactly_once(tmp_path: Path) -> None:
     told = ran(tmp_path / "run")

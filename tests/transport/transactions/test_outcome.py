@@ -216,7 +216,7 @@ async def refuse(*_: object) -> None:
     raise GroupAuthorizationFailedError
 
 
-@pytest.mark.parametrize("may_leave_notes", [True, False])
+@pytest.mark.parametrize("may_leave_notes", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_whoever_comes_late_to_end_it_starts_again(
     kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, may_leave_notes: bool
 ) -> None:
