@@ -177,6 +177,8 @@ def _show(console: Console, report: Report) -> None:
         f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
         f"{report.pending:,} pending"
     )
+    if report.duplicates_kept:
+        console.print(f"  {report.duplicates_kept:,} records in the topic of duplicates")
     if report.replay is not None:
         _show_replay(console, report.replay)
     for check in report.policies:

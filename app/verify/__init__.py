@@ -143,7 +143,16 @@ def _verify(
             if table is not None and (baseline.input_from or baseline.output_from):
                 raise without_beginning(chosen, partition, baseline)
             unjudged = run.check_intervals(partition, intervals.get(partition, []), baseline.input_from, owner)
-            expected = ExpectedPartition(rule, partition, unjudged, baseline, skipped_by_decision(owner))
+            dropped = run.dropped(partition)
+            expected = ExpectedPartition(
+                rule,
+                partition,
+                unjudged,
+                baseline,
+                skipped_by_decision(owner),
+                forward=chosen.forward,
+                on_dropped=dropped.expect if dropped is not None else None,
+            )
             given = reader.records(chosen.input, partition, ranges.committed_to[partition], baseline.input_from)
             output = reader.records(chosen.output, partition, ranges.output_ends[partition], baseline.output_from)
             if sent is not None:
@@ -155,8 +164,9 @@ def _verify(
             if table is not None and emitted is not None:
                 table.compare(expected, emitted, ranges.judged[partition])
             run.note_skipped(partition, expected, ranges.committed_to[partition])
-            found = letters.compare(partition, expected.invalid, ranges.judged[partition], baseline)
-            run.end(partition, expected, *found)
+            letters_wait, lettered = letters.compare(partition, expected.invalid, ranges.judged[partition], baseline)
+            dropped_wait = None if dropped is None else run.compare_dropped(dropped, partition, baseline, owner)
+            run.end(partition, expected, [letters_wait, dropped_wait], lettered)
         letters.finish()
     if table is not None:
         report.results = table.finish()

@@ -7,7 +7,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -35,6 +35,13 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
         digest.update(_length(record.timestamp_ms))
     return digest.digest()
 
+
+UNTOLD = -2
+"""In place of the last sequence that a record was judged against, where it cannot be computed."""
+
+OnDropped = Callable[[int, RecordView, str, int], None]
+"""Gets each record that is dropped: offset, record, the name of its verdict, the last sequence that it was judged
+against (-1: none; or UNTOLD)."""
 
 NO_SEQUENCE = -1
 """Of a record that was forwarded although it has none."""
@@ -66,6 +73,9 @@ class ExpectedPartition:
         unjudged: Sequence[PolicyInterval] = (),
         baseline: Baseline | None = None,
         skips: Sequence[Skip] = (),
+        *,
+        forward: bool = True,
+        on_dropped: OnDropped | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -75,8 +85,11 @@ class ExpectedPartition:
             unjudged: intervals of its input that went by while deduplication was off.
             baseline: where it begins; None: at the beginning of its topics.
             skips: input that nobody was to judge.
+            forward: whether anything goes to the output.
+            on_dropped: gets the records that are dropped; None: nobody asks for them.
         """
         self.partition = partition
+        self._forward, self._on_dropped = forward, on_dropped
         self.baseline = baseline or Baseline()
         begin = self.baseline.input_from
         self.skips = [skip for skip in skips if skip.end > begin]
@@ -108,28 +121,43 @@ class ExpectedPartition:
         self.invalid: dict[int, bytes] = {}
         """Offset of each invalid record -> digest of what its dead letter must carry."""
 
-    def judge(self, offset: int, record: RecordView, report: Report) -> None:
-        """Judge the next record of the input by the rule, and expect it in the output if it is fresh."""
+    def judge(self, offset: int, record: RecordView, report: Report) -> str:
+        """Judge the next record of the input by the rule, and expect it in the output if it is fresh.
+
+        Returns:
+            its verdict: fresh, invalid, unjudged, skipped (by a person's decision), or the name of one that is dropped
+        """
         for number, skip in enumerate(self.skips):
             if skip.start <= offset < skip.end:
                 self.skipped[number] += 1
-                return
+                return "skipped"
         found = self._rule.judge(record)
         if any(offset in interval for interval in self._unjudged):
             report.unjudged += 1
             self._expect(offset, record, found, judged=False)
-            return
+            return "unjudged"
         if found is None:
             report.invalid += 1
             self.invalid[offset] = content(record, with_timestamp=False)
-            return
+            return "invalid"
         identity, sequence = found
-        if sequence <= self._last.get(identity, (0, -1))[1]:
+        number, last = self._last.get(identity, (-1, -1))
+        if sequence <= last:
             report.duplicate += 1
-            return
+            return self._drop(offset, record, "duplicate", last if self._exact[number] else UNTOLD)
         report.fresh += 1
         self._expect(offset, record, found, judged=True)
         self._last[identity] = (self._owners[-1], sequence)
+        return "fresh"
+
+    def last_of(self, identity: bytes) -> int:
+        """Its last sequence as of the records that were judged; -1 is none."""
+        return self._last.get(identity, (-1, NO_SEQUENCE))[1]
+
+    def _drop(self, offset: int, record: RecordView, verdict: str, against: int) -> str:
+        if self._on_dropped is not None:
+            self._on_dropped(offset, record, verdict, against)
+        return verdict
 
     def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, *, judged: bool) -> None:
         """The next record of the output. found: its identity and sequence; None where it has none."""
@@ -150,6 +178,8 @@ class ExpectedPartition:
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
         """Which expected record this one of the output is: of several that it may be, the first not yet seen."""
+        if not self._forward:
+            return None
         found = self._rule.judge(record)
         key = _place_key(*found) if found else digest
         if (left := self._several.get(key)) is None:
@@ -225,7 +255,7 @@ class ExpectedPartition:
         for offset, place, number in unmatched:
             # An unmatched record that stands where one is missing is that record, altered so much that its identity or
             # sequence cannot be read any more.
-            if place < len(seen) and not seen[place]:
+            if self._forward and place < len(seen) and not seen[place]:
                 seen[place] = SEEN
                 if emitted is not None:
                     emitted.recognise(number, place)
@@ -265,6 +295,8 @@ class ExpectedPartition:
     def _account_for_unseen(self, topic: str, judged_to: int, report: Report) -> None:
         """Each expected record that the output does not have is lost, pending, or cannot be told."""
         self._pending_from: int | None = None
+        if not self._forward:
+            return
         is_whole, before = self.baseline.output_whole, 0
         for place, there in enumerate(self._seen):
             if there:

@@ -58,6 +58,11 @@ class OffsetRanges:
     dead_letter_begins: dict[int, int]
 
 
+def plain_id(text: str) -> str:
+    """A topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
+    return text.replace("+", "-").replace("/", "_").rstrip("=")
+
+
 class TopicReader:
     """One stream's topics, read committed.
 

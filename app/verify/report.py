@@ -113,6 +113,8 @@ class Report(Findings[FindingKind, Finding]):
     """Records in the output."""
     dead_letters: int = 0
     """Records in the dead-letter topic."""
+    duplicates_kept: int = 0
+    """Records in the topic of dropped records."""
     pending: int = 0
     """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
     undecided: int = 0
@@ -242,6 +244,7 @@ class Report(Findings[FindingKind, Finding]):
             "policies": [asdict(check) for check in self.policies],
             "delivered": self.delivered,
             "dead_letters": self.dead_letters,
+            "duplicates_kept": self.duplicates_kept,
             "pending": self.pending,
             "undecided": self.undecided,
             "before": self.before,

@@ -8,17 +8,19 @@ from pathlib import Path
 
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.kafka_topics import OffsetRange
 from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals
-from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, plain_id
 from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
 from kafka_ratchet.app.verify.state import Entry, ProvenStream, SavedState, StateWriter
-from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.errors import PartitionsDiffer, PositionLost
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import RECORDS, Owner
 
@@ -34,11 +36,6 @@ def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline
         f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without it rows of "
         "the table cannot be told apart from invented ones. Without --results the topics are proven from there on"
     )
-
-
-def plain_id(text: str) -> str:
-    """A topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
-    return text.replace("+", "-").replace("/", "_").rstrip("=")
 
 
 class Run:
@@ -61,6 +58,7 @@ class Run:
         self._saved: SavedState | None = None
         self._writer: StateWriter | None = None
         self._all_compared = True
+        self._dropped_spans: list[OffsetRange] | None = None
 
     @contextmanager
     def continued(self, path: Path | None) -> Iterator[None]:
@@ -206,14 +204,47 @@ class Run:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
                 self._report.skipped.append(found)
 
+    def dropped(self, partition: int) -> DroppedRecords | None:
+        """What a partition has to drop; None: the stream has no topic for it."""
+        if self._stream.duplicates is None:
+            return None
+        return DroppedRecords(partition, values=self._stream.duplicates_keep == "all")
+
+    def compare_dropped(
+        self, dropped: DroppedRecords, partition: int, baseline: Baseline, owner: Owner | None
+    ) -> int | None:
+        """Compare what had to be dropped with the topic for it; returns the first input offset that is still to come.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            PartitionsDiffer: it has not as many partitions as the input.
+        """
+        topic, ranges, reader = self._stream.duplicates or "", self._ranges, self._reader
+        if self._dropped_spans is None:
+            self._dropped_spans = reader.sent(topic)
+            if len(self._dropped_spans) != reader.partitions:
+                raise PartitionsDiffer(
+                    f"input {self._stream.input!r} has {reader.partitions} partitions and {topic!r}, for what is "
+                    f"dropped, has {len(self._dropped_spans)}: they must be equal"
+                )
+        begin, end = self._dropped_spans[partition]
+        compared = range(baseline.input_from, ranges.committed_to[partition])
+        kept = Kept(owner, topic, reader.topic_ids[topic], compared, whole=begin == 0, complete=baseline.complete)
+        found = reader.records(topic, partition, end, begin)
+        return dropped.compare(topic, self._stream.input, found, kept, ranges.judged[partition], self._report)
+
     def end(
-        self, partition: int, expected: ExpectedPartition, letters_pending_from: int | None, lettered: list[int]
+        self, partition: int, expected: ExpectedPartition, waits_from: Iterable[int | None], lettered: list[int]
     ) -> None:
-        """After a partition was compared: write down where the next run goes on in it."""
+        """After a partition was compared: write down where the next run goes on in it.
+
+        waits_from: input offsets of which the dead letter, or what was dropped, is still to come
+        """
         if self._writer is None:
             return
         ranges = self._ranges
-        ended = expected.proven_to(ranges.judged[partition], ranges.committed_to[partition], letters_pending_from)
+        waiting = min((each for each in waits_from if each is not None), default=None)
+        ended = expected.proven_to(ranges.judged[partition], ranges.committed_to[partition], waiting)
         self._writer.add(
             partition,
             input_from=ended,

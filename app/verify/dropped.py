@@ -1,0 +1,189 @@
+"""Compares the topic of dropped records with what had to be dropped: each is there once, and nothing else is."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kafka_ratchet.app.verify.compare import UNTOLD, content
+from kafka_ratchet.app.verify.findings import Finding, FindingKind
+from kafka_ratchet.app.verify.reading import plain_id
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import Headers, RecordView
+from kafka_ratchet.transport.owner import Owner
+
+DROPPED_HEADERS = (
+    "ratchet-verdict",
+    "ratchet-last-sequence",
+    "ratchet-topic",
+    "ratchet-partition",
+    "ratchet-offset",
+)
+"""Appended to a dropped record's own headers, in this order."""
+END = 1 << 63
+
+
+class DroppedRecords:
+    """What one input partition had to drop, in order. In memory it takes 25 bytes for each, and its verdict's name."""
+
+    def __init__(self, partition: int, *, values: bool) -> None:
+        """Nothing is read yet. values: whether values are kept, or null."""
+        self._partition, self._values = partition, values
+        self._offsets, self._against = array("q"), array("q")
+        self._contents = bytearray()
+        self._verdicts: list[str] = []
+
+    def expect(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
+        """The next one of the input: the name of its verdict, and what it was judged against; or UNTOLD."""
+        kept = record if self._values else replace(record, value=None)
+        self._offsets.append(offset)
+        self._against.append(against)
+        self._contents += content(kept)
+        self._verdicts.append(verdict)
+
+    def compare(
+        self,
+        topic: str,
+        given: str,
+        found: Iterable[tuple[int, RecordView]],
+        where: Kept,
+        judged_to: int,
+        report: Report,
+    ) -> int | None:
+        """Go through a partition of the topic and add what is wrong with it.
+
+        Args:
+            topic: of dropped records
+            given: the input topic
+            found: its records, with their offsets
+            where: of which of the input's offsets it has to have the records
+            judged_to: those of input before this offset must be there; later ones may be
+            report: gets the counts and findings
+
+        Returns:
+            the first input offset whose record is still to come; None: none is
+        """
+        seen = bytearray(len(self._offsets))
+        first_seen = len(seen)
+        for at, record in found:
+            report.duplicates_kept += 1
+            origin = _origin(record.headers, given, self._partition)
+            place = -1 if origin is None else self._place(origin)
+            if origin is None or place < 0:
+                if origin is None or where.is_told(origin):
+                    self._add(report, "unexpected", topic, origin, at, f"stems from {given} offset {origin}")
+                continue
+            first_seen = min(first_seen, place)
+            if seen[place]:
+                if not where.is_read_again(origin):
+                    self._add(report, "doubled", topic, origin, at)
+                continue
+            seen[place] = 1
+            if wrong := self._difference(place, record):
+                self._add(report, "altered", topic, origin, at, wrong)
+        return self._missing(topic, seen, first_seen, where, judged_to, report)
+
+    def _missing(
+        self, topic: str, seen: bytearray, first_seen: int, where: Kept, judged_to: int, report: Report
+    ) -> int | None:
+        waits_from = None
+        for place, there in enumerate(seen):
+            offset = self._offsets[place]
+            if there or not where.is_kept(offset):
+                continue
+            if offset >= judged_to:
+                report.pending += 1
+                waits_from = offset if waits_from is None else waits_from
+            elif place < first_seen and not where.is_whole:
+                report.output_deleted += 1
+            else:
+                detail = "was dropped, and is not there"
+                report.add(Finding("lost", topic, self._partition, offset, detail=detail))
+        return waits_from
+
+    def _place(self, offset: int) -> int:
+        place = bisect_left(self._offsets, offset)
+        return place if place < len(self._offsets) and self._offsets[place] == offset else -1
+
+    def _difference(self, place: int, record: RecordView) -> str:
+        own = replace(record, headers=record.headers[: -len(DROPPED_HEADERS)])
+        if content(own) != bytes(self._contents[16 * place : 16 * place + 16]):
+            return "key, value, headers or timestamp differ"
+        said = dict(record.headers[-len(DROPPED_HEADERS) :])
+        against, verdict = self._against[place], self._verdicts[place]
+        if against == UNTOLD:
+            return ""
+        wanted = verdict.encode(), None if against < 0 else b"%d" % against
+        if (said["ratchet-verdict"], said["ratchet-last-sequence"]) == wanted:
+            return ""
+        return f"its headers do not say {verdict} after {against}"
+
+    def _add(
+        self, report: Report, kind: FindingKind, topic: str, origin: int | None, at: int, detail: str = ""
+    ) -> None:
+        report.add(Finding(kind, topic, self._partition, origin, self._partition, at, detail=detail))
+
+
+class Kept:
+    """Of which input offsets of a partition the topic has to have the dropped records, by the changelog."""
+
+    def __init__(
+        self, owner: Owner | None, topic: str, topic_id: str, compared: range, *, whole: bool, complete: bool
+    ) -> None:
+        """Read from its owner entry.
+
+        Args:
+            owner: of the partition; None where there is none
+            topic: of dropped records
+            topic_id: as `topic` has it now
+            compared: input offsets that are compared
+            whole: whether retention has left all of the topic's partition
+            complete: whether everything that came before them is known: otherwise a record that seems to be new may be
+                one that came before
+        """
+        changes = owner.duplicates if owner is not None else ()
+        ends = [*(change.start for change in changes[1:]), END]
+        self._kept = [
+            range(change.start, end)
+            for change, end in zip(changes, ends, strict=False)
+            if change.topic is not None
+            and (change.topic.name, plain_id(change.topic.id)) == (topic, plain_id(topic_id))
+        ]
+        self._again = read_again(owner)
+        self._compared, self._complete, self.is_whole = compared, complete, whole
+
+    def is_kept(self, offset: int) -> bool:
+        """Whether a dropped record of this offset is in the topic."""
+        return any(offset in each for each in self._kept)
+
+    def is_read_again(self, offset: int) -> bool:
+        """Whether a person has moved the partition back, so that it was judged more than once."""
+        return any(offset in each for each in self._again)
+
+    def is_told(self, offset: int) -> bool:
+        """Whether it can be said of a record of this offset that it is not to be there."""
+        return self._complete and offset in self._compared and not self.is_read_again(offset)
+
+
+def read_again(owner: Owner | None) -> Sequence[range]:
+    """Input offsets that were read once more because a person has decided so."""
+    decisions = owner.decisions if owner is not None else ()
+    return [
+        range(decision.after, decision.before)
+        for decision in decisions
+        if decision.after is not None and decision.before is not None and decision.after < decision.before
+    ]
+
+
+def _origin(headers: Headers, given: str, partition: int) -> int | None:
+    """The input offset that the appended headers name; None where they are not as they must be."""
+    appended = headers[-len(DROPPED_HEADERS) :]
+    if tuple(name for name, _ in appended) != DROPPED_HEADERS:
+        return None
+    said = dict(appended)
+    offset = said["ratchet-offset"] or b""
+    if said["ratchet-topic"] != given.encode() or said["ratchet-partition"] != b"%d" % partition:
+        return None
+    return int(offset) if offset.isdigit() and len(offset) <= 19 else None

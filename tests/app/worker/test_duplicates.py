@@ -1,0 +1,77 @@
+"""Real workers: dropped records are kept in the transaction that dropped them, and a trial forwards nothing."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from kafka_ratchet.app.verify import verify
+from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
+
+TOML = """
+commit_interval_ms = 50
+session_timeout_ms = 6000
+[streams.events]
+input = "{app}.in"
+output = "{app}.out"
+dead_letters = "{app}.dead"
+duplicates = "{app}.dropped"
+partitions = 2
+[streams.trial]
+input = "{app}.tried"
+output = "{app}.nothing"
+dead_letters = "{app}.unused"
+forward = false
+partitions = 1
+"""
+SENT = [(name, sequence) for sequence in [1, 2, 2, 3, 1, 4, 4] for name in (b"a", b"b", b"c", b"d")]
+
+
+def publish(broker: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+    for name, sequence in SENT:
+        headers = [("ratchet-producer", name), ("ratchet-sequence", b"%d" % sequence)]
+        producer.produce(topic, b"%s %d" % (name, sequence), name, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_nothing(
+    broker: str, tmp_path: Path
+) -> None:
+    app = f"dup-{uuid.uuid4().hex[:8]}"
+    site = Site(tmp_path, broker, app, TOML.format(app=app))
+    worker = WorkerProcess(site)
+    inputs = [f"{app}.in", f"{app}.tried"]
+    try:
+        worker.start(crash_at="produced:2")
+        worker.wait_for(lambda: f"{app}-changelog.trial" in worker.text(), "the topics")
+        for topic in inputs:
+            publish(broker, topic)
+        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
+        worker.start()
+        worker.wait_for(lambda: sum(map(site.position, inputs)) >= 2 * len(SENT), "what was sent")
+        for topic in inputs:
+            publish(broker, topic)
+        worker.wait_for(lambda: sum(map(site.position, inputs)) >= 4 * len(SENT), "what was sent again")
+    finally:
+        worker.end()
+    report = verify(site.settings, "events")
+    assert report.is_proven, report.findings
+    fresh = 4 * 4
+    assert (report.fresh, report.duplicate) == (fresh, 2 * len(SENT) - fresh)
+    assert report.duplicates_kept == report.duplicate
+    said = {
+        dict(kept.headers())["ratchet-verdict"] for each in read_all(broker, f"{app}.dropped").values() for kept in each
+    }
+    assert said == {b"duplicate"}
+    trial = verify(site.settings, "trial")
+    assert trial.is_proven, trial.findings
+    assert (trial.fresh, trial.duplicate, trial.delivered) == (fresh, 2 * len(SENT) - fresh, 0)
+    # Somebody else's record in the topic is found.
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(f"{app}.dropped", b"mine", partition=0)
+    producer.flush(30)
+    assert verify(site.settings, "events").unexpected == 1
