@@ -27,6 +27,7 @@ from kafka_ratchet.tables.map.map import UNASKED, LastSequence
 from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
+from kafka_ratchet.tables.replays import LETTER, Replays
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
 from kafka_ratchet.tables.values.committed import CommittedTable
@@ -195,18 +196,23 @@ class SequencePartition:
             (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
             invalid)
         """
-        known = self.known
+        known, replays = self.known, None
         if identities is None:
             identities = in_columns(batch, self.identity)
+        if len(batch.replays):
+            replays = Replays.of(batch)
+            identities, sequences = replays.stand_in(identities, sequences, reasons)
         if known.beyond:
             known.look_up(known.map.absent(identities, MAX_IDENTITY_BYTES))
         verdicts = known.map.judge(identities, MAX_IDENTITY_BYTES, sequences, reasons, against)
+        if replays is not None:
+            replays.keep(verdicts, reasons)
         self._judged += np.bincount(verdicts, minlength=VERDICTS)
         if (jumps := known.map.jumps).number:
             of = None if self.identity == Identity.PARTITION else identities.of(jumps.record)
             self.jumps.note(batch, of, sequences, jumps)
         if self.tally is not None:
-            self.tally.add(batch, verdicts)
+            self.tally.add(batch, verdicts if replays is None else replays.own(verdicts))
         return verdicts, reasons
 
     def last(self, identity: bytes) -> LastSequence:
@@ -285,7 +291,7 @@ class SequencePartition:
         """
         if self.tally is not None:
             moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
-            self.tally.commit(key[1:] for key, value in moved if value is not None)
+            self.tally.commit(key[1:] for key, value in moved if value is not None and not key.startswith(LETTER, 1))
         if self._is_timed and not self.is_bounded:
             self._time = max(self._time, int(time.time()))
         self.known.map.commit(self._time)

@@ -16,7 +16,8 @@ from typing import Final
     IDENTITY_TOO_LONG,
     EXTRACTOR_FAILED,
     VALUE_NOT_JSON,
-) = range(11)
+    REPLAY_NOT_NEW,
+) = range(12)
 """Numbers, uint8. NONE: the record is valid."""
 
 LATE: Final = "too-late"
@@ -35,5 +36,6 @@ REASONS: Final = (
     "identity-too-long",
     "extractor-failed",
     "value-not-json",
+    "replay-not-new",
 )
 """Names, by number. They stand in the header `ratchet-reason` of dead letters, so they never change."""

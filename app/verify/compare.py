@@ -15,7 +15,7 @@ from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers, numbers
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
 from kafka_ratchet.app.verify.skips import Skip
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 
@@ -136,12 +136,12 @@ class ExpectedPartition:
             report.unjudged += 1
             self._expect(offset, record, found, judged=False)
             return "unjudged"
-        if found is None:
+        number, last = (-1, -1) if found is None else self._last.get(found[0], (-1, -1))
+        if found is None or (found[1] <= last and is_kept(record)):
             report.invalid += 1
             self.invalid[offset] = content(record, with_timestamp=False)
             return "invalid"
         identity, sequence = found
-        number, last = self._last.get(identity, (-1, -1))
         if sequence <= last:
             report.duplicate += 1
             return self._drop(offset, record, "duplicate", last if self._exact[number] else UNTOLD)

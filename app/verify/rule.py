@@ -32,6 +32,10 @@ _ESCAPE = re.compile(
 """An escape in a JSON string; the group is a half of a surrogate pair without the other, which is no character."""
 
 
+_OF_A_LETTER = b"ratchet-replayed-from:"
+"""An identity that begins so is the name of a dead letter, from which the record was replayed."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordView:
     """A record as read from Kafka; also what a user's extractor is called with."""
@@ -56,7 +60,9 @@ class Rule:
         self._function = _imported(sequence.name) if sequence.kind == "function" else None
 
     def judge(self, record: RecordView) -> tuple[bytes, int] | None:
-        """Identity and sequence; None where the record is invalid."""
+        """Identity and sequence; None where the record is invalid. A replayed record may be judged by its letter."""
+        if letter := _letter_of(record):
+            return letter, 0
         identity = self._identity_of(record)
         sequence = self._sequence_of(record)
         if identity is None or len(identity) > MAX_IDENTITY_BYTES:
@@ -78,6 +84,17 @@ class Rule:
         if self._sequence.kind == "field":
             return _field(record.value, self._sequence.name.split("."))
         return _number(_only(record.headers, self._sequence.name), self._form)
+
+
+def _letter_of(record: RecordView) -> bytes:
+    letter = _only(record.headers, "ratchet-replayed-from")
+    return _OF_A_LETTER + letter if letter and len(letter) <= MAX_IDENTITY_BYTES - len(_OF_A_LETTER) else b""
+
+
+def is_kept(record: RecordView) -> bool:
+    """Whether it is a dead letter where another record is a duplicate: it was replayed, and is judged by the rule."""
+    headers = record.headers
+    return any(name == "ratchet-replays" for name, _ in headers) and not _letter_of(record)
 
 
 def _only(headers: Headers, name: str) -> bytes | None:

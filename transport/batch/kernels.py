@@ -146,7 +146,9 @@ def read_records(
     first_offset,
     first_name,
     second_name,
+    replay_name,
     columns,
+    replays,
 ):
     """Read the records of some uncompressed batches into columns.
 
@@ -157,12 +159,15 @@ def read_records(
         append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps
         first_offset: records below it are left out (a fetch may begin in the middle of a batch)
         first_name, second_name: uint8[bytes], names of the two headers to look for; empty looks for none
+        replay_name: uint8[bytes], what the names of a replayed record's headers begin with
         columns: int64[COLUMNS, capacity], at least one; reading ends where they are full
+        replays: int64[capacity], filled with the indices of records that have such a header
 
     Returns:
-        (records read, index of the first damaged batch or -1, whether there was a record more than fits)
+        (records read, index of the first damaged batch or -1, whether there was a record more than fits, how many of
+        them have a header of a replayed record)
     """
-    row = 0
+    row = found = 0
     for batch in range(len(starts)):
         at = starts[batch]
         batch_end = ends[batch]
@@ -170,49 +175,52 @@ def read_records(
         for _ in range(counts[batch]):
             length, at = read_varint(data, at, batch_end)
             if at < 0 or length < 1 or length > batch_end - at:
-                return row, batch, False
+                return row, batch, False, found
             end = at + length
             time_delta, p = read_varint(data, at + 1, end)
             if p < 0:
-                return row, batch, False
+                return row, batch, False, found
             offset_delta, p = read_varint(data, p, end)
             if p < 0 or offset_delta <= previous or offset_delta > last_deltas[batch]:
-                return row, batch, False
+                return row, batch, False, found
             previous = offset_delta
             body = p
             key, key_length, p = _span(data, p, end)
             if p < 0:
-                return row, batch, False
+                return row, batch, False, found
             value, value_length, p = _span(data, p, end)
             if p < 0:
-                return row, batch, False
+                return row, batch, False, found
             headers = p
             header_count, p = read_varint(data, p, end)
             if p < 0 or header_count < 0 or header_count > end - p:
-                return row, batch, False
+                return row, batch, False, found
             first = second = np.int64(0)
             first_length = second_length = np.int64(ABSENT)
             first_times = second_times = np.int64(0)
+            is_replay = False
             for _ in range(header_count):
                 name, name_length, p = _span(data, p, end)
                 if p < 0 or name_length < 0:
-                    return row, batch, False
+                    return row, batch, False, found
                 span, span_length, p = _span(data, p, end)
                 if p < 0:
-                    return row, batch, False
+                    return row, batch, False, found
                 if len(first_name) > 0 and _is_name(data, name, name_length, first_name):
                     first, first_length = span, span_length
                     first_times += 1
                 if len(second_name) > 0 and _is_name(data, name, name_length, second_name):
                     second, second_length = span, span_length
                     second_times += 1
+                if name_length >= len(replay_name) and _is_name(data, name, len(replay_name), replay_name):
+                    is_replay = True
             if p != end:
-                return row, batch, False
+                return row, batch, False, found
             at = end
             if base_offsets[batch] + offset_delta < first_offset:
                 continue
             if row == columns.shape[1]:
-                return row, -1, True
+                return row, -1, True, found
             columns[OFFSET, row] = base_offsets[batch] + offset_delta
             columns[TIMESTAMP, row] = (
                 append_times[batch] if append_times[batch] != NO_APPEND_TIME else base_times[batch] + time_delta
@@ -230,10 +238,13 @@ def read_records(
             columns[SECOND, row] = second
             columns[SECOND_LENGTH, row] = second_length
             columns[SECOND_TIMES, row] = second_times
+            if is_replay:
+                replays[found] = row
+                found += 1
             row += 1
         if at != batch_end:
-            return row, batch, False
-    return row, -1, False
+            return row, batch, False, found
+    return row, -1, False, found
 
 
 @njit(**OPTIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,6 +49,9 @@ ROOM_LEAST: Final = 64 << 10
 """What is compressed is first unpacked into a buffer of so many times its size: one of this size is used again from
 fetch to fetch. In a buffer of `BATCH_MOST` each page would be new every time, which takes as long as zstd itself."""
 
+REPLAY_HEADERS: Final = "ratchet-replay"
+"""What the names of the headers begin with that `ratchet dead-letters replay` gives a record."""
+
 _COLUMN_BYTES: Final = 8 * kernels.COLUMNS
 """What the columns of one record take: seventeen times the shortest record."""
 
@@ -63,6 +66,10 @@ class Header(NamedTuple):
     value: bytes | None
 
 
+def _no_records() -> Column:
+    return np.empty(0, np.int64)
+
+
 @dataclass(slots=True)
 class RecordBatch:
     """The records of one partition from offset `start` up to, not including, `next`.
@@ -75,6 +82,7 @@ class RecordBatch:
         columns: int64[COLUMNS, count], see `kafka_ratchet.transport.batch.kernels`
         codec: name of the compression of the last data batch ("none", "gzip", "snappy", "lz4", "zstd")
         epoch: leader epoch of the last batch before `next`, control batches included; -1 where there is none
+        replays: int64[], indices of records with a header whose name begins with REPLAY_HEADERS
     """
 
     topic: str
@@ -85,6 +93,7 @@ class RecordBatch:
     columns: NDArray[np.int64]
     codec: str = "none"
     epoch: int = -1
+    replays: Column = field(default_factory=_no_records)
 
     @property
     def count(self) -> int:
@@ -93,7 +102,7 @@ class RecordBatch:
 
     def release(self) -> None:
         """Give up the memory: what was to be made of the records is made. No records are left."""
-        self.data, self.columns = self.data[:0].copy(), self.columns[:, :0].copy()
+        self.data, self.columns, self.replays = self.data[:0].copy(), self.columns[:, :0].copy(), _no_records()
 
     @property
     def offsets(self) -> Column:
@@ -113,7 +122,10 @@ class RecordBatch:
 
     def only(self, keep: NDArray[np.bool_]) -> RecordBatch:
         """The same batch with these records alone. keep: bool[count]."""
-        return replace(self, columns=np.ascontiguousarray(self.columns[:, keep]))
+        replays = self.replays
+        if len(replays):
+            replays = (np.cumsum(keep) - 1)[replays[keep[replays]]]
+        return replace(self, columns=np.ascontiguousarray(self.columns[:, keep]), replays=replays)
 
     def key(self, index: int) -> bytes | None:
         """Key of a record, None where it is null."""
@@ -193,13 +205,16 @@ def read_chunk(
     h = np.array(unpacked.rows, np.int64).reshape(-1, 7)
     room = max(1, most // CHUNK_SHARE // _COLUMN_BYTES)
     columns = np.empty((kernels.COLUMNS, min(int(h[:, 6].sum()), room)), np.int64)
-    count, damaged, is_full = kernels.read_records(
+    replays = np.empty(columns.shape[1], np.int64)
+    count, damaged, is_full, replayed = kernels.read_records(
         unpacked.buffer,
         *(np.ascontiguousarray(h[:, i]) for i in range(7)),
         start,
         np.frombuffer(sequence_header, np.uint8),
         np.frombuffer(identity_header, np.uint8),
+        np.frombuffer(REPLAY_HEADERS.encode(), np.uint8),
         columns,
+        replays,
     )
     if damaged >= 0:
         raise CorruptBatch(
@@ -209,7 +224,17 @@ def read_chunk(
     if is_full:
         last = int(columns[kernels.OFFSET, count - 1])
         end, epoch = last + 1, unpacked.epoch_at(last)
-    return RecordBatch(topic, partition, start, end, unpacked.buffer, columns[:, :count], unpacked.codec, epoch)
+    return RecordBatch(
+        topic,
+        partition,
+        start,
+        end,
+        unpacked.buffer,
+        columns[:, :count],
+        unpacked.codec,
+        epoch,
+        replays[:replayed].copy(),
+    )
 
 
 class _Found(NamedTuple):

@@ -23,7 +23,7 @@ from kafka_ratchet.app.verify.replay.outputs import Output
 from kafka_ratchet.app.verify.replay.path import Leg
 from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
@@ -198,7 +198,11 @@ class ReplayedPartition:
             return None
         identity, sequence = found
         if sequence <= self.last.get(identity, -1):
-            self._report.duplicate += 1
+            if is_kept(record):
+                self._report.invalid += 1
+                self._expect_letter(offset, record)
+            else:
+                self._report.duplicate += 1
             return None
         self.last[identity] = sequence
         self._report.fresh += 1

@@ -303,8 +303,8 @@ def read_guarded(data: bytes, count: int, columns: np.ndarray) -> tuple[int, int
     with np.errstate(over="ignore"):
         return kernels.read_records(
             Guarded(data), one * 0, one * len(data), one * 0, one * 1000, one * 0, one * -1, one * count, 0,
-            Guarded(NAME), Guarded(OTHER), columns,
-        )  # fmt: skip
+            Guarded(NAME), Guarded(OTHER), Guarded(b"ratchet-replay"), columns, np.empty(columns.shape[1], np.int64),
+        )[:3]  # fmt: skip
 
 
 def test_no_read_leaves_its_batch(plain_kernels: None) -> None:
@@ -339,8 +339,8 @@ def read_slow_columns(data: bytes) -> RecordBatch:
     with np.errstate(over="ignore"):
         count, wrong, is_full = kernels.read_records(
             np.frombuffer(data, np.uint8), one * 61, one * len(data), one * 0, one * 1000, one * base_time, one * -1,
-            one * 30, 0, b"", b"", columns,
-        )  # fmt: skip
+            one * 30, 0, b"", b"", b"ratchet-replay", columns, np.empty(30, np.int64),
+        )[:3]  # fmt: skip
     assert (count, wrong, is_full) == (30, -1, False)
     return RecordBatch("t", 0, 0, 30, np.frombuffer(data, np.uint8), columns)
 
