@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.extraction import Reader
+from kafka_ratchet.agents.whose import Whose
 from kafka_ratchet.tables.map.kernels import FRESH, INVALID
 from kafka_ratchet.tables.map.map import UNASKED
 from kafka_ratchet.tables.reasons import REASONS
@@ -37,6 +38,7 @@ def register(
     partitions: int,
     then: Then | None = None,
     lettered: Mapping[int, str] = NONE_LETTERED,
+    whose: Whose | None = None,
 ) -> None:
     """Add a stream's table and its deduplicating agent to a Faust app.
 
@@ -49,13 +51,18 @@ def register(
         partitions: of the input, the output and the changelog
         then: see `deduplicate`
         lettered: see `deduplicate`
+        whose: see `deduplicate`
     """
     app.tables.add(SequenceTable(app, name=name, sequences=sequences, partitions=partitions))
-    app.agent(channel, name=f"deduplicate-{name}")(deduplicate(sequences, read, then, lettered))
+    app.agent(channel, name=f"deduplicate-{name}")(deduplicate(sequences, read, then, lettered, whose))
 
 
 def deduplicate(
-    sequences: Sequences, read: Reader, then: Then | None = None, lettered: Mapping[int, str] = NONE_LETTERED
+    sequences: Sequences,
+    read: Reader,
+    then: Then | None = None,
+    lettered: Mapping[int, str] = NONE_LETTERED,
+    whose: Whose | None = None,
 ) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
     """The agent of a stream, for `app.agent(channel)`.
 
@@ -65,6 +72,7 @@ def deduplicate(
         then: takes what is to be forwarded, and gives the delivery back to its lane; None: it is forwarded
         lettered: by verdict, the reason with which such records become dead letters. Others that are neither fresh nor
             invalid are dropped
+        whose: reads the identities of a batch; None: its columns have them
     """
 
     def pass_on(delivery: Delivery, fresh: NDArray[np.bool_], found: NDArray[np.int64] | None) -> None:
@@ -87,7 +95,8 @@ def deduplicate(
                     continue
                 found, reasons = read(batch)
                 against = np.empty(batch.count, np.int64) if delivery.spec.duplicates else UNASKED
-                verdicts, reasons = sequences.judge(batch, found, reasons, against)
+                identities = whose(batch, reasons) if whose else None
+                verdicts, reasons = sequences.judge(batch, found, reasons, against, identities)
                 for index in np.flatnonzero(verdicts == INVALID).tolist():
                     delivery.dead_letter(index, REASONS[reasons[index]])
                 for verdict, reason in lettered.items():

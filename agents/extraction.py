@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
 """sequences int64[records] (-1 where there is none), reasons uint8[records]"""
+
+
+Found = TypeVar("Found")
 
 
 class Record(NamedTuple):
@@ -57,7 +60,9 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
     """
     if source.kind == "header":
         return partial(from_header, form=_FORMS[form])
-    read = _field_reader(source.name) if source.kind == "field" else _function_reader(source.name)
+    if source.kind == "none":
+        return all_alike
+    read = _field(source.name) if source.kind == "field" else _function(source.name)
     return lambda batch: _one_by_one(batch, read)
 
 
@@ -67,6 +72,11 @@ def from_header(batch: RecordBatch, form: int) -> Sequences:
     reasons = np.empty(batch.count, np.uint8)
     kernels.read_sequences(batch.data, batch.columns, sequences, reasons, form)
     return sequences, reasons
+
+
+def all_alike(batch: RecordBatch) -> Sequences:
+    """Where there are no sequences: 0 for every record, so that the first of each identity is fresh."""
+    return np.zeros(batch.count, np.int64), np.zeros(batch.count, np.uint8)
 
 
 def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str]) -> Sequences:
@@ -91,8 +101,21 @@ _DIGITS_MOST: Final = 20
 """2^63 - 1 has 19 digits. More need no conversion to be judged, and converting a megabyte of digits takes seconds."""
 
 
-def _field_reader(path: str) -> Callable[[RecordBatch, int], int | str]:
-    """Decodes only what lies on the path; each value on it stays JSON text, so that 1.0 is not taken for an integer."""
+def _field(path: str) -> Callable[[RecordBatch, int], int | str]:
+    find = field_reader(path, "sequence-missing")
+
+    def read(batch: RecordBatch, index: int) -> int | str:
+        found = find(batch.value(index))
+        return found if isinstance(found, str) else parse_integer(found)
+
+    return read
+
+
+def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | str]:
+    """Reads the JSON text that stands at a path of a value, or the reason why there is none: `missing` or another.
+
+    Decodes only what lies on the path; each value on it stays JSON text, so that 1.0 is not taken for an integer.
+    """
     decoders: list[Callable[[bytes], Any]] = [
         # Fields of a Struct have to be identifiers; the name in the JSON text is given by `rename`.
         msgspec.json.Decoder(
@@ -103,20 +126,20 @@ def _field_reader(path: str) -> Callable[[RecordBatch, int], int | str]:
         for part in path.split(".")
     ]
 
-    def read(batch: RecordBatch, index: int) -> int | str:
-        found: Any = batch.value(index)
+    def read(value: bytes | None) -> bytes | str:
+        found: Any = value
         if found is None:
-            return "sequence-missing"
+            return missing
         for decode in decoders:
             try:
                 found = decode(found).inner
             except msgspec.ValidationError:
-                return "sequence-missing"  # no object
+                return missing  # no object
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return "value-not-json"
             if found is msgspec.UNSET:
-                return "sequence-missing"
-        return parse_integer(bytes(found))
+                return missing
+        return bytes(found)
 
     return read
 
@@ -139,34 +162,51 @@ def parse_integer(text: bytes) -> int | str:
     return -number if negative else number
 
 
-def _function_reader(name: str) -> Callable[[RecordBatch, int], int | str]:
-    module, _, function = name.partition(":")
-    try:
-        extract: Callable[[Record], Any] = getattr(importlib.import_module(module), function)
-    except Exception as error:
-        # The user's module is run here, and may raise anything.
-        raise SettingsError(f"sequence function:{name}: cannot be imported: {error!r}") from error
-    if not callable(extract):
-        raise SettingsError(f"sequence function:{name}: is no function but a {type(extract).__name__}")
+def _function(name: str) -> Callable[[RecordBatch, int], int | str]:
+    extract = imported(name, "sequence")
 
-    def read(batch: RecordBatch, index: int) -> int | str:
-        record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
-        try:
-            found = extract(record)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            # Whatever the user's code raises, sys.exit() included, this record is dead-lettered and the partition moves
-            # on. Even printing the error may run the user's code.
-            reason = "".join(traceback.format_exception_only(error)).strip()
-            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
-            return "extractor-failed"
+    def number(record: Record) -> int | None:
+        found = extract(record)
         if found is None:
-            return "sequence-missing"
+            return None
         if isinstance(found, bool) or not isinstance(found, int):
-            reason = f"returned a {type(found).__name__}"
-            log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
-            return "extractor-failed"
+            raise TypeError(f"returned a {type(found).__name__}")
         return int.__int__(found)  # a subclass may compare as it likes
 
+    def read(batch: RecordBatch, index: int) -> int | str:
+        found = called(number, name, batch, index)
+        return "sequence-missing" if found is None else found
+
     return read
+
+
+def imported(name: str, setting: str) -> Callable[[Record], Any]:
+    """A user's function, by "module:function". setting: what it is for.
+
+    Raises:
+        SettingsError: it cannot be imported, or is none.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[Record], Any] = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        # The user's module is run here, and may raise anything.
+        raise SettingsError(f"{setting} function:{name}: cannot be imported: {error!r}") from error
+    if not callable(found):
+        raise SettingsError(f"{setting} function:{name}: is no function but a {type(found).__name__}")
+    return found
+
+
+def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, index: int) -> Found | str:
+    """What a user's function makes of a record; "extractor-failed" where it raises. name: of it, for the log."""
+    record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
+    try:
+        return extract(record)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Whatever the user's code raises, sys.exit() included, this record is dead-lettered and the partition moves
+        # on. Even printing the error may run the user's code.
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
+        return "extractor-failed"

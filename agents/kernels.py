@@ -110,6 +110,60 @@ def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> N
 
 
 @njit(**records.OPTIONS)
+def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, times: I64) -> None:
+    """Where the header of that name has its value, in records that were found sound.
+
+    Fills begins, lengths and times, each int64[records], as the columns FIRST, FIRST_LENGTH and FIRST_TIMES: of the
+    last one where there are several.
+    """
+    for i in range(columns.shape[1]):
+        begins[i], lengths[i], times[i] = 0, records.ABSENT, 0
+        end = columns[records.BODY_END, i]
+        count, at = records.read_varint(data, columns[records.HEADERS, i], end)
+        for _ in range(count):
+            length, at = records.read_varint(data, at, end)
+            is_it = length == len(name)
+            if is_it:
+                for q in range(length):
+                    if data[at + q] != name[q]:
+                        is_it = False
+                        break
+            at += length
+            length, at = records.read_varint(data, at, end)
+            if is_it:
+                begins[i], lengths[i] = at, length
+                times[i] += 1
+            at += max(length, 0)
+
+
+VARINT_BYTE_MOST = 0x7F
+"""The largest number that is one byte as an unsigned varint."""
+
+
+@njit(**records.OPTIONS)
+def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_], out: U8, at: I64) -> None:
+    """Write a part of each good record's identity, with its length (of two bytes at most) as a varint before it.
+
+    Args:
+        data: uint8[bytes]
+        begins: int64[records], as `kafka_ratchet.tables.identities.Identities` has them
+        lengths: int64[records]
+        is_good: bool[records]
+        out: uint8[bytes]
+        at: int64[records], where each record's part begins in out; moved behind it here
+    """
+    for i in range(len(begins)):
+        if not is_good[i]:
+            continue
+        length = lengths[i]
+        if length > VARINT_BYTE_MOST:
+            out[at[i]] = np.uint8(length & 0x7F | 0x80)
+            at[i] += 1
+        out[at[i]] = np.uint8(length >> 7 if length > VARINT_BYTE_MOST else length)
+        at[i] = records.copy_bytes(out, at[i] + 1, data, begins[i], length)
+
+
+@njit(**records.OPTIONS)
 def write_headers(
     first: I64,
     counts: I64,

@@ -17,7 +17,8 @@ from typing import Final
     EXTRACTOR_FAILED,
     VALUE_NOT_JSON,
     REPLAY_NOT_NEW,
-) = range(12)
+    IDENTITY_NOT_TEXT,
+) = range(13)
 """Numbers, uint8. NONE: the record is valid."""
 
 LATE: Final = "too-late"
@@ -37,5 +38,6 @@ REASONS: Final = (
     "extractor-failed",
     "value-not-json",
     "replay-not-new",
+    "identity-not-text",
 )
 """Names, by number. They stand in the header `ratchet-reason` of dead letters, so they never change."""

@@ -18,6 +18,7 @@ from kafka_ratchet.tables.identity import (
     PRODUCER_HEADER,
     SEQUENCE_MAX,
     Identity,
+    IdentityPart,
     SequenceForm,
     SequenceSource,
 )
@@ -57,7 +58,10 @@ class Rule:
         self._identity = identity
         self._sequence = sequence
         self._form = form
-        self._function = _imported(sequence.name) if sequence.kind == "function" else None
+        self._function = _imported("sequence", sequence.name) if sequence.kind == "function" else None
+        self._functions = {
+            part.name: _imported("identity", part.name) for part in identity.parts if part.kind == "function"
+        }
 
     def judge(self, record: RecordView) -> tuple[bytes, int] | None:
         """Identity and sequence; None where the record is invalid. A replayed record may be judged by its letter."""
@@ -72,15 +76,34 @@ class Rule:
         return identity, sequence
 
     def _identity_of(self, record: RecordView) -> bytes | None:
-        if self._identity == Identity.PARTITION:
+        parts = [self._part_of(part, record) for part in self._identity.parts]
+        if len(parts) == 1:
+            return parts[0]
+        whole = b""
+        for part in parts:
+            if part is None or len(part) > MAX_IDENTITY_BYTES:
+                return None
+            low, high = len(part) % 128, len(part) // 128
+            whole += (bytes([low + 128, high]) if high else bytes([low])) + part
+        return whole
+
+    def _part_of(self, part: IdentityPart, record: RecordView) -> bytes | None:
+        if part.kind == "partition":
             return b""
-        if self._identity == Identity.KEY:
+        if part.kind == "key":
             return record.key
-        return _only(record.headers, PRODUCER_HEADER) or None
+        if part.kind == "field":
+            return _id(_found(record.value, part.name.split("."))) or None
+        if part.kind == "function":
+            return _id(_called(self._functions[part.name], record)) or None
+        return _only(record.headers, part.name or PRODUCER_HEADER) or None
 
     def _sequence_of(self, record: RecordView) -> int | None:
+        if self._sequence.kind == "none":
+            return 0
         if self._function is not None:
-            return _called(self._function, record)
+            found = _called(self._function, record)
+            return int.__int__(found) if isinstance(found, int) and not isinstance(found, bool) else None
         if self._sequence.kind == "field":
             return _field(record.value, self._sequence.name.split("."))
         return _number(_only(record.headers, self._sequence.name), self._form)
@@ -121,13 +144,38 @@ def _decimal(text: bytes) -> int | None:
     return -int(digits) if text.startswith(b"-") else int(digits)
 
 
+class _Digits(str):
+    """A whole number of a JSON value, as it is written: Python refuses to convert very long ones."""
+
+    __slots__ = ()
+
+
 def _field(value: bytes | None, path: list[str]) -> int | None:
+    found = _found(value, path)
+    return _decimal(found.encode("utf-8", "replace")) if isinstance(found, str) else None
+
+
+def _id(found: object) -> bytes | None:
+    """The identity that a field or a function gives."""
+    if isinstance(found, bytes):
+        return memoryview(found).tobytes()
+    if not isinstance(found, str):
+        return None
+    try:
+        text = str.encode(found)  # a user's subclass may do what it likes
+    except UnicodeEncodeError:
+        return None
+    return b"0" if isinstance(found, _Digits) and text == b"-0" else text
+
+
+def _found(value: bytes | None, path: list[str]) -> object:
+    """What stands at a path of a JSON value: a text, `_Digits`, ...; None where there is nothing."""
     if value is None:
         return None
     try:
         # Bytes that are not UTF-8 elsewhere in the value do not matter: they pass through as they are.
         text = value.decode("utf-8", "surrogateescape")
-        found: Any = json.loads(text, parse_int=_integer, parse_constant=_no_constant)
+        found: Any = json.loads(text, parse_int=_Digits, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
     if "\\u" in text and any(escape[1] for escape in _ESCAPE.finditer(text)):
@@ -136,36 +184,28 @@ def _field(value: bytes | None, path: list[str]) -> int | None:
         if not isinstance(found, dict) or part not in found:
             return None
         found = found[part]
-    if isinstance(found, str):
-        return _decimal(found.encode("utf-8", "replace"))
-    return found if type(found) is int else None
-
-
-def _integer(text: str) -> int | None:
-    """None where it is too long to be a sequence: Python refuses to convert it, and elsewhere it does not matter."""
-    return _decimal(text.encode())
+    return found
 
 
 def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
-def _called(function: Callable[[RecordView], object], record: RecordView) -> int | None:
+def _called(function: Callable[[RecordView], object], record: RecordView) -> object:
     try:
-        found = function(record)
+        return function(record)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever a user's function raises, sys.exit() included, the record has no sequence
+    except BaseException:  # whatever a user's function raises, sys.exit() included, the record has nothing of it
         return None
-    return int.__int__(found) if isinstance(found, int) and not isinstance(found, bool) else None
 
 
-def _imported(name: str) -> Callable[[RecordView], object]:
+def _imported(setting: str, name: str) -> Callable[[RecordView], object]:
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise SettingsError(f"sequence: function:{name} cannot be imported: {error}") from error
+        raise SettingsError(f"{setting}: function:{name} cannot be imported: {error}") from error
     if not callable(found):
-        raise SettingsError(f"sequence: function:{name} is not a function")
+        raise SettingsError(f"{setting}: function:{name} is not a function")
     return found  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from kafka_ratchet.agents.holding import watch_loop
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.timers import WorkerTimers
+from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
@@ -79,6 +80,7 @@ class Stream:
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
         self.identity_header = (settings.identity.header or "").encode()
         self.read = reader_for(source, settings.sequence_form)
+        self.whose = whose(settings.identity)
         self.sequences = Sequences(
             folder / name,
             topics.changelog,
@@ -222,6 +224,7 @@ class Application:
                 stream.topics.partitions,
                 stream.then,
                 stream.lettered,
+                stream.whose,
             )
         Views(by_changelog, self.lanes.running).open()
 

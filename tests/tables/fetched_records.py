@@ -47,7 +47,7 @@ def fetched(
     topic: str = "events",
     partition: int = 0,
     sequence_header: bytes = SEQUENCE_HEADER.encode(),
-    producer_header: bytes = PRODUCER_HEADER.encode(),
+    identity_header: bytes = PRODUCER_HEADER.encode(),
 ) -> RecordBatch:
     """These records as the one batch of a fetch."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
@@ -57,7 +57,7 @@ def fetched(
     if records:
         struct.pack_into(">q", data, 0, start)
     return read_chunk(
-        topic, partition, start, bytes(data), [], sequence_header=sequence_header, identity_header=producer_header
+        topic, partition, start, bytes(data), [], sequence_header=sequence_header, identity_header=identity_header
     )
 
 
