@@ -8,6 +8,7 @@ import numpy as np
 
 from kafka_ratchet.agents.deduplicate import VERDICT_NAMES
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
@@ -33,6 +34,8 @@ def compile_kernels() -> None:
     by_key = in_columns(batch, Identity.KEY)
     table.absent(by_key, 1024)
     table.judge(by_key, 1024, sequences, reasons)
+    if of_parts := whose(Identity.parse("key,header:a")):
+        of_parts(batch, reasons)
     sequences[:], reasons[:] = 1, 0
     Tally(records.KEY).add(batch, table.judge(by_key, 1024, sequences, reasons))
     table.encode_changes((b"p", Progress(1, 1, 0, 0).pack()), 1 << 20)

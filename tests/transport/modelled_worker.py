@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from rocksdict import Checkpoint
 
 from kafka_ratchet.agents.deduplicate import deduplicate
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.extraction import all_alike, reader_for
 from kafka_ratchet.agents.run import StreamProgram
+from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
@@ -45,6 +46,8 @@ WITH_AGENTS = replace(SPEC, rule={**SPEC.rule, "output": AGENTS})
 """Of a lane that runs the modelled program."""
 CONFIG = "rocksdict-config.json"
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
+IDS = Identity.parse(["header:id", "field:n"])
+"""Of streams whose records have ids and no sequence."""
 CURRENT: contextvars.ContextVar[Worker] = contextvars.ContextVar("worker")
 """Whose task is running: every task that a worker starts inherits it."""
 
@@ -155,7 +158,10 @@ class Worker:
             await self.standby.stop(close=False)
             self.standby = None
         then = self.program.take if with_agents(self.lane.spec) else None
-        self.agent = asyncio.create_task(deduplicate(self.sequences, READ, then)(self._each()))
+        identity = self.sequences.identity
+        read = all_alike if identity == IDS else READ
+        agent = deduplicate(self.sequences, read, then, whose=whose(identity))
+        self.agent = asyncio.create_task(agent(self._each()))
         self.lane.start()
 
     async def stand_by(self) -> None:

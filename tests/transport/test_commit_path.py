@@ -60,6 +60,7 @@ from tests.transport.modelled_worker import (
     CHANGELOG,
     DEAD,
     GROUP,
+    IDS,
     INPUT,
     OUTPUT,
     SPEC,
@@ -187,8 +188,26 @@ sequences = st.one_of(
 )
 
 
+ids = st.sampled_from([
+    (b"a", b'{"n": "x"}', b"\1a\1x"),
+    (b"a", b'{"n": "xy"}', b"\1a\2xy"),
+    (b"ax", b'{"n": "y"}', b"\2ax\1y"),
+    (b"a", b'{"n": 1, "x": 0}', b"\1a\1" + b"1"),
+    (b"a", b'{"n": "1"}', b"\1a\1" + b"1"),
+    (b"b" * 1_000, b'{"n": "\\u0000"}', b"\xe8\x07" + b"b" * 1_000 + b"\1\0"),
+    (b"b" * 1_024, b'{"n": "x"}', None),
+    (b"", b'{"n": "x"}', None),
+    (None, b'{"n": "x"}', None),
+    (b"a", b'{"n": 1.5}', None),
+    (b"a", b"", None),
+])  # fmt: skip
+
+
 @st.composite
 def sent(draw: st.DrawFn, kind: Identity) -> Sent:
+    if kind == IDS:
+        header, value, identity = draw(ids)
+        return Sent(Record(None, value, (("id", header),)), identity, 0)
     name: bytes | None = draw(names)
     if draw(st.integers(0, 14)) == 0:
         name = draw(st.sampled_from([None, b"x" * 1025]))
@@ -225,7 +244,7 @@ class CommitPath(RuleBasedStateMachine):
         self.spec = SPEC
 
     @initialize(
-        kind=st.sampled_from([Identity.PARTITION, Identity.KEY, Identity.PRODUCER]),
+        kind=st.sampled_from([Identity.PARTITION, Identity.KEY, Identity.PRODUCER, IDS]),
         snapshots=st.sampled_from(["at every commit", "in time", "never"]),
         memory=st.sampled_from([0, 1 << 40]),
         at_once=st.booleans(),

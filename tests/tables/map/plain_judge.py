@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.tables.fetched_records import Sent
@@ -10,15 +11,18 @@ from tests.tables.fetched_records import Sent
 class PlainJudge:
     """Two dictionaries, as in PIP-6, and one record after the other."""
 
-    def __init__(self, by: str, form: str = "guess") -> None:
-        self.by, self.form = by, form
+    def __init__(self, by: str | list[str], form: str = "guess", *, numbered: bool = True) -> None:
+        """numbered: False where there are no sequences: an identity is seen or not."""
+        self.by, self.form, self.numbered = by, form, numbered
         self.jumps: list[tuple[int, int]] = []
         """(last, sequence) of those that jumped; the last is -1 where it is the identity's first."""
         self.pushed: dict[bytes, int] = {}
         self.persisted: dict[bytes, int] = {}
 
     def judge(self, record: Sent) -> tuple[str, str]:
-        sequence = sequence_of([value for name, value in record.headers if name == "ratchet-sequence"], self.form)
+        sequence: int | str = 0
+        if self.numbered:
+            sequence = sequence_of([value for name, value in record.headers if name == "ratchet-sequence"], self.form)
         if isinstance(sequence, str):
             return "invalid", sequence
         identity = self.identity_of(record)
@@ -33,17 +37,16 @@ class PlainJudge:
         return "fresh", ""
 
     def identity_of(self, record: Sent) -> bytes | str:
-        if self.by == "partition":
-            return b""
-        identity = record.key
-        if self.by == "producer":
-            values = [value for name, value in record.headers if name == "ratchet-producer"]
-            if len(values) > 1:
-                return "identity-repeated"
-            identity = (values[0] if values else None) or None  # an empty name is none; an empty key is one
-        if identity is None:
-            return "identity-missing"
-        return identity if len(identity) <= 1024 else "identity-too-long"
+        if isinstance(self.by, str):
+            return part_of(self.by, record)
+        whole = b""
+        for part in self.by:
+            found = part_of(part, record)
+            if isinstance(found, str):
+                return found
+            whole += bytes([len(found)]) if len(found) < 128 else bytes([len(found) % 128 | 128, len(found) // 128])
+            whole += found
+        return whole if len(whole) <= 1024 else "identity-too-long"
 
     def changed(self) -> dict[bytes, int]:
         return {name: last for name, last in self.pushed.items() if last != self.persisted.get(name)}
@@ -53,6 +56,30 @@ class PlainJudge:
 
     def rollback(self) -> None:
         self.pushed = dict(self.persisted)
+
+
+def part_of(by: str, record: Sent) -> bytes | str:
+    if by == "partition":
+        return b""
+    kind, _, place = by.partition(":")
+    found: object = record.key
+    if by == "producer" or kind == "header":
+        values = [value for name, value in record.headers if name == (place or "ratchet-producer")]
+        if len(values) > 1:
+            return "identity-repeated"
+        found = (values[0] if values else None) or None  # an empty name is none; an empty key is one
+    elif kind == "field":
+        try:
+            found = None if record.value is None else json.loads(record.value)
+        except ValueError:
+            return "value-not-json"
+        found = found.get(place) if isinstance(found, dict) else None
+        if found is not None and type(found) not in (str, int):
+            return "identity-not-text"
+        found = None if found is None or found == "" else str(found).encode()
+    if not isinstance(found, bytes):
+        return "identity-missing"
+    return found if len(found) <= 1024 else "identity-too-long"
 
 
 def sequence_of(values: list[bytes | None], form: str = "guess") -> int | str:
