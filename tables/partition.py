@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.errors import StateError, StoreDamaged
 from kafka_ratchet.tables import forgetting
 from kafka_ratchet.tables.activity import MOST_MOVED, Tally
+from kafka_ratchet.tables.edits import Edits, edits_of
 from kafka_ratchet.tables.eviction import Bounds, Eviction
 from kafka_ratchet.tables.identities import Identities, in_columns
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity
@@ -38,6 +39,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 
 log = structlog.get_logger(__name__)
@@ -83,6 +85,8 @@ class SequencePartition:
         self.progress: Progress | None = None
         self.evicted = Evicted()
         self.intervals = PolicyIntervals()
+        self.edits = Edits()
+        """What people have changed."""
         self.jumps = JumpReport(clock)
         self.recent = RecentShare(clock)
         self.ownership = Ownership()
@@ -165,7 +169,7 @@ class SequencePartition:
         self.tables.closed()
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self.position, self.progress, self.evicted = found.position, found.progress, found.evicted
-        self.intervals, self._time = found.intervals, found.seconds
+        self.intervals, self.edits, self._time = found.intervals, found.edits, found.seconds
         self.ownership = Ownership(found.store.owner, found.store.sighting)
         self._stored, self._stored_sighting, self._forgets = self.position, found.store.sighting, False
         if not self.position:
@@ -215,6 +219,27 @@ class SequencePartition:
             self.tally.add(batch, verdicts if replays is None else replays.own(verdicts))
         return verdicts, reasons
 
+    def is_done(self, request: str) -> bool:
+        """Whether a request to forget was applied and committed. request: its id."""
+        return self.edits.has(request)
+
+    def forget(self, requests: Sequence[Forget], position: int) -> None:
+        """Apply requests as part of the open transaction, which has judged nothing.
+
+        Args:
+            requests: not yet applied, in their order
+            position: next input offset
+
+        Raises:
+            StoreDamaged: the store cannot be read, and is removed.
+        """
+        known = self.known
+        if known.beyond:
+            known.look_up(list({each.identity for each in requests if not known.map.holds(each.identity)}))
+        edits, lowered = edits_of(requests, position, lambda identity: known.map.get(identity).persisted)
+        known.map.put_back(lowered)
+        self.edits.push(edits)
+
     def last(self, identity: bytes) -> LastSequence:
         """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens."""
         return self.known.last(identity)
@@ -247,6 +272,7 @@ class SequencePartition:
             *self.ownership.encode(),
             *self.known.map.encode_changes((PROGRESS, self._pending.pack()), self.limit),
             *self.intervals.encode(),
+            *self.edits.encode(),
             *self.tables.encode(self.limit),
         ]
 
@@ -269,7 +295,7 @@ class SequencePartition:
         self._time = max(self._time, at_ms // 1000)
         begin = self.known.map.changes
         self.known.map.refresh(max(0, self._time - self._eviction.bounds.refresh_s))
-        known = len(self) + self.known.map.additions
+        known = len(self) + self.known.map.additions - self.known.map.removals
         store = self.known.opened() if self.known.beyond else None
         try:
             gone = self._eviction.choose(
@@ -297,6 +323,7 @@ class SequencePartition:
         self.known.map.commit(self._time)
         self.tables.commit()
         self.intervals.commit()
+        self.edits.commit()
         self.jumps.commit()
         self.ownership.commit()
         self.recent.note(self.progress, self._pending)
@@ -345,7 +372,7 @@ class SequencePartition:
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()
             stands_for = self.position, len(self), self._time if self._is_timed else None, self.sighting
-            unsaved = (each.unsaved_entries() for each in (self.known.map, self.intervals, self.tables))
+            unsaved = (each.unsaved_entries() for each in (self.known.map, self.intervals, self.edits, self.tables))
             try:
                 entries = chain(*unsaved, totals)
                 self.known.opened().write(entries, *stands_for, forget=self._forgets)
@@ -355,6 +382,7 @@ class SequencePartition:
             self._forgets = False
             self.known.map.saved()
             self.intervals.saved()
+            self.edits.saved()
             self.ownership.saved()
             self.tables.saved(self.known.room() // ENTRY_BYTES)
             self._stored, self._stored_sighting = self.position, self.sighting
@@ -392,6 +420,7 @@ class SequencePartition:
         self.tables.rollback()
         self.known.map.rollback()
         self.intervals.rollback()
+        self.edits.rollback()
         self.jumps.rollback()
         if self.tally is not None:
             self.tally.rollback()
@@ -415,7 +444,7 @@ class SequencePartition:
             )
             self.discard()
             return
-        batch = self.tables.apply(self.intervals.apply(self.ownership.apply(batch)))
+        batch = self.edits.apply(self.tables.apply(self.intervals.apply(self.ownership.apply(batch))))
         if (remaining := forgetting.remaining(batch)) is not None:
             self.known.forget()
             self._forgets = True

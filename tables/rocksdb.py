@@ -5,6 +5,7 @@ Keys and values are those of the changelog, byte for byte:
     b"i" + identity   8-byte big-endian sequence
     b"p"              progress: see `Progress`
     b"s" + number     see `PolicyInterval`
+    b"g" + number     see `Edit`
     b"e"              how many were evicted: see `Evicted`
     b"o"              whose changelog it is: see `kafka_ratchet.transport.owner.Owner`
 
@@ -32,6 +33,7 @@ import structlog
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
 from kafka_ratchet.errors import OwnerDiffers, StateError, StateFolderInUse, StoreDamaged
+from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
@@ -284,6 +286,20 @@ class Store:
         """
         try:
             return [PolicyInterval.unpack(key, value) for key, value in self._entries(POLICY_INTERVAL, POLICY_INTERVAL)]
+        except StoreDamaged:
+            raise
+        except StateError as error:
+            raise StateError(f"{self.path}: {error}") from None
+
+    def edits(self) -> list[tuple[int, Edit]]:
+        """What people have changed, with their numbers.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+            StateError: an entry is not of this version.
+        """
+        try:
+            return [Edit.unpack(key, value) for key, value in self._entries(EDIT, EDIT)]
         except StoreDamaged:
             raise
         except StateError as error:

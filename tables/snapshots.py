@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kafka_ratchet.errors import StoreDamaged
+from kafka_ratchet.tables.edits import Edits
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
@@ -42,6 +43,7 @@ class Found(NamedTuple):
     evicted: Evicted
     intervals: PolicyIntervals
     seconds: int
+    edits: Edits
 
 
 def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
@@ -76,7 +78,7 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
         totals = store.progress, store.evicted
         intervals = PolicyIntervals(store.intervals())
         loaded, beyond = known.load(store, identities)
-        return Found(store, loaded, beyond, position, *totals, intervals, seconds or 0)
+        return Found(store, loaded, beyond, position, *totals, intervals, seconds or 0, Edits(store.edits()))
     except BaseException:
         store.close()
         raise

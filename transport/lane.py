@@ -46,7 +46,7 @@ from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_tex
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
 from kafka_ratchet.transport.partition_state import PartitionState
-from kafka_ratchet.transport.policy import AlwaysOn, Switch
+from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates
 from kafka_ratchet.transport.ticks import Ticks, tick
 from kafka_ratchet.transport.transactions.crash_points import crash_point
@@ -114,6 +114,8 @@ class Lane:
         """What the input was found to have lost, for the changelog to keep."""
         self._halting: Exception | None = None
         """A reason to halt that was found beside the lane's own work; raised before the next batch."""
+        self._requests_to = 0
+        """How far people's requests were applied, by `Requests.position`."""
         self._limits_known = True
         self._deadline = 0.0
         self._fetch_ended_at = 0.0
@@ -233,7 +235,7 @@ class Lane:
         state.ownership.claim(with_duplicates(owner, duplicates, position))
         self._position = self.status.position = position
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
-        self._records = 0
+        self._records = self._requests_to = 0
         self.status.state, self.status.error = LaneState.RUNNING, None
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
         if state.ownership.is_claimed and not is_new:
@@ -361,6 +363,8 @@ class Lane:
                     crash_point("fetched")
                     if self._halting is not None:
                         raise self._halting
+                    if self._requests_to != (requests := self.switch.requests).position:
+                        await self._forget(requests)
                     epoch = batch.epoch if batch.epoch >= 0 else self._epoch
                     is_large = len(batch.data) > self.spec.batch_most // CHUNK_SHARE
                     if not is_large:  # two of them would take twice the memory
@@ -382,6 +386,20 @@ class Lane:
             for task in (fetch, stop, sight):
                 task.cancel()
             await asyncio.gather(fetch, stop, sight, return_exceptions=True)
+
+    async def _forget(self, requests: Requests) -> None:
+        """Apply what was not applied yet, in a transaction of its own: nothing in it is judged before or after."""
+        here = (each for each in requests.forgets if each.partition in (None, self.spec.partition))
+        if waiting := [each for each in here if not self.state.is_done(each.id)]:
+            if self._producer.state is State.OPEN:
+                await self._commit()
+            self._begin(asyncio.get_running_loop().time())
+            self.state.forget(waiting, self._position)
+            await self._commit()
+            self.log.info(
+                "forgot, as a person has asked", requests=[each.id for each in waiting], offset=self._position
+            )
+        self._requests_to = requests.position
 
     def _wait_s(self, now: float) -> float | None:
         """How long there is nothing to do unless a record comes; None: for ever."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.changelog import ChangelogReader, Sighting
 from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.policy import Forget
 
 
 class Claim(Protocol):
@@ -47,6 +49,12 @@ class PartitionState(ChangelogReader, Protocol):
 
     def sighted(self, sighting: Sighting) -> None:
         """The leader epoch behind the last commit was looked at."""
+
+    def is_done(self, request: str) -> bool:
+        """Whether a request to forget was applied and committed. request: its id."""
+
+    def forget(self, requests: Sequence[Forget], position: int) -> None:
+        """Apply requests as part of the open transaction, which has judged nothing. position: next input offset."""
 
     def changes(self, next_offset: int, epoch: int) -> list[EncodedBatch]:
         """Changelog entries of the open transaction.

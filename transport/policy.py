@@ -16,8 +16,35 @@ class Policy(NamedTuple):
     position: int = 0
 
 
+class Forget(NamedTuple):
+    """A person's request to forget what is known of an identity.
+
+    id: unique; above: the sequences above it are forgotten, None: all of them;
+    at: ISO 8601, UTC; by: user and machine; reason: as given; partition: None: in all of the stream
+    """
+
+    id: str
+    identity: bytes
+    above: int | None
+    at: str
+    by: str
+    reason: str
+    partition: int | None = None
+
+
+class Requests(NamedTuple):
+    """What people ask of a stream's partitions.
+
+    forgets: in their order
+    position: it rises with each request that comes; 0 where there never was one
+    """
+
+    forgets: tuple[Forget, ...] = ()
+    position: int = 0
+
+
 class Switch(Protocol):
-    """Supplies a lane's deduplication policy."""
+    """Supplies a lane's deduplication policy, and what people ask of it."""
 
     @property
     def policy(self) -> Policy:
@@ -25,6 +52,14 @@ class Switch(Protocol):
 
         Raises:
             Aborted: it is not known since `known_to` was waited for; the lane starts again.
+        """
+
+    @property
+    def requests(self) -> Requests:
+        """As of now.
+
+        Raises:
+            Aborted: as `policy`.
         """
 
     async def known_to(self, position: int) -> None:
@@ -39,6 +74,7 @@ class AlwaysOn:
     """A switch for lanes without a policy topic."""
 
     policy = Policy()
+    requests = Requests()
 
     async def known_to(self, position: int) -> None:
         """Nothing to wait for."""

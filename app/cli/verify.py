@@ -200,6 +200,8 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  {report.output_deleted:,} records came before what output or dead letters still have")
     for skipped in report.skipped:
         console.print(f"  {skipped}", style="bold yellow")
+    for number, edit in report.edits:
+        console.print(f"  input partition {number}, from offset {edit.position:,} on: {edit}", markup=False)
     for halted in report.halted:
         console.print(f"  halted: input partition {halted.partition}: {halted.error}", style="bold yellow")
     for never in report.never_judged:

@@ -127,7 +127,7 @@ def _verify(
     run = Run(settings, name, reader, ranges, report)
     with run.continued(state):
         letters = run.letters()
-        intervals, owners = reader.changelog(reader.changelog_name(settings.app, name))
+        intervals, owners, edits = reader.changelog(reader.changelog_name(settings.app, name))
         if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
             raise SettingsError(
                 f"streams.{name}: its output is what agents of one's own yield, and this compares records that are "
@@ -143,6 +143,7 @@ def _verify(
             if table is not None and (baseline.input_from or baseline.output_from):
                 raise without_beginning(chosen, partition, baseline)
             unjudged = run.check_intervals(partition, intervals.get(partition, []), baseline.input_from, owner)
+            changed = run.edited(partition, edits.get(partition, []), baseline.input_from)
             dropped = run.dropped(partition)
             expected = ExpectedPartition(
                 rule,
@@ -150,6 +151,7 @@ def _verify(
                 unjudged,
                 baseline,
                 skipped_by_decision(owner),
+                changed,
                 forward=chosen.forward,
                 on_dropped=dropped.expect if dropped is not None else None,
             )

@@ -17,6 +17,7 @@ from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbe
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
 from kafka_ratchet.app.verify.skips import Skip
+from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 
 _length = struct.Struct(">q").pack
@@ -73,6 +74,7 @@ class ExpectedPartition:
         unjudged: Sequence[PolicyInterval] = (),
         baseline: Baseline | None = None,
         skips: Sequence[Skip] = (),
+        edits: Sequence[Edit] = (),
         *,
         forward: bool = True,
         on_dropped: OnDropped | None = None,
@@ -85,6 +87,7 @@ class ExpectedPartition:
             unjudged: intervals of its input that went by while deduplication was off.
             baseline: where it begins; None: at the beginning of its topics.
             skips: input that nobody was to judge.
+            edits: what people have changed of what was known, in their order.
             forward: whether anything goes to the output.
             on_dropped: gets the records that are dropped; None: nobody asks for them.
         """
@@ -98,15 +101,22 @@ class ExpectedPartition:
         self._unjudged = [range(interval.start, interval.end) for interval in unjudged if interval.end > begin]
         # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
         self._front_speaks = all(interval.start >= begin for interval in unjudged)
+        # Nor would what was forgotten or imported before it.
+        self._front_speaks &= all(edit.position >= begin or not edit.has_changed for edit in edits)
+        self._edits = deque(edit for edit in edits if edit.position >= begin and edit.has_changed)
         self._rule = rule
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
         # By number of the identity: whether what is known of it now cannot be more than its last sequence was.
         self._exact = bytearray()
-        for number, (identity, known) in enumerate(self.baseline.last.items()):
-            self._last[identity] = (number, known.sequence)
-            self._identities.append(identity)
-            self._exact.append(known.exact)
+        self._starts: list[Known] = []
+        """What was known of each identity before its first record here."""
+        self._since: list[int] = []
+        """Input offset from which on that number stands for the identity; -1: from the beginning."""
+        self._is_complete = self.baseline.complete
+        self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
+        for identity, known in self.baseline.last.items():
+            self._begin_identity(identity, known, -1)
         # Per record to be forwarded, in order.
         self._offsets = array("q")
         self._sequences = array("q")
@@ -121,6 +131,34 @@ class ExpectedPartition:
         self.invalid: dict[int, bytes] = {}
         """Offset of each invalid record -> digest of what its dead letter must carry."""
 
+    def _begin_identity(self, identity: bytes, known: Known, since: int) -> int:
+        """Give an identity a number of its own, from an input offset on; returns it."""
+        number = len(self._identities)
+        self._last[identity] = (number, known.sequence)
+        self._identities.append(identity)
+        self._exact.append(known.exact)
+        self._starts.append(known)
+        self._since.append(since)
+        return number
+
+    def _follow_edits(self, offset: int) -> None:
+        """What people have changed before the record of this offset was judged."""
+        while self._edits and self._edits[0].position <= offset:
+            edit = self._edits.popleft()
+            if edit.kind == FORGET:
+                number, last = self._last.get(edit.name, (-1, NO_SEQUENCE))
+                # Of what is left of it, it may be more than is known here; what is forgotten is known to be nothing.
+                left = NO_SEQUENCE if edit.above is None else min(last, edit.above)
+                exact = bool(number < 0 or self._exact[number]) if edit.above is not None else True
+                # Where older records of the output come first, they cannot be told from those after it.
+                exact &= self.baseline.aligned
+                self._begin_identity(edit.name, Known(left, exact), edit.position)
+                continue
+            # What was imported stands nowhere: whoever has a record that is not in the output may be known from there.
+            self._is_complete = False
+            for identity, (_, last) in list(self._last.items()):
+                self._begin_identity(identity, Known(last, exact=False), edit.position)
+
     def judge(self, offset: int, record: RecordView, report: Report) -> str:
         """Judge the next record of the input by the rule, and expect it in the output if it is fresh.
 
@@ -131,6 +169,8 @@ class ExpectedPartition:
             if skip.start <= offset < skip.end:
                 self.skipped[number] += 1
                 return "skipped"
+        if self._edits:
+            self._follow_edits(offset)
         found = self._rule.judge(record)
         if any(offset in interval for interval in self._unjudged):
             report.unjudged += 1
@@ -162,10 +202,10 @@ class ExpectedPartition:
     def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, *, judged: bool) -> None:
         """The next record of the output. found: its identity and sequence; None where it has none."""
         identity, sequence = found or (b"", NO_SEQUENCE)
-        owner, _ = self._last.setdefault(identity, (len(self._identities), -1))
-        if owner == len(self._identities):
-            self._identities.append(identity)
-            self._exact.append(self.baseline.complete)
+        if identity in self._last:
+            owner, _ = self._last[identity]
+        else:
+            owner = self._begin_identity(identity, Known(NO_SEQUENCE, self._is_complete), -1)
         digest, place = content(record), len(self._offsets)
         key = _place_key(identity, sequence) if found else digest
         if (first := self._places.setdefault(key, place)) != place:
@@ -273,6 +313,8 @@ class ExpectedPartition:
         if place is None or digest != self._content(place):
             return False
         identity = self._identities[self._owners[place]]
+        if self._since[self._owners[place]] >= 0:
+            return False  # the same record may have come, and be here, before its identity was forgotten
         return not self._judged[place] or self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
 
     def _dismiss(self, front: Front, report: Report) -> None:
@@ -283,9 +325,11 @@ class ExpectedPartition:
             known = self.baseline.last.get(identity)
             if known is None or sequence >= known.sequence:
                 self.baseline.last[identity] = Known(sequence, exact=True)
-            if (number := self._last.get(identity)) is not None:
-                self._exact[number[0]] = True
+        for number, identity in enumerate(self._identities):
+            self._exact[number] |= identity in front.last and self._since[number] < 0
         for place, owner in enumerate(self._owners):
+            if self._since[owner] >= 0:
+                continue
             last = front.last.get(self._identities[owner], NO_SEQUENCE)
             if self._judged[place] and self._sequences[place] <= last:
                 self._seen[place] = DISMISSED
@@ -332,12 +376,14 @@ class ExpectedPartition:
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
         """Last sequences as of an input offset, of all identities that were ever met."""
-        last = np.full(len(self._identities), NO_SEQUENCE, np.int64)
-        exact = np.full(len(self._identities), self.baseline.complete, np.bool_)
-        start = self.baseline.last
-        for number, identity in enumerate(self._identities):
-            if (known := start.get(identity)) is not None:
-                last[number], exact[number] = known
+        self._follow_edits(end - 1)
+        start = self.baseline.last  # of which the output's front may have said more
+        known = [
+            start.get(identity, self._starts[number]) if self._since[number] < 0 else self._starts[number]
+            for number, identity in enumerate(self._identities)
+        ]
+        last = np.array([each.sequence for each in known], np.int64)
+        exact = np.array([each.exact for each in known], np.bool_)
         count = bisect_left(self._offsets, end)
         moved = np.frombuffer(self._judged, np.bool_)[:count] & (
             np.frombuffer(self._seen, np.uint8)[:count] != DISMISSED
@@ -345,12 +391,17 @@ class ExpectedPartition:
         owners, sequences = self.owners[:count][moved], numbers(self._sequences)[:count][moved]
         np.maximum.at(last, owners, sequences)
         exact[owners[self.seen[:count][moved]]] = True
-        for number, identity in enumerate(self._identities):
+        stands = {identity: number for number, identity in enumerate(self._identities) if self._since[number] < end}
+        for identity, number in stands.items():
             if last[number] >= 0:
                 yield identity, Known(int(last[number]), bool(exact[number]))
-        for identity, known in start.items():
+        for identity, before in start.items():
             if identity not in self._last:
-                yield identity, known
+                yield identity, before
+
+    def is_complete_at(self, end: int) -> bool:
+        """Whether an identity that is not in `known_at` was never there before."""
+        return self.baseline.complete and not any(at < end for at in self._imported_at)
 
     # What was expected, as columns, and where `compare` has found it.
 

@@ -25,6 +25,7 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.producers import PASSING, PROGRESS_TOPIC, Progress, admin_client, explained, read_progress
+from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
@@ -186,8 +187,10 @@ class TopicReader:
         admin = admin_client(self._options)
         return known_changelog(app, stream, admin.list_topics(timeout=self._timeout_s).topics)
 
-    def changelog(self, changelog: str) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner]]:
-        """What the changelog says of each input partition: its intervals by number, and whose it is.
+    def changelog(
+        self, changelog: str
+    ) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner], dict[int, list[Edit]]]:
+        """What the changelog says of each input partition: its intervals by number, whose it is, and who has edited it.
 
         Read it after the ranges.
 
@@ -197,14 +200,19 @@ class TopicReader:
         """
         found: dict[int, dict[bytes, PolicyInterval]] = {}
         owners: dict[int, Owner] = {}
+        edits: dict[int, dict[int, Edit]] = {}
         for partition, (begin, end) in self.spans(changelog).items():
             for _, record in self.records(changelog, partition, end, begin):
                 if record.key is not None and record.key.startswith(POLICY_INTERVAL):
                     entry = PolicyInterval.unpack(record.key, record.value or b"")
                     found.setdefault(partition, {})[record.key] = entry
+                elif record.key is not None and record.key.startswith(EDIT):
+                    number, edit = Edit.unpack(record.key, record.value or b"")
+                    edits.setdefault(partition, {})[number] = edit
                 elif record.key == OWNER and record.value is not None:
                     owners[partition] = Owner.unpack(record.value)
-        return {partition: sorted(entries.values()) for partition, entries in found.items()}, owners
+        intervals = {partition: sorted(entries.values()) for partition, entries in found.items()}
+        return intervals, owners, {number: [of[each] for each in sorted(of)] for number, of in edits.items()}
 
     def policies(self, name: str) -> PolicyTopic:
         """The policy topic, as far as it is still there."""

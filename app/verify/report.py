@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 from kafka_ratchet.app.verify.findings import (
     Finding,
     FindingKind,
@@ -15,6 +17,7 @@ from kafka_ratchet.app.verify.findings import (
     SourceReport,
 )
 from kafka_ratchet.app.verify.replay.report import ReplayReport
+from kafka_ratchet.tables.edits import Edit
 
 
 class ExitCode(IntEnum):
@@ -130,6 +133,8 @@ class Report(Findings[FindingKind, Finding]):
     """Whether the next run goes on where this one ended; None: nobody asked for it."""
     skipped: list[Skipped] = field(default_factory=list)
     """Input that an operator has decided to pass over; it is not expected in the output."""
+    edits: list[tuple[int, Edit]] = field(default_factory=list)
+    """Input partition, and what a person has changed there of what workers know (`ratchet forget`, `state import`)."""
     halted: list[Halted] = field(default_factory=list)
     """As workers say it; where none can be asked, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
@@ -250,6 +255,7 @@ class Report(Findings[FindingKind, Finding]):
             "before": self.before,
             "output_deleted": self.output_deleted,
             "skipped": [asdict(each) for each in self.skipped],
+            "edits": [{"partition": number, **msgspec.to_builtins(each)} for number, each in self.edits],
             "begins": [asdict(each) for each in self.begins],
             "state_written": self.state_written,
             "halted": [asdict(each) for each in self.halted],

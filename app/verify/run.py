@@ -21,6 +21,7 @@ from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
 from kafka_ratchet.app.verify.state import Entry, ProvenStream, SavedState, StateWriter
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost
+from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import RECORDS, Owner
 
@@ -150,6 +151,11 @@ class Run:
         self._report.intervals += [(partition, each.start, each.end) for each in unjudged if each.end > begin]
         return unjudged
 
+    def edited(self, partition: int, edits: list[Edit], begin: int) -> list[Edit]:
+        """Report what people have changed, from an input offset on, of what the workers know; returns what counts."""
+        self._report.edits += [(partition, each) for each in edits if each.has_changed and each.position >= begin]
+        return edits
+
     def watched(
         self,
         sent: SourceComparison,
@@ -249,7 +255,7 @@ class Run:
             partition,
             input_from=ended,
             output_from=max(expected.baseline.output_from, ranges.output_ends[partition]),
-            complete=expected.baseline.complete,
+            complete=expected.is_complete_at(ended),
             letters=[offset for offset in lettered if offset >= ended],
             known=expected.known_at(ended),
         )

@@ -8,7 +8,8 @@ Four places can decide; the first that is set wins (docs/decisions/0010-the-swit
     global setting    deduplicate
 
 and if none is set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
-`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets.
+`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests
+of `ratchet forget` (forget_requests.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import structlog
 
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import STREAM_NAME, Settings
+from kafka_ratchet.app.worker.forget_requests import ReadRequests, stream_and_id
 from kafka_ratchet.errors import (
     Aborted,
     LogTruncated,
@@ -35,7 +37,7 @@ from kafka_ratchet.errors import (
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Changelog, WithoutStore
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
-from kafka_ratchet.transport.policy import Policy
+from kafka_ratchet.transport.policy import Policy, Requests
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +98,7 @@ class Policies(WithoutStore):
         self.position = 0
         self.stored: dict[str | None, StoredPolicy] = {}
         """By stream; None: for all."""
+        self.requests = ReadRequests()
 
     def effective(self, stream: str) -> Effective:
         """Whether a stream of the settings is deduplicated."""
@@ -124,7 +127,11 @@ class Policies(WithoutStore):
 
     def _take(self, key: bytes | None, value: bytes | None, offset: int) -> None:
         try:
-            stream = _stream_of(key)
+            parts = _key_of(key)
+            if (forget := stream_and_id(parts)) is not None:
+                self._take_request(*forget, value, offset)
+                return
+            stream = _stream_of(parts)
         except ValueError as error:
             shown = None if key is None else repr(key[:SHOWN])
             log.warning("not a policy; ignored", topic=self.changelog, offset=offset, key=shown, reason=str(error))
@@ -144,11 +151,23 @@ class Policies(WithoutStore):
             now = {name: str(self.effective(name)[0]) for name in self.settings.streams if stream in (None, name)}
             log.info("policy", set_for=stream or "all streams", deduplicate=deduplicate, effective=now, offset=offset)
 
+    def _take_request(self, stream: str, request: str, value: bytes | None, offset: int) -> None:
+        try:
+            self.requests.take(stream, request, value, offset)
+        except ValueError as error:
+            log.warning("unreadable request; ignored", topic=self.changelog, offset=offset, reason=str(error))
+            return
+        what = "request to forget" if value is not None else "a request to forget is taken back"
+        log.info(what, stream=stream, request=request, offset=offset)
 
-def _stream_of(key: bytes | None) -> str | None:
+
+def _key_of(key: bytes | None) -> Any:
     if key is None or len(key) > MAX_KEY_BYTES:
         raise ValueError(f"a key of {0 if key is None else len(key)} bytes")
-    parts = _parsed(key)
+    return _parsed(key)
+
+
+def _stream_of(parts: Any) -> str | None:
     if parts == ["global"]:
         return None
     if isinstance(parts, list) and len(parts) == 2 and parts[0] == "stream" and isinstance(parts[1], str):
@@ -192,6 +211,15 @@ class StreamSwitch:
         """
         return self._follower.policy(self._stream, self._reading)
 
+    @property
+    def requests(self) -> Requests:
+        """As of now.
+
+        Raises:
+            Aborted: as `policy`.
+        """
+        return self._follower.read_to_the_end(self._reading).requests.of(self._stream)
+
     async def known_to(self, position: int) -> None:
         """Wait as `PolicyFollower.known_to` does, and remember which reading of the topic it was."""
         self._reading = await self._follower.known_to(position)
@@ -234,6 +262,14 @@ class PolicyFollower:
         """What holds for a stream, for a lane that has waited for this reading.
 
         Raises:
+            Aborted: as `read_to_the_end`.
+        """
+        return self.read_to_the_end(reading).policy(stream)
+
+    def read_to_the_end(self, reading: int) -> Policies:
+        """What the topic says, for a lane that has waited for this reading.
+
+        Raises:
             Aborted: the topic is being read anew, or was since then.
         """
         if reading != self._reading or not self._complete:
@@ -241,7 +277,7 @@ class PolicyFollower:
                 f"{self.policies.changelog}: is read anew, for it is not what was read before; whether records are to "
                 "be judged is not known until that is done"
             )
-        return self.policies.policy(stream)
+        return self.policies
 
     async def known_to(self, position: int) -> int:
         """Wait until the topic was read to its end, and to this position at least.

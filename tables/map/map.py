@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -99,6 +99,11 @@ class LastSequences:
     def additions(self) -> int:
         """Identities that the open transaction has met first."""
         return int(np.count_nonzero(self._undo[: self.changes] < 0))
+
+    @property
+    def removals(self) -> int:
+        """Identities that the open transaction has forgotten or evicted."""
+        return self._evicted
 
     def holds(self, identity: bytes) -> bool:
         """Whether it has a slot."""
@@ -312,6 +317,16 @@ class LastSequences:
         self._change(slots)
         self._pushed[slots] = -1
         self._evicted += len(slots)
+
+    def put_back(self, to: Mapping[bytes, int]) -> None:
+        """Lower last sequences as part of the open transaction, which has not moved any of these identities.
+
+        to: of identities that have a persisted sequence, their last sequence from now on; -1: they are forgotten
+        """
+        slots = self.slots_of(list(to))
+        self._change(slots)
+        self._pushed[slots] = np.array(list(to.values()), np.int64)
+        self._evicted += sum(last < 0 for last in to.values())
 
     def _change(self, slots: NDArray[np.int64]) -> None:
         begin, end = self.changes, self.changes + len(slots)

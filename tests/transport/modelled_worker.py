@@ -23,7 +23,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
-from kafka_ratchet.transport.policy import Policy
+from kafka_ratchet.transport.policy import Forget, Policy, Requests
 from kafka_ratchet.transport.standby import Standby
 from tests.transport import modelled_program
 from tests.transport.memory_kafka import Fate, Link, MemoryKafka, PowerOff
@@ -92,7 +92,7 @@ def crash_point(point: str) -> None:
 class ReadPolicies:
     """A worker's reading of the policy topic, which is a list here: it knows everything at its start, and then lags."""
 
-    def __init__(self, topic: list[bool]) -> None:
+    def __init__(self, topic: list[bool | Forget]) -> None:
         self.topic = topic
         self.position = len(topic)
 
@@ -101,7 +101,13 @@ class ReadPolicies:
 
     @property
     def policy(self) -> Policy:
-        return Policy(self.topic[self.position - 1] if self.position else True, self.position)
+        said = [place for place in range(self.position) if isinstance(self.topic[place], bool)]
+        return Policy(self.topic[said[-1]] is True, said[-1] + 1) if said else Policy()
+
+    @property
+    def requests(self) -> Requests:
+        read = self.topic[: self.position]
+        return Requests(tuple(each for each in read if isinstance(each, Forget)), self.position)
 
     async def known_to(self, position: int) -> None:
         while self.position < position:
@@ -118,7 +124,7 @@ class Worker:
         folder: Path,
         identity: Identity,
         memory: int,
-        policies: list[bool],
+        policies: list[bool | Forget],
         bounds: Bounds | None = None,
         spec: LaneSpec = SPEC,
         clock: Callable[[], float] = lambda: 0.0,

@@ -43,12 +43,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
 from kafka_ratchet.tables.values.partition import OWN
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
 from kafka_ratchet.transport.transactions.requests import OURS
@@ -121,14 +123,17 @@ class Transaction(NamedTuple):
     evicted: Evicted | None
     tables: dict[bytes, bytes | None]
     """Entries of tables of one's own."""
+    edits: list[Edit]
 
 
 class Expected:
     """The oracle: one transaction after the other. Who goes is the worker's choice, within what the bounds allow."""
 
-    def __init__(self, bounds: Bounds, unjudged: list[range], program: Plain | None) -> None:
-        """unjudged: input offsets that went by while deduplication was off."""
-        self.bounds, self.program = bounds, program
+    def __init__(
+        self, bounds: Bounds, unjudged: list[range], program: Plain | None, requests: dict[str, Forget]
+    ) -> None:
+        """unjudged: input offsets that went by while deduplication was off; requests: to forget, by id."""
+        self.bounds, self.program, self.requests = bounds, program, dict(requests)
         self.tables: dict[bytes, bytes | None] = {}
         self.off = unjudged
         self.last: dict[bytes, int] = {}
@@ -140,6 +145,7 @@ class Expected:
     def take(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
         """start: the input offset of the first of `sent`."""
         active = set()
+        self._forget(start, sent, transaction)
         for offset, each in enumerate(sent, start):
             if each is None:  # an offset without a record that counts
                 continue
@@ -161,6 +167,21 @@ class Expected:
         self._evict(transaction, active)
         assert transaction.progress[1:4] == (self.fresh, self.duplicates, len(self.invalid))
         self.tables |= transaction.tables
+
+    def _forget(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
+        assert not (sent and transaction.edits)
+        for edit in transaction.edits:
+            request = self.requests.pop(edit.id)  # each is applied once
+            before = self.last.get(request.identity, -1)
+            after = -1 if request.above is None else min(before, request.above)
+            assert (edit.position, edit.name, edit.before, edit.after) == (start, request.identity, before, after)
+            if before == after:
+                continue
+            if after < 0:
+                transaction.gone.remove(request.identity)
+                del self.last[request.identity], self.active_s[request.identity]
+            else:
+                self.last[request.identity], self.active_s[request.identity] = after, transaction.at_s
 
     def _forward(self, offset: int, record: Record) -> None:
         self.forwarded += self.program.take(offset, record) if self.program else [record]
@@ -236,7 +257,7 @@ class CommitPath(RuleBasedStateMachine):
         self.kafka = MemoryKafka()
         self.sent: list[Sent | None] = []
         self.workers: list[Worker | None] = [None, None]
-        self.policies: list[bool] = []
+        self.policies: list[bool | Forget] = []
         """The policy topic."""
         self.kind = Identity.PRODUCER
         self.was_ahead = False
@@ -415,6 +436,18 @@ class CommitPath(RuleBasedStateMachine):
         self._arrive(data)
         self.go_on(data.draw(STEP_S))
         self.policies.append(deduplicate)
+        for worker in filter(None, self.workers):
+            if data.draw(st.booleans()):
+                worker.policies.read()
+        self.append(data, seconds)
+
+    @rule(data=st.data(), above=st.one_of(st.none(), st.integers(0, 12)), seconds=STEP_S)
+    def ask_to_forget(self, data: st.DataObject, above: int | None, seconds: float) -> None:
+        """Workers hear of it at different moments, and perhaps it is of a name that begins anew at once."""
+        self._arrive(data)
+        self.go_on(data.draw(STEP_S))
+        identity = b"" if self.kind is Identity.PARTITION else data.draw(names)
+        self.policies.append(Forget(f"{len(self.policies):016x}", identity, above, "now", "me", "so"))
         for worker in filter(None, self.workers):
             if data.draw(st.booleans()):
                 worker.policies.read()
@@ -653,9 +686,11 @@ class CommitPath(RuleBasedStateMachine):
             for key, value, _ in batch.records:
                 if key == PROGRESS:
                     at_s = HEAD.unpack_from(batch.data)[8] // 1000
-                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None, {}))
+                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None, {}, []))
                 elif key == EVICTED:
                     found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
+                elif key is not None and key.startswith(EDIT):
+                    found[-1].edits.append(Edit.unpack(key, value or b"")[1])
                 elif key is not None and key.startswith(TABLE_ENTRY):
                     if not key.startswith(OWN):  # how each table's entries are written
                         found[-1].tables[key] = value
@@ -667,7 +702,8 @@ class CommitPath(RuleBasedStateMachine):
         """Of what is committed."""
         unjudged = [range(each.start, each.end) for each in self.unjudged()]
         program = Plain() if with_agents(self.spec) else None
-        expected, begin = Expected(self.bounds or Bounds(), unjudged, program), 0
+        requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
+        expected, begin = Expected(self.bounds or Bounds(), unjudged, program, requests), 0
         for transaction in self.transactions():
             expected.take(begin, self.sent[begin : transaction.progress.next], transaction)
             begin = transaction.progress.next
@@ -734,6 +770,7 @@ class CommitPath(RuleBasedStateMachine):
             assert self.committed_offset == self.kafka.logs[INPUT, 0].end
             self.committed_is_what_the_oracle_says()
             expected, table = self.expected(), last.sequences.partition(0)
+            assert not expected.requests
             known = {name: table.last(name).persisted for name in (b"", b"a", b"b", b"c")}
             assert {name: number for name, number in known.items() if number >= 0} == expected.last
             assert (len(table), sum(table.evicted)) == (len(expected.last), expected.gone)

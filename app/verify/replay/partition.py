@@ -7,7 +7,7 @@ is the rule of verify, which shares no code with the worker.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -25,6 +25,7 @@ from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
 from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.table import Table
@@ -77,6 +78,7 @@ class ReplayedPartition:
         unjudged: Sequence[PolicyInterval],
         report: Report,
         send: Send,
+        edits: Sequence[Edit] = (),
     ) -> None:
         """Nothing runs yet.
 
@@ -90,7 +92,9 @@ class ReplayedPartition:
             unjudged: intervals of the input that went by while deduplication was off
             report: gets the counts
             send: takes what agents send
+            edits: what people have forgotten of what was known, in their order
         """
+        self._edits = deque(edit for edit in edits if edit.has_changed)
         self._send = send
         self._spec, self._rule, self._kept, self._report = spec, rule, kept, report
         self.last = last
@@ -139,6 +143,7 @@ class ReplayedPartition:
                             yield from self._through(runner, rows, is_due, is_saved)
                             if self.failure is not None:
                                 return
+                        self._follow_edits(stop - 1)
                         if stops and stop == cut:
                             at_cut()
                         start = stop
@@ -186,11 +191,21 @@ class ReplayedPartition:
             for record in views(read_chunk(topic, partition, 0, bytes(encoded.seal(1, 0, 0)), [], most=ANY_SIZE))
         ]
 
+    def _follow_edits(self, offset: int) -> None:
+        """Forget what people have asked to forget before the record of this offset."""
+        while self._edits and self._edits[0].position <= offset:
+            edit = self._edits.popleft()
+            if edit.above is None:
+                self.last.pop(edit.name, None)
+            elif edit.name in self.last:
+                self.last[edit.name] = min(self.last[edit.name], edit.above)
+
     def _judge(self, offset: int, record: RecordView) -> int | None:
         """The sequence of a record that the program gets, or UNJUDGED; None where it does not get it."""
         if any(offset in interval for interval in self._unjudged):
             self._report.unjudged += 1
             return UNJUDGED
+        self._follow_edits(offset)
         found = self._rule.judge(record)
         if found is None:
             self._report.invalid += 1

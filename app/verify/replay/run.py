@@ -27,6 +27,7 @@ from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.run import Records, Run
 from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.view import close_views
@@ -124,7 +125,7 @@ class _Replay:
         self.is_continued = state is not None
         with self.progress.continued(state):
             letters = self.progress.letters()
-            intervals, owners = self.reader.changelog(self.changelog)
+            intervals, owners, edits = self.reader.changelog(self.changelog)
             if any(owner.rule.get("output", RECORDS) == RECORDS for owner in owners.values()):
                 raise SettingsError(
                     f"streams.{self.name}: its output holds records as they came, and nothing that agents gave. Run "
@@ -132,7 +133,8 @@ class _Replay:
                 )
             with self._sent():
                 for number in range(self.reader.partitions):
-                    self._compare(number, letters, owners.get(number), intervals.get(number, []))
+                    of = owners.get(number), intervals.get(number, []), edits.get(number, [])
+                    self._compare(number, letters, *of)
                 letters.finish()
                 for topic in self.sends:
                     self._compare_sent(topic)
@@ -186,7 +188,14 @@ class _Replay:
         self.found.leave_out(partition, what, reason)
         self.progress.leave_out(partition)
 
-    def _compare(self, number: int, letters: Letters, owner: Owner | None, intervals: list[PolicyInterval]) -> None:
+    def _compare(
+        self,
+        number: int,
+        letters: Letters,
+        owner: Owner | None,
+        intervals: list[PolicyInterval],
+        edits: list[Edit],
+    ) -> None:
         with TemporaryDirectory(prefix="ratchet-replay-") as folder:
             kept = ReplayTables(Path(folder) / "store", self.tables, self.settings.state_memory_mb << 20)
             try:
@@ -202,7 +211,14 @@ class _Replay:
                     letters.leave_out(number)
                     return
                 unjudged = self.progress.check_intervals(number, intervals, baseline.input_from, owner)
-                _Partition(self, number, kept, baseline, owner, unjudged).compare(legs, letters)
+                begin = baseline.saved_from or 0
+                edits = [each for each in self.progress.edited(number, edits, begin) if each.position >= begin]
+                if any(each.kind != FORGET for each in edits):
+                    why = "last sequences were imported, and what they were stands nowhere"
+                    self.leave_out(number, "outputs, dead letters and tables", why)
+                    letters.leave_out(number)
+                    return
+                _Partition(self, number, kept, baseline, owner, unjudged, edits).compare(legs, letters)
             finally:
                 kept.close()
 
@@ -231,6 +247,7 @@ class _Partition:
         baseline: Baseline,
         owner: Owner | None,
         unjudged: list[PolicyInterval],
+        edits: list[Edit],
     ) -> None:
         self._replay, self._number, self._kept, self._baseline, self._owner = replay, number, kept, baseline, owner
         stream = replay.stream
@@ -244,6 +261,7 @@ class _Partition:
             unjudged,
             replay.report,
             self._take_sent,
+            edits,
         )
         self._comparison = OutputComparison(
             stream.output, number, replay.report, lambda: self._replayed.failure is not None

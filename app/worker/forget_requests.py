@@ -1,0 +1,112 @@
+"""Requests to forget an identity, as they stand in the policy topic: key `["forget", STREAM, ID]`, value JSON.
+
+The topic is compacted and each request has a key of its own, so all of them stay. A null takes a request back, for
+partitions that have not applied it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+import msgspec
+
+from kafka_ratchet.app.settings import STREAM_NAME
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.transport.policy import Forget, Requests
+
+FORGET: Final = "forget"
+MAX_REQUEST_BYTES: Final = 16 * 1024
+"""Far more than the longest identity and the longest reason take."""
+MAX_REASON: Final = 1000
+"""Characters. Each partition keeps them for ever."""
+ID: Final = re.compile(r"[0-9a-f]{16}")
+
+
+class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """identity: in hex."""
+
+    identity: str
+    at: str
+    by: str
+    reason: str
+    above: int | None = None
+    partition: int | None = None
+
+
+def request_key(stream: str, request: str) -> bytes:
+    """Key of a request's record. request: its id."""
+    return json.dumps([FORGET, stream, request], separators=(",", ":")).encode()
+
+
+def request_value(request: Forget) -> bytes:
+    """Value of a request's record."""
+    value = _Value(request.identity.hex(), request.at, request.by, request.reason, request.above, request.partition)
+    return msgspec.json.encode(value)
+
+
+def stream_and_id(parts: object) -> tuple[str, str] | None:
+    """Stream and id, of a key's JSON; None where it is no request's.
+
+    Raises:
+        ValueError: it is one that nobody can have written as it is.
+    """
+    if not (isinstance(parts, list) and parts[:1] == [FORGET]):
+        return None
+    match parts:
+        case [_, str(stream), str(request)] if STREAM_NAME.fullmatch(stream) and ID.fullmatch(request):
+            return stream, request
+    raise ValueError('a request to forget has the key ["forget", STREAM, ID]')
+
+
+def read_request(request: str, value: bytes) -> Forget:
+    """A request by its id and its record's value.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    if len(value) > MAX_REQUEST_BYTES:
+        raise ValueError(f"a value of {len(value)} bytes")
+    try:
+        found = msgspec.json.decode(value, type=_Value)
+    except RecursionError:
+        raise ValueError("not JSON") from None
+    identity = bytes.fromhex(found.identity)
+    if len(identity) > MAX_IDENTITY_BYTES:
+        raise ValueError(f"an identity of {len(identity)} bytes")
+    if found.above is not None and not 0 <= found.above <= SEQUENCE_MAX:
+        raise ValueError(f"{found.above} is no sequence")
+    who = found.at[:40], found.by[:200], found.reason[:MAX_REASON]
+    return Forget(request, identity, found.above, *who, found.partition)
+
+
+class ReadRequests:
+    """The requests of all streams, as far as the policy topic was read."""
+
+    def __init__(self) -> None:
+        """None is read."""
+        self._forgets: dict[str, dict[str, Forget]] = {}
+        self._positions: dict[str, int] = {}
+        self._answers: dict[str, Requests] = {}
+        """As long as nothing more is read: lanes ask before each batch."""
+
+    def take(self, stream: str, request: str, value: bytes | None, offset: int) -> None:
+        """The next record of a request; a null takes it back.
+
+        Raises:
+            ValueError: it cannot be read, and asks for nothing.
+        """
+        forgets = self._forgets.setdefault(stream, {})
+        self._positions[stream] = offset + 1
+        self._answers.pop(stream, None)
+        forgets.pop(request, None)
+        if value is not None:
+            forgets[request] = read_request(request, value)
+
+    def of(self, stream: str) -> Requests:
+        """What is asked of a stream's partitions."""
+        if (known := self._answers.get(stream)) is None:
+            forgets = tuple(self._forgets.get(stream, {}).values())
+            known = self._answers[stream] = Requests(forgets, self._positions.get(stream, 0))
+        return known
