@@ -74,6 +74,8 @@ class Reading:
         self.batch: BatchAtHand | None = None
         self.reads_batches = False
         self.away: list[bool] = [True]
+        self.agent: str | None = None
+        """Who reads, for the dead letters of its stream."""
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
         self._fresh = NO_ROWS
@@ -138,7 +140,7 @@ class Reading:
     def reject(self, reason: str) -> None:
         """Make the record at hand a dead letter."""
         assert self.delivery is not None  # noqa: S101 - a record is at hand
-        self.delivery.dead_letter(self.index, reason)
+        self.delivery.dead_letter(self.index, reason, self.agent)
         self.index = NO_RECORD
 
     async def values(self) -> AsyncIterator[Any]:

@@ -32,6 +32,7 @@ from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
 from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
+from kafka_ratchet.tables.replays import agents_of
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.windows import EVENT
@@ -84,6 +85,7 @@ class AgentRun:
         self._may_undo = agent.on_error == "dead-letter"
         before_record = self._mark_record if self._may_undo else None
         self._reading = Reading(agent.stream.value_type, partition, self._more, before_record)
+        self._reading.agent = agent.name
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
         """The program waits for the next batch."""
@@ -275,11 +277,33 @@ class PartitionProgram:
     async def _through(self, delivery: Delivery, rows: NDArray[np.int64]) -> None:
         delivery.is_taken = False
         async with delivery:
+            delivery.names_agents = len(self.runs) > 1
+            had = self._had(delivery) if len(delivery.batch.replays) else {}
             for run in self.runs:
-                await run.take(delivery, rows)
+                left_out = had.get(run.agent.name)
+                await run.take(delivery, rows if left_out is None else rows[~np.isin(rows, left_out)])
             if len(rows) and self._partition.has_windows:
                 with self._partition.opened():
                     self._stream_clock.advance(delivery.batch, rows)
+
+    def _had(self, delivery: Delivery) -> dict[str, list[int]]:
+        """By agent, the replayed records of a batch that it has had: those that another one had rejected alone."""
+        names = {run.agent.name for run in self.runs}
+        had: dict[str, list[int]] = {name: [] for name in names}
+        for index in delivery.batch.replays.tolist():
+            wanted = agents_of(delivery.batch.headers(index))
+            if wanted is None:
+                continue
+            if not wanted <= names:
+                gone = ", ".join(sorted(wanted - names))
+                delivery.names_agents = True
+                for name in sorted(wanted):
+                    why = f"agent {gone}: is to have it again, and is not among the stream's agents"
+                    delivery.dead_letter(index, why, name)
+                wanted = frozenset()
+            for name in names - wanted:
+                had[name].append(index)
+        return had
 
     def abandon(self) -> None:
         """End every run; see `AgentRun.abandon`. The next `take` begins others."""

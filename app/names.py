@@ -38,6 +38,21 @@ def repartition_topic(app: str, stream: str) -> str:
     return f"{app}-repartition.{stream}"
 
 
+def replayed_topic(app: str, stream: str) -> str:
+    """The topic that says which dead letters of a stream were replayed."""
+    return f"{app}-replayed.{stream}"
+
+
+def replay_id(app: str, stream: str) -> str:
+    """Transactional id of `ratchet dead-letters replay`."""
+    return f"{app}-replay/{stream}"
+
+
+def replay_group(app: str, stream: str) -> str:
+    """The group whose offsets say how far dead letters were replayed last; for people."""
+    return f"{app}-dead-letters-{stream}"
+
+
 def is_repartition_topic(topic: str, app: str) -> bool:
     """Whether it is one of those."""
     return topic.startswith(repartition_topic(app, ""))
@@ -53,8 +68,11 @@ def earlier_transactional_id(app: str, input_topic: str, partition: int) -> str:
     return f"{app}-{input_topic}-{partition}"
 
 
+OF_A_STREAM: Final = (changelog_name, earlier_changelog_name, replayed_topic)
+
+
 def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
     """Whether Ratchet or Kafka writes a topic of this name for itself: it can be nobody's input or output."""
     own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app)}
-    own.update(name(app, stream) for stream in streams for name in (changelog_name, earlier_changelog_name))
+    own.update(name(app, stream) for stream in streams for name in OF_A_STREAM)
     return topic in own or topic.startswith(KAFKAS_OWN) or is_repartition_topic(topic, app)

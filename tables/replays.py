@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +28,8 @@ REPLAYS: Final = f"{REPLAY_HEADERS}s"
 """Header: how often the record was replayed, decimal text."""
 REPLAYED_FROM: Final = f"{REPLAY_HEADERS}ed-from"
 """Header: the dead letter by which the record is judged."""
+REPLAYED_FOR: Final = f"{REPLAY_HEADERS}ed-for"
+"""Header: the agents that rejected it, as the dead letter named them; the others have had it."""
 LETTER: Final = b"ratchet-replayed-from:"
 """What an identity that stands for a dead letter begins with."""
 
@@ -37,6 +40,18 @@ def letter_of(headers: Iterable[Header]) -> bytes | None:
     if len(names) != 1 or not names[0] or len(LETTER) + len(names[0]) > MAX_IDENTITY_BYTES:
         return None
     return LETTER + names[0]
+
+
+def agents_of(headers: Iterable[Header]) -> frozenset[str] | None:
+    """The agents that are to have a replayed record; None: all of them."""
+    headers = list(headers)
+    names = [value for name, value in headers if name == REPLAYED_FOR]
+    if len(names) != 1 or letter_of(headers) is None:
+        return None
+    try:
+        return frozenset(msgspec.json.decode(names[0] or b"", type=list[str])) or None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 class Replays(NamedTuple):

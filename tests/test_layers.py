@@ -48,6 +48,7 @@ ORDER = [
     "app.local",
     "app.status",
     "app.worker",
+    "app.dead_letters",
     "testing",
     "app.web",
     "app.verify",

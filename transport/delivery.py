@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +21,17 @@ from kafka_ratchet.transport.policy import Policy
 
 REASON_MOST: Final = 4096
 """bytes of a reason in a dead letter: what an agent raises may be as long as the record."""
+LETTER_AGENTS: Final = "ratchet-agents"
+"""Header of a dead letter of a stream with several agents: the names of those that rejected it, a JSON list."""
+
+
+@dataclass
+class _Rejection:
+    """Why a record is a dead letter, where that stands in the outputs, and which agents rejected it."""
+
+    reason: str
+    place: int
+    agents: list[str]
 
 
 class Delivery:
@@ -43,7 +56,9 @@ class Delivery:
         """Somebody else gives it back: leaving it does not."""
         self.held_by: Callable[[], str] | None = None
         """Which agent of one's own works on it, and where it stands."""
-        self._rejected: set[int] = set()
+        self.names_agents = False
+        """Whether several agents take it, so that dead letters have to say whose they are."""
+        self._rejected: dict[int, _Rejection] = {}
 
     @property
     def compression(self) -> str:
@@ -72,23 +87,39 @@ class Delivery:
         ):
             self.outputs.append((spec.duplicates, spec.partition, encoded))
 
-    def dead_letter(self, index: int, reason: str) -> None:
+    def dead_letter(self, index: int, reason: str, agent: str | None = None) -> None:
         """Send one record to the dead-letter topic as it is, with headers that say why and where it was.
 
         Once: where several agents reject it, the first one says why.
+
+        Args:
+            index: of the record
+            reason: why; of any length
+            agent: name of the one that rejects it; None where judging does
         """
-        if index in self._rejected:
+        known = self._rejected.get(index)
+        if known is None:
+            known = self._rejected[index] = _Rejection(reason, len(self.outputs), [])
+        elif not self.names_agents or agent is None:
             return
-        self._rejected.add(index)
-        why = reason.encode(errors="backslashreplace")[:REASON_MOST].decode(errors="ignore").encode()
-        headers = [
+        known.agents += [agent] if agent is not None else []
+        letter = with_headers(self.batch, index, self._letter_headers(index, known), self.spec.dead_letters_limit)
+        output = self.spec.dead_letters, self.spec.partition, letter
+        if known.place == len(self.outputs):
+            self.outputs.append(output)
+        else:
+            self.outputs[known.place] = output
+
+    def _letter_headers(self, index: int, rejection: _Rejection) -> list[Header]:
+        why = rejection.reason.encode(errors="backslashreplace")[:REASON_MOST].decode(errors="ignore").encode()
+        agents = json.dumps(rejection.agents).encode()
+        return [
+            *([Header(LETTER_AGENTS, agents)] if self.names_agents and rejection.agents else []),
             Header("ratchet-reason", why),
             Header("ratchet-topic", self.batch.topic.encode()),
             Header("ratchet-partition", str(self.batch.partition).encode()),
             Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),
         ]
-        letter = with_headers(self.batch, index, headers, self.spec.dead_letters_limit)
-        self.outputs.append((self.spec.dead_letters, self.spec.partition, letter))
 
     async def __aenter__(self) -> RecordBatch:
         return self.batch

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from kafka_ratchet.app.cli.broker import broker
+from kafka_ratchet.app.cli.dead_letters import dead_letters
 from kafka_ratchet.app.cli.demo import demo
 from kafka_ratchet.app.cli.policy import policy
 from kafka_ratchet.app.cli.producers import producers
@@ -58,6 +59,7 @@ for command in (demo, broker, worker, web, publish, tables, producers, status, r
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
+cli.add_typer(dead_letters, name="dead-letters")
 for tool in TOOLS:
     # Only those of the clone: any package of a user may be called `bench`.
     where, found = clone_root(), find_spec(tool)

@@ -140,7 +140,7 @@ def prepare_owners(admin: AdminClient, settings: Settings) -> None:
         TopicError: it cannot be created, has more than one partition, or is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
-    _prepare_single(admin, settings, OWNERS_TOPIC, "who writes which topic")
+    prepare_single(admin, settings, OWNERS_TOPIC, "who writes which topic")
 
 
 def prepare_policy(bootstrap: str, settings: Settings) -> None:
@@ -151,10 +151,16 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
-    _prepare_single(admin, settings, policy_topic(settings.app), "policies that were set long ago")
+    prepare_single(admin, settings, policy_topic(settings.app), "policies that were set long ago")
 
 
-def _prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
+def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
+    """Create a compacted topic of one partition if it is missing, and check it. loses: what retention would delete.
+
+    Raises:
+        TopicError: as `prepare_owners`.
+        BrokerUnavailable: likewise.
+    """
     found = partition_counts(admin, [topic])
     if topic not in found:
         replication = max((stream.replication for stream in settings.streams.values()), default=1)

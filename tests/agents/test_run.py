@@ -19,7 +19,7 @@ from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.policy import Policy
 from tests.agents.test_deduplicate import fetched as fetched_rows
-from tests.agents.test_deduplicate import row
+from tests.agents.test_deduplicate import row, rows_of
 
 ROW = row(b"p", b"1", b"1")
 
@@ -172,3 +172,65 @@ async def test_an_event_that_was_not_judged_has_neither() -> None:
     PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing)).take(delivery, np.ones(1, bool))
     await delivery.done
     assert [event[:4] for event in seen] == [(1, 0, None, None)]
+
+
+REPLAYED = ("ratchet-replays", b"1"), ("ratchet-replayed-from", b"letters/id/2/0")
+
+
+async def taken(program: PartitionProgram, *rows: Any) -> list[tuple[str, list[tuple[str, bytes | None]]]]:
+    """What becomes of these records: topic and headers of each output."""
+    batch = fetched_rows(list(rows))
+    delivery = Delivery(lane_spec("numbers"), Policy(), batch)
+    program.take(delivery, np.ones(batch.count, np.bool_))
+    await delivery.done
+    return [(topic, rows_of(encoded)[0][2]) for topic, _, encoded in delivery.outputs]
+
+
+async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_other() -> None:
+    app = App()
+    numbers = app.stream("numbers")
+    met: list[tuple[str, bytes]] = []
+    mended: set[str] = set()
+
+    def agent(name: str) -> None:
+        async def work(stream: Any) -> None:
+            async for event in stream.events():
+                met.append((name, event.key))
+                if name not in mended and name != "first":
+                    raise ValueError(name)
+
+        work.__name__ = name
+        app.agent(numbers, on_error="dead-letter")(work)
+
+    for name in ("first", "second", "third"):
+        agent(name)
+    program = PartitionProgram(numbers.agents, [], PartitionTables(nothing, nowhere))
+    ((topic, headers),) = await taken(program, ROW)
+    assert (topic, headers[-5]) == ("numbers-dead-letters", ("ratchet-agents", b'["second", "third"]'))
+    assert (dict(headers)["ratchet-reason"] or b"").startswith(b"agent second: raised ValueError: second")
+    assert [name for name, _ in met] == ["first", "second", "third"]
+
+    key, value, own, time = ROW
+    again = key, value, [*own, *REPLAYED, ("ratchet-replayed-for", b'["second", "third"]')], time
+    met.clear()
+    mended.add("second")
+    ((_, headers),) = await taken(program, again)
+    assert headers[-5] == ("ratchet-agents", b'["third"]')
+    assert [name for name, _ in met] == ["second", "third"]
+
+    met.clear()
+    mended.add("third")
+    for said, wanted in (
+        (b'["third"]', ["third"]),
+        (b'["third", "gone"]', []),
+        (b"{", ["first", "second", "third"]),
+        (b"[]", ["first", "second", "third"]),
+    ):
+        found = await taken(program, (key, value, [*own, *REPLAYED, ("ratchet-replayed-for", said)], time))
+        assert [name for name, _ in met] == wanted
+        assert len(found) == (not wanted)
+        assert not found or ("ratchet-agents", b'["gone", "third"]') in found[0][1]
+        met.clear()
+    # Without the name of a letter it is a header of anybody.
+    assert not await taken(program, (key, value, [*own, ("ratchet-replayed-for", b'["third"]')], time))
+    assert [name for name, _ in met] == ["first", "second", "third"]

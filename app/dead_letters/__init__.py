@@ -1,0 +1,1 @@
+"""Dead letters: which there are, what is in them, and sending them to the input again."""

@@ -1,0 +1,143 @@
+"""Dead letters as they stand in their topic: where each came from, why, and how often it was replayed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, NamedTuple
+
+from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.tables.replays import REPLAYS
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch, read_chunk
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ratchet.transport.delivery import LETTER_AGENTS
+
+APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
+"""The last headers of a dead letter, in this order."""
+MOST_DIGITS: Final = 19
+"""Of an offset, which is of 64 bits."""
+REPLAYS_DIGITS: Final = 4
+"""A header that says more than 9,999 replays is no number of ours; it counts as that many."""
+CONNECTION: Final = "dead-letters"
+FETCH_BYTES: Final = 8 << 20
+FETCH_WAIT_MS: Final = 500
+
+OF_AGENTS: Final = ("agent ", "value does not decode: ")
+"""What the reasons of agents begin with: such a record was judged, and its sequence is counted as seen."""
+
+
+class Origin(NamedTuple):
+    """Where a dead letter was in the input, and why it is not in the output."""
+
+    reason: str
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def is_of_agent(self) -> bool:
+        """Whether an agent made it, so that the record was judged before."""
+        return self.reason.startswith(OF_AGENTS)
+
+
+class Letter(NamedTuple):
+    """One record of the dead-letter topic.
+
+    origin: None where its headers are not those of a dead letter; headers: those it had in the input; agents: those of
+    several that rejected it, as the letter has them
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    origin: Origin | None
+    replays: int
+    headers: list[Header]
+    agents: bytes | None = None
+
+    @property
+    def appended(self) -> int:
+        """How many headers were appended to those it had."""
+        return 0 if self.origin is None else len(APPENDED) + (self.agents is not None)
+
+
+def letter_at(batch: RecordBatch, index: int) -> Letter:
+    """A record of the dead-letter topic as a letter. index: of the record in the batch."""
+    headers = batch.headers(index)
+    origin = _origin(headers)
+    own = headers if origin is None else headers[: -len(APPENDED)]
+    agents = None
+    if origin is not None and origin.is_of_agent and own and own[-1].name == LETTER_AGENTS:
+        agents = own.pop().value
+    where = batch.partition, int(batch.offsets[index]), int(batch.timestamps[index])
+    return Letter(*where, origin, _replays(own), own, agents)
+
+
+def _origin(headers: list[Header]) -> Origin | None:
+    appended = headers[-len(APPENDED) :]
+    if tuple(name for name, _ in appended) != APPENDED:
+        return None
+    reason, topic, partition, offset = (value or b"" for _, value in appended)
+    if not all(number.isdigit() and len(number) <= MOST_DIGITS for number in (partition, offset)):
+        return None
+    return Origin(_text(reason), _text(topic), int(partition), int(offset))
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def _replays(headers: list[Header]) -> int:
+    """How often its record was replayed, by what it says: a header that is no number counts as very often."""
+    said = [value or b"" for name, value in headers if name == REPLAYS]
+    most: int = 10**REPLAYS_DIGITS - 1
+    return max((int(each) if each.isdigit() and len(each) <= REPLAYS_DIGITS else most for each in said), default=0)
+
+
+async def read_committed(
+    cluster: Cluster, topic: str, topic_id: bytes, partition: int, most: int, start: int = 0
+) -> AsyncIterator[RecordBatch]:
+    """The committed records of a partition up to its end as it is now.
+
+    Args:
+        cluster: connected
+        topic: name
+        topic_id: 16 bytes
+        partition: number
+        most: bytes that one batch may unpack to
+        start: first offset; where retention has deleted it, the first that is there
+
+    Raises:
+        TopicReplaced: the topic of that id is gone.
+        BatchTooLarge: see `read_chunk`.
+        CorruptBatch: see `read_chunk`.
+    """
+    end = await cluster.offset(topic, partition, LATEST, CONNECTION)
+    position = max(start, await cluster.offset(topic, partition, EARLIEST, CONNECTION))
+    while position < end:
+        try:
+            fetched = await cluster.fetch(
+                topic,
+                partition,
+                position,
+                CONNECTION,
+                max_bytes=FETCH_BYTES,
+                max_wait_ms=FETCH_WAIT_MS,
+                topic_id=topic_id,
+            )
+        except PositionLost:
+            first = await cluster.offset(topic, partition, EARLIEST, CONNECTION)
+            if first <= position:
+                raise
+            position = first  # retention was quicker
+            continue
+        batch = read_chunk(topic, partition, position, fetched.data, fetched.aborted, most=most)
+        if batch.count:
+            yield batch
+        position = batch.next
+
+
+def before(batch: RecordBatch, end: int) -> Iterator[int]:
+    """Indices of a batch's records before an offset."""
+    for index, offset in enumerate(batch.offsets.tolist()):
+        if offset < end:
+            yield index

@@ -1,0 +1,101 @@
+"""The record that a dead letter was, as it goes to the input again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafka_ratchet.app.dead_letters.letters import letter_at
+from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.tables.replays import REPLAYED_FOR, REPLAYED_FROM, REPLAYS
+from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, finish, varint
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_varint
+
+MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPLAYED_FOR))
+
+
+class Original(NamedTuple):
+    """A record to send. body: key, value and headers as in a record; where: of its letter, for what is said."""
+
+    body: bytes
+    timestamp_ms: int
+    where: str
+
+
+def original_of(batch: RecordBatch, index: int, letter: str | None, timestamp_ms: int) -> Original:
+    """The record of a letter, byte for byte, without the headers that made it one, and with those of a replay.
+
+    Args:
+        batch: of the dead-letter topic
+        index: of the letter in it
+        letter: the name by which it is to be judged; None: by the rule
+        timestamp_ms: of the record
+    """
+    begin, at = int(batch.columns[kernels.BODY, index]), int(batch.columns[kernels.HEADERS, index])
+    said = letter_at(batch, index)
+    headers = list(_raw_headers(batch.header_bytes(index)))
+    kept = [raw for name, raw in headers[: len(headers) - said.appended] if name not in MARKS]
+    kept.append(_header(REPLAYS, str(said.replays + 1).encode()))
+    if letter is not None:
+        kept.append(_header(REPLAYED_FROM, letter.encode()))
+        kept += [] if said.agents is None else [_header(REPLAYED_FOR, said.agents)]
+    body = batch.data[begin:at].tobytes() + varint(len(kept)) + b"".join(kept)
+    return Original(body, timestamp_ms, f"{batch.topic}, partition {batch.partition}, offset {batch.offsets[index]}")
+
+
+def _header(name: str, value: bytes) -> bytes:
+    return varint(len(name)) + name.encode() + varint(len(value)) + value
+
+
+def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Name, and all bytes, of each header; names need not be UTF-8."""
+    count, at = read_varint(body, 0)
+    for _ in range(count):
+        begin = at
+        length, at = read_varint(body, at)
+        name, at = body[at : at + length], at + length
+        length, at = read_varint(body, at)
+        at += max(length, 0)
+        yield name, body[begin:at]
+
+
+def encode(originals: list[Original], limit: int) -> Iterator[EncodedBatch]:
+    """Batches of these records in their order, each with its own timestamp.
+
+    Args:
+        originals: what to send to one partition
+        limit: bytes, max.message.bytes of the topic
+
+    Raises:
+        RecordTooLarge: one does not fit, not even compressed.
+    """
+    waiting: list[Original] = []
+    size = kernels.HEADER_SIZE
+    for each in originals:
+        takes = len(each.body) + kernels.RECORD_OVERHEAD
+        if waiting and size + takes > min(limit, BATCH_WRITTEN):
+            yield _batch(waiting, limit)
+            waiting, size = [], kernels.HEADER_SIZE
+        waiting.append(each)
+        size += takes
+    if waiting:
+        yield _batch(waiting, limit)
+
+
+def _batch(originals: list[Original], limit: int) -> EncodedBatch:
+    times = [each.timestamp_ms for each in originals]
+    records = bytearray(kernels.HEADER_SIZE)
+    for delta, each in enumerate(originals):
+        head = b"\0" + varint(each.timestamp_ms - times[0]) + varint(delta)
+        records += varint(len(head) + len(each.body)) + head + each.body
+    for compression in ("none", "zstd"):
+        encoded = finish(np.frombuffer(records, np.uint8), len(originals), times[0], max(times), compression)
+        if len(encoded.buffer) <= limit:
+            return encoded
+    raise RecordTooLarge(
+        f"{originals[0].where}: with the headers of a replay it takes {len(encoded.buffer)} bytes and does not fit the "
+        f"input's max.message.bytes of {limit}. Raise it by a few hundred bytes"
+    )

@@ -1,0 +1,200 @@
+"""What is in a stream's dead-letter topic: counts by reason, and single letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from kafka_ratchet.app.dead_letters.letters import Letter, letter_at, read_committed
+from kafka_ratchet.app.dead_letters.replayed import Replayed
+from kafka_ratchet.app.names import replayed_topic
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.errors import TopicError, TopicMissing
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.client.topic_id import TopicState, id_text
+
+REASONS_MOST: Final = 1_000
+"""So many reasons are told apart: what an agent raises may be another text for each record."""
+REASON_SHOWN: Final = 200
+"""characters of a reason by which it is counted."""
+OTHER_REASONS: Final = "(other reasons)"
+NO_LETTER: Final = "(not a dead letter of Ratchet)"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which letters are meant.
+
+    reason: what the reason begins with; partition, offset: of the dead-letter topic; None is all
+    """
+
+    reason: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    limit: int | None = None
+
+    def includes(self, letter: Letter) -> bool:
+        """Whether a letter is meant; limit is not looked at."""
+        if self.partition is not None and letter.partition != self.partition:
+            return False
+        if self.offset is not None and letter.offset != self.offset:
+            return False
+        return self.reason is None or reason_of(letter).startswith(self.reason)
+
+
+class ReasonCount(msgspec.Struct):
+    """Letters of one reason. partitions: how many in each; times in ms since the epoch, of the records."""
+
+    reason: str
+    letters: int = 0
+    replayed: int = 0
+    partitions: dict[int, int] = {}
+    first_ms: int = 0
+    last_ms: int = 0
+
+
+class LetterCounts(msgspec.Struct):
+    """`ratchet dead-letters list`."""
+
+    stream: str
+    topic: str
+    letters: int
+    replayed: int
+    reasons: list[ReasonCount]
+
+
+def reason_of(letter: Letter) -> str:
+    """Why, as text that may hold anything."""
+    return NO_LETTER if letter.origin is None else letter.origin.reason
+
+
+@dataclass
+class LetterTopic:
+    """A stream's dead-letter topic, connected."""
+
+    cluster: Cluster
+    settings: Settings
+    name: str
+    stream: StreamSettings
+    topics: dict[str, TopicState]
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        return self.stream.dead_letters
+
+    @property
+    def id(self) -> str:
+        """The topic's id, as text."""
+        return id_text(self.topics[self.topic].id)
+
+    async def batches(self, wanted: Wanted) -> AsyncIterator[RecordBatch]:
+        """The letters, partition by partition; those of other partitions and before an offset may be left out."""
+        state = self.topics[self.topic]
+        numbers = range(state.partitions)
+        if wanted.partition is not None:
+            if wanted.partition not in numbers:
+                raise TopicError(f"{self.topic}: has partitions 0 to {len(numbers) - 1}, and no {wanted.partition}")
+            numbers = range(wanted.partition, wanted.partition + 1)
+        most = self.settings.max_batch_mb << 20
+        for number in numbers:
+            async for batch in read_committed(
+                self.cluster, self.topic, state.id, number, most, start=wanted.offset or 0
+            ):
+                yield batch
+                if wanted.offset is not None:
+                    break
+
+    async def replayed(self) -> Replayed:
+        """Which of them were replayed, as far as it is committed."""
+        name = replayed_topic(self.settings.app, self.name)
+        found, there = Replayed(self.id), await self.cluster.topics([name])
+        if name not in there:
+            return found
+        most = self.settings.max_batch_mb << 20
+        async for batch in read_committed(self.cluster, name, there[name].id, 0, most):
+            for index in range(batch.count):
+                if not found.take(batch.key(index), batch.value(index)):
+                    raise TopicError(
+                        f"{name}, offset {int(batch.offsets[index])}: no entry of this version of Ratchet. Which "
+                        "letters were replayed is not known for certain: use the version that wrote it"
+                    )
+        return found
+
+
+@asynccontextmanager
+async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncIterator[LetterTopic]:
+    """Open the dead-letter topic of a stream.
+
+    Raises:
+        TopicMissing: there is none.
+        BrokerUnavailable: Kafka does not answer.
+    """
+    stream = settings.streams[name]
+    cluster = Cluster(client_options(bootstrap, settings.kafka))
+    await cluster.start(settings.kafka_timeout_s)
+    try:
+        topics = await cluster.topics([stream.input, stream.dead_letters])
+        if stream.dead_letters not in topics:
+            raise TopicMissing(
+                f"stream {name}: there is no topic {stream.dead_letters}. A worker creates it when it starts"
+            )
+        yield LetterTopic(cluster, settings, name, stream, topics)
+    finally:
+        await cluster.close()
+
+
+async def count_letters(letters: LetterTopic, wanted: Wanted) -> LetterCounts:
+    """How many letters there are, by reason."""
+    replayed = await letters.replayed()
+    counts: dict[str, ReasonCount] = {}
+    async for batch in letters.batches(wanted):
+        for index in range(batch.count):
+            letter = letter_at(batch, index)
+            if not wanted.includes(letter):
+                continue
+            reason = reason_of(letter)[:REASON_SHOWN]
+            if reason not in counts and len(counts) >= REASONS_MOST:
+                reason = OTHER_REASONS
+            count = counts.setdefault(reason, ReasonCount(reason))
+            _add(count, letter, is_replayed=(letter.partition, letter.offset) in replayed)
+    ordered = sorted(counts.values(), key=lambda each: (-each.letters, each.reason))
+    total, again = (sum(getattr(each, field) for each in ordered) for field in ("letters", "replayed"))
+    return LetterCounts(letters.name, letters.topic, total, again, ordered)
+
+
+def _add(count: ReasonCount, letter: Letter, *, is_replayed: bool) -> None:
+    times = [letter.timestamp_ms] if not count.letters else [count.first_ms, count.last_ms, letter.timestamp_ms]
+    count.first_ms, count.last_ms = min(times), max(times)
+    count.letters += 1
+    count.replayed += is_replayed
+    count.partitions[letter.partition] = count.partitions.get(letter.partition, 0) + 1
+
+
+class LetterView(msgspec.Struct):
+    """One letter, for `ratchet dead-letters show`. Keys and values may be any bytes."""
+
+    letter: Letter
+    key: bytes | None
+    value: bytes | None
+    is_replayed: bool
+
+
+async def find_letters(letters: LetterTopic, wanted: Wanted) -> AsyncIterator[LetterView]:
+    """The letters that are meant, at most `limit` of them."""
+    replayed, left = await letters.replayed(), wanted.limit
+    async for batch in letters.batches(wanted):
+        for index in range(batch.count):
+            letter = letter_at(batch, index)
+            if not wanted.includes(letter):
+                continue
+            if left is not None and left <= 0:
+                return
+            left = None if left is None else left - 1
+            is_replayed = (letter.partition, letter.offset) in replayed
+            yield LetterView(letter, batch.key(index), batch.value(index), is_replayed)

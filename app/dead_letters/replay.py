@@ -1,0 +1,261 @@
+"""`ratchet dead-letters replay`: sends dead letters to the stream's input again, each exactly once.
+
+One transaction for each batch of letters, under one transactional id for the stream:
+
+    1. fence       whoever replayed before is stopped, and its open transaction ended
+    2. read        which letters were replayed, from the topic of that (`replayed.py`)
+    3. choose      letters that are meant, and not among them
+    4. produce     their records to the input, and that they were replayed to that topic
+    5. commit      both, or neither
+
+Whatever breaks in between: the next call begins at 1 and finds in 2 how far it has come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from kafka_ratchet.app.dead_letters.letters import CONNECTION, Letter, letter_at
+from kafka_ratchet.app.dead_letters.original import Original, encode, original_of
+from kafka_ratchet.app.dead_letters.reading import LetterTopic, Wanted
+from kafka_ratchet.app.dead_letters.replayed import Place, Replayed
+from kafka_ratchet.app.names import replay_group, replay_id, replayed_topic
+from kafka_ratchet.app.worker.topics import config_of, prepare_single
+from kafka_ratchet.errors import Aborted, Fenced, SettingsError, TopicMissing
+from kafka_ratchet.producers import admin_client, partition_of
+from kafka_ratchet.transport.batch.encoding import encode_entries
+from kafka_ratchet.transport.transactions.crash_points import crash_point
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from kafka_ratchet.transport.transactions.states import State
+
+log = structlog.get_logger(__name__)
+
+LETTERS_AT_ONCE: Final = 500
+BYTES_AT_ONCE: Final = 4 << 20
+"""What one transaction sends."""
+MOST_REPLAYS: Final = 10
+"""How often a record is replayed, with `again`: a command that runs by itself would send it round for ever."""
+TRIES: Final = 5
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How letters are replayed.
+
+    again: those too that come from a replay; unjudged: their records pass whatever the rule says; now: with the present
+    time instead of their own
+    """
+
+    again: bool = False
+    unjudged: bool = False
+    now: bool = False
+
+
+class Counts(msgspec.Struct):
+    """What becomes of the letters that are meant.
+
+    to_replay: chosen; done: replayed before; held_back: they come from a replay; too_often: from MOST_REPLAYS of them;
+    others: not of this stream's input, or no letters of Ratchet; too_old: chosen, and older than what the input keeps
+    """
+
+    to_replay: int = 0
+    done: int = 0
+    held_back: int = 0
+    too_often: int = 0
+    others: int = 0
+    too_old: int = 0
+
+
+class Outcome(msgspec.Struct):
+    """`ratchet dead-letters replay`."""
+
+    stream: str
+    topic: str
+    input: str
+    dry_run: bool
+    replayed: int
+    counts: Counts
+
+
+class Chosen(NamedTuple):
+    """A letter to replay, and where its record goes."""
+
+    place: Place
+    to: int
+    record: Original
+
+
+class Replay:
+    """Replays letters of one stream."""
+
+    def __init__(self, letters: LetterTopic, wanted: Wanted, options: Options, bootstrap: str) -> None:
+        """Nothing is read yet."""
+        self._letters, self._wanted, self._options = letters, wanted, options
+        self._admin = admin_client({"bootstrap.servers": bootstrap, **letters.settings.kafka})
+        self._input = letters.stream.input
+        if self._input not in letters.topics:
+            raise TopicMissing(f"stream {letters.name}: there is no topic {self._input} to send dead letters to")
+        self._partitions = letters.topics[self._input].partitions
+        self._state = replayed_topic(letters.settings.app, letters.name)
+        self._oldest_ms = self._kept_since()
+        self._sent = 0
+        self._in_doubt: list[Place] = []
+        """Of the transaction whose end is not known."""
+
+    async def plan(self) -> Outcome:
+        """What `execute` would do. Changes nothing."""
+        return self._outcome(await self._count(await self._letters.replayed()), dry_run=True)
+
+    async def execute(self) -> Outcome:
+        """Replay the letters.
+
+        Raises:
+            SettingsError: some are older than what the input keeps.
+            Fenced: somebody else replays letters of this stream.
+            Aborted: it was tried several times; what is replayed is known, and the next call goes on.
+            RecordTooLarge: a record does not fit the input any more.
+        """
+        letters, app = self._letters, self._letters.settings.app
+        prepare_single(self._admin, letters.settings, self._state, "which dead letters were replayed")
+        writes = [(self._input, number) for number in range(self._partitions)] + [(self._state, 0)]
+        producer = TransactionalProducer(
+            letters.cluster,
+            replay_id(app, letters.name),
+            replay_group(app, letters.name),
+            letters.settings.transaction_timeout_ms,
+            writes,
+        )
+        counts = None
+        for left in reversed(range(TRIES)):
+            try:
+                await producer.initialise()
+                crash_point("fenced")
+                replayed = await letters.replayed()
+                self._sent += sum(place in replayed for place in self._in_doubt)
+                self._in_doubt = []
+                if counts is None:
+                    counts = await self._count(replayed)
+                    self._refuse_old(counts)
+                await self._send_all(producer, replayed)
+                return self._outcome(counts, dry_run=False)
+            except Aborted as error:
+                if not left:
+                    raise
+                log.info("trying again", stream=letters.name, reason=str(error))
+            except Fenced as error:
+                raise Fenced(f"{error}. Another `ratchet dead-letters replay` of this stream has begun") from None
+            except BaseException:
+                await producer.abort()
+                raise
+        raise AssertionError  # the last try raises
+
+    def _outcome(self, counts: Counts, *, dry_run: bool) -> Outcome:
+        letters = self._letters
+        return Outcome(letters.name, letters.topic, self._input, dry_run, self._sent, counts)
+
+    async def _count(self, replayed: Replayed) -> Counts:
+        counts = Counts()
+        async for _ in self._choose(replayed, counts, self._wanted.limit):
+            pass
+        return counts
+
+    def _refuse_old(self, counts: Counts) -> None:
+        if counts.too_old and not self._options.now:
+            raise SettingsError(
+                f"{counts.too_old} of these dead letters are older than what {self._input} keeps (retention.ms), so "
+                "Kafka may delete their records before a worker reads them. Raise retention.ms, or send them with the "
+                "present time: --now"
+            )
+
+    def _kept_since(self) -> int | None:
+        """ms: records of the input that are older may be deleted at once; None: age says nothing there."""
+        config = config_of(self._admin, self._input)
+        retention = int(config["retention.ms"])
+        by_age = "delete" in config["cleanup.policy"] and config["message.timestamp.type"] != "LogAppendTime"
+        return time.time_ns() // 1_000_000 - retention if by_age and retention >= 0 else None
+
+    async def _choose(self, replayed: Replayed, counts: Counts, most: int | None) -> AsyncIterator[Chosen]:
+        """The letters that are meant and were not replayed, in order. counts: of all that were looked at."""
+        async for batch in self._letters.batches(self._wanted):
+            for index in range(batch.count):
+                letter = letter_at(batch, index)
+                if not self._wanted.includes(letter) or not self._may_go(letter, replayed, counts):
+                    continue
+                if most is not None and counts.to_replay >= most:
+                    return
+                counts.to_replay += 1
+                counts.too_old += self._oldest_ms is not None and letter.timestamp_ms < self._oldest_ms
+                time_ms = time.time_ns() // 1_000_000 if self._options.now else letter.timestamp_ms
+                record = original_of(batch, index, self._name_of(letter), time_ms)
+                yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
+
+    def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:
+        if letter.origin is None or letter.origin.topic != self._input:
+            counts.others += 1
+        elif (letter.partition, letter.offset) in replayed:
+            counts.done += 1
+        elif letter.replays >= MOST_REPLAYS:
+            counts.too_often += 1
+        elif letter.replays and not self._options.again:
+            counts.held_back += 1
+        else:
+            return True
+        return False
+
+    def _name_of(self, letter: Letter) -> str | None:
+        """By which its record is judged; None: by the rule."""
+        by_name = self._options.unjudged or (letter.origin is not None and letter.origin.is_of_agent)
+        letters = self._letters
+        return f"{letters.topic}/{letters.id}/{letter.partition}/{letter.offset}" if by_name else None
+
+    def _target(self, letter: Letter, key: bytes | None) -> int:
+        """The partition where it was; where the input has no such partition any more, the one of its key."""
+        if letter.origin is not None and letter.origin.partition < self._partitions:
+            return letter.origin.partition
+        return partition_of(key, b"%d" % letter.partition, self._partitions)
+
+    async def _send_all(self, producer: TransactionalProducer, replayed: Replayed) -> None:
+        limits = await self._letters.cluster.message_limits([self._input, self._state], CONNECTION)
+        waiting: list[Chosen] = []
+        size = 0
+        most = None if self._wanted.limit is None else self._wanted.limit - self._sent
+        async for chosen in self._choose(replayed, Counts(), most):
+            is_other = bool(waiting) and waiting[0].place[0] != chosen.place[0]
+            if is_other or len(waiting) == LETTERS_AT_ONCE or size > BYTES_AT_ONCE:
+                await self._send(producer, replayed, waiting, limits)
+                waiting, size = [], 0
+            waiting.append(chosen)
+            size += len(chosen.record.body)
+        if waiting:
+            await self._send(producer, replayed, waiting, limits)
+
+    async def _send(
+        self, producer: TransactionalProducer, replayed: Replayed, chosen: list[Chosen], limits: dict[str, int]
+    ) -> None:
+        """One transaction, of letters of one partition."""
+        places = [each.place for each in chosen]
+        targets = sorted({each.to for each in chosen})
+        changed = replayed.with_(places)
+        producer.begin([*((self._input, number) for number in targets), (self._state, 0)])
+        for number in targets:
+            for encoded in encode([each.record for each in chosen if each.to == number], limits[self._input]):
+                await producer.produce(self._input, number, encoded)
+        await producer.delivered()
+        crash_point("produced")
+        for encoded in encode_entries(replayed.entries(changed), limits[self._state]):
+            await producer.produce(self._state, 0, encoded)
+        crash_point("logged")
+        self._in_doubt = places
+        partition, last = places[-1]
+        await producer.commit(self._letters.topic, partition, last + 1)
+        crash_point("committed")
+        self._in_doubt = []
+        replayed.accept(changed)
+        self._sent += len(chosen)
+        log.info("replayed", stream=self._letters.name, partition=partition, letters=len(chosen), to_offset=last)
+        if producer.state is State.SPENT:
+            raise Aborted(f"{producer.transactional_id}: committed, and its epochs are used up")

@@ -1,0 +1,70 @@
+"""Which dead letters were replayed: a set of offsets in a compacted topic, as bitmaps.
+
+Each entry is about WINDOW offsets of one partition. It is written in the transaction that sends the letters to the
+input, so what is in the input and what is in the set never differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+WINDOW: Final = 8192
+"""Offsets of an entry, a bit each."""
+BYTES: Final = WINDOW // 8
+
+_KEY: Final = re.compile(r"(?P<topic>[\w+-]{1,64}={0,2})/(?P<partition>[0-9]{1,10})/(?P<window>[0-9]{1,16})", re.ASCII)
+
+Place = tuple[int, int]
+"""Partition and offset of a dead letter."""
+
+
+class Replayed:
+    """The replayed letters of one dead-letter topic."""
+
+    def __init__(self, topic_id: str) -> None:
+        """Empty. topic_id: as text; letters of a topic that had the name before are others."""
+        self._topic = topic_id
+        self._windows: dict[tuple[int, int], bytes] = {}
+
+    def take(self, key: bytes | None, value: bytes | None) -> bool:
+        """Take an entry of the topic over. Returns False where it is none that this version understands."""
+        found = _KEY.fullmatch((key or b"").decode("ascii", "replace"))
+        if found is None or (value is not None and len(value) != BYTES):
+            return False
+        if found["topic"] != self._topic:
+            return True
+        window = int(found["partition"]), int(found["window"])
+        if value is None:
+            self._windows.pop(window, None)
+        else:
+            self._windows[window] = value
+        return True
+
+    def __contains__(self, place: Place) -> bool:
+        """Whether the letter at that place was replayed."""
+        partition, offset = place
+        bits = self._windows.get((partition, offset // WINDOW))
+        return bits is not None and bool(bits[offset % WINDOW // 8] >> offset % 8 & 1)
+
+    def __len__(self) -> int:
+        return sum(int.from_bytes(bits).bit_count() for bits in self._windows.values())
+
+    def with_(self, places: Iterable[Place]) -> dict[tuple[int, int], bytes]:
+        """The windows that these letters are in, with them; for `entries` and `accept`."""
+        changed: dict[tuple[int, int], bytearray] = {}
+        for partition, offset in places:
+            window = partition, offset // WINDOW
+            if window not in changed:
+                changed[window] = bytearray(self._windows.get(window, bytes(BYTES)))
+            changed[window][offset % WINDOW // 8] |= 1 << offset % 8
+        return {window: bytes(bits) for window, bits in changed.items()}
+
+    def entries(self, changed: dict[tuple[int, int], bytes]) -> list[tuple[bytes, bytes | None]]:
+        """Keys and values for the topic."""
+        return [(f"{self._topic}/{number}/{window}".encode(), bits) for (number, window), bits in changed.items()]
+
+    def accept(self, changed: dict[tuple[int, int], bytes]) -> None:
+        """They are committed."""
+        self._windows |= changed

@@ -1,0 +1,39 @@
+"""The set of replayed letters, as bitmaps."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_ratchet.app.dead_letters.replayed import BYTES, WINDOW, Replayed
+
+PLACES = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3 * WINDOW) | st.integers(2**62, 2**62 + 9)), max_size=30)
+
+
+@given(PLACES, PLACES, PLACES)
+def test_it_has_what_was_accepted_and_nothing_else(
+    first: set[tuple[int, int]], second: set[tuple[int, int]], others: set[tuple[int, int]]
+) -> None:
+    one, copy = Replayed("topic-id"), Replayed("topic-id")
+    for places in (first, second):
+        changed = one.with_(places)
+        for key, value in one.entries(changed):
+            assert copy.take(key, value)
+        one.accept(changed)
+    one.with_(others)  # of a transaction that was not committed
+    for found in (one, copy):
+        assert len(found) == len(first | second)
+        assert {place for place in first | second | others if place in found} == first | second
+
+
+def test_entries_of_another_topic_and_strange_ones_change_nothing() -> None:
+    one = Replayed("a")
+    assert one.take(b"b/0/0", b"\xff" * BYTES)
+    for key in (None, b"", b"a/0", b"a/0/-1", b"a/x/0", b"a/0/0/0", b"\xff/0/0", b"a/0/" + b"9" * 30):
+        assert not one.take(key, b"\xff" * BYTES)
+    assert not one.take(b"a/0/0", b"\xff")
+    assert len(one) == 0
+    assert one.take(b"a/0/1", b"\1" + bytes(BYTES - 1))
+    assert (0, WINDOW) in one
+    assert one.take(b"a/0/1", None)
+    assert len(one) == 0

@@ -1,0 +1,48 @@
+"""Replayed records: what verify expects of them is what a worker's table says."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.app.verify import RecordView, Report
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
+from kafka_ratchet.tables.partition import SequencePartition
+from tests.tables.fetched_records import Sent, fetched
+
+SOURCE = SequenceSource.parse("header:ratchet-sequence")
+NAMES = {FRESH: "fresh", DUPLICATE: "duplicate", INVALID: "invalid"}
+LETTER = st.none() | st.sampled_from([b"", b"t/i/0/1", b"t/i/0/2", b"x" * 1002, b"x" * 1003])
+MARKS = st.lists(
+    st.tuples(st.just("ratchet-replays"), st.sampled_from([b"1", None, b"x"]))
+    | st.tuples(st.just("ratchet-replayed-from"), LETTER)
+    | st.tuples(st.sampled_from(["ratchet-replay", "ratchet-replayed-fromm"]), st.just(b"1")),
+    max_size=3,
+)
+SENT = st.tuples(st.sampled_from([b"a", b"b", None]), st.sampled_from([b"1", b"2", b"3", b"bad"]), MARKS)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(SENT, max_size=8), max_size=3))
+def test_verify_and_the_table_agree(batches: list[list[tuple[bytes | None, bytes, list[tuple[str, bytes | None]]]]]):
+    report, expected = Report("events"), ExpectedPartition(Rule(Identity.KEY, SOURCE), 0)
+    read, offset = reader_for(SOURCE), 0
+    with tempfile.TemporaryDirectory() as folder:
+        table = SequencePartition(Path(folder), "changelog", 0, Identity.KEY, 1 << 20)
+        table.open()
+        for sent in batches:
+            rows = [Sent(key, b"v", (("ratchet-sequence", number), *marks)) for key, number, marks in sent]
+            batch = fetched(rows, offset)
+            verdicts, _ = table.judge(batch, *read(batch))
+            views = [RecordView(row.key, row.value, list(row.headers), 0) for row in rows]
+            wanted = [expected.judge(offset + index, view, report) for index, view in enumerate(views)]
+            assert [NAMES[each] for each in verdicts.tolist()] == wanted
+            offset += len(rows)
+        table.close()
