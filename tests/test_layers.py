@@ -47,6 +47,7 @@ ORDER = [
     "app.log_setup",
     "app.local",
     "app.status",
+    "app.survey",
     "app.worker",
     "app.dead_letters",
     "testing",

@@ -20,6 +20,7 @@ from kafka_ratchet.app.cli.resume import resume
 from kafka_ratchet.app.cli.setup import setup
 from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.app.cli.status import status
+from kafka_ratchet.app.cli.survey import survey
 from kafka_ratchet.app.cli.tables import tables
 from kafka_ratchet.app.cli.verify import verify
 from kafka_ratchet.app.cli.web import web
@@ -55,7 +56,7 @@ def options(
     """Exactly-once stream processing for Kafka: events that arrive more than once count exactly once."""
 
 
-for command in (demo, broker, worker, web, publish, tables, producers, status, resume, verify, setup):
+for command in (demo, broker, survey, worker, web, publish, tables, producers, status, resume, verify, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")

@@ -1,0 +1,249 @@
+"""`ratchet survey`: what comes twice in a topic, before anything is installed."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kafka_ratchet.app.cli.options import Config, Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kafka_ratchet.app.survey.proposal import Proposal
+    from kafka_ratchet.app.survey.report import Bucket, Finding, Report
+
+SHOWN_MOST: Final = 12
+"""Buckets of a histogram: a screen is 80 columns wide."""
+
+Topic = Annotated[str, typer.Argument(help="Topic to read. It needs no stream in the settings.")]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", help="Kafka to ask: host:port[,host:port]. Default: that of the settings.")
+]
+Partitions = Annotated[
+    str | None, typer.Option("--partitions", metavar="0,3,8-11", help="Read these partitions only. Default: all.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read the last so many records only.")]
+Since = Annotated[
+    str | None, typer.Option("--since", help="Read from then on only: 24h, 7d, 2026-01-31 or 2026-01-31T08:00.")
+]
+Memory = Annotated[
+    int,
+    typer.Option(
+        "--memory-mb", min=16, max=1 << 20, help="MiB for what was seen. Above that, a sample of the ids is followed."
+    ),
+]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the histograms: FILE.svg or FILE.png.")]
+
+
+def survey(
+    topic: Topic,
+    bootstrap: Bootstrap = None,
+    partitions: Partitions = None,
+    limit: Limit = None,
+    since: Since = None,
+    memory_mb: Memory = 1_024,
+    plot: Plot = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Say what comes twice in a topic, by which identity, how late, and which settings fit.
+
+    It reads committed records, creates nothing and commits nothing.
+    """
+    from rich.console import Console
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.settings_sections import is_topic_name
+    from kafka_ratchet.app.survey.plot import checked
+    from kafka_ratchet.app.survey.proposal import propose
+    from kafka_ratchet.app.survey.reading import Wanted
+    from kafka_ratchet.app.survey.run import partitions_of, since_ms
+    from kafka_ratchet.app.survey.run import survey as read
+    from kafka_ratchet.errors import SettingsError
+
+    if not is_topic_name(topic):
+        raise SettingsError(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+    if limit is not None and since is not None:
+        raise SettingsError("--limit, --since: give one of them")
+    if plot is not None:
+        checked(plot)
+    wanted = Wanted(
+        None if partitions is None else partitions_of(partitions),
+        limit,
+        None if since is None else since_ms(since, round(time.time() * 1_000)),
+    )
+    settings = load(config) if bootstrap is None else load(config, bootstrap=bootstrap)
+    with named_broker(settings) as found, _progress(topic) as begun:
+        report = read(settings, found, topic, wanted, begun, memory_mb)
+    proposal = propose(report)
+    if plot is not None:
+        _draw(report, proposal, plot)
+    if json:
+        print(json_text.dumps({**report.as_dict(), "proposal": proposal.as_dict()}), flush=True)
+    else:
+        _show(Console(markup=False, highlight=False, soft_wrap=True), report, proposal)
+
+
+def _draw(report: Report, proposal: Proposal, picture: Path) -> None:
+    from kafka_ratchet.app.survey.plot import plot
+
+    plot(report.topic, proposal.finding or max(report.findings, key=lambda each: each.equal), picture)
+
+
+@contextmanager
+def _progress(topic: str) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
+    """A bar over the offsets on a terminal, else nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"{topic}: looking", total=None, records=0)
+        read = 0
+
+        def begun(offsets: int) -> Callable[[int, int], None]:
+            bar.update(task, description=topic, total=offsets)
+            return moved
+
+        def moved(offsets: int, records: int) -> None:
+            nonlocal read
+            read += records
+            bar.update(task, advance=offsets, records=read)
+
+        yield begun
+        bar.update(task, completed=bar.tasks[task].total or 0)
+    sys.stderr.flush()
+
+
+def _show(console: Console, report: Report, proposal: Proposal) -> None:
+    from kafka_ratchet.app.survey.proposal import told
+
+    part = "" if report.is_whole else " (a part of it)"
+    spans = f", {told(report.span_ms)} by its timestamps" if report.span_ms else ""
+    console.print(
+        f"{report.topic}{part}: {report.records:,} records of {len(report.ranges):,} partitions{spans}; "
+        f"{report.records / max(report.seconds, 1e-9):,.0f} records/s"
+    )
+    for count, what in (
+        (report.broken, "values are no JSON objects"),
+        (report.deleted, "records were deleted by retention while they were to be read"),
+        (report.future, "timestamps lie more than a day ahead and were left out"),
+    ):
+        if count:
+            console.print(f"  {count:,} {what}", style="bold yellow")
+    console.print(_table(report))
+    console.print("  conflicts: repeats with another value; across: first in this partition, and seen in another one")
+    for place, why in report.left_out:
+        console.print(f"  no identity: {place}: {why}")
+    _show_accuracy(console, report)
+    whole = report.findings[0]
+    shown = proposal.finding or max(report.findings[1:], key=lambda each: each.equal, default=whole)
+    _show_finding(console, shown if shown.duplicates or not whole.duplicates else whole)
+    _show_proposal(console, proposal)
+
+
+def _table(report: Report) -> object:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    table.add_column("by", overflow="fold")
+    for title in ("have it", "distinct", "repeats", "conflicts", "across", "oldest"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for each in report.findings:
+        table.add_row(Text(str(each.candidate)), *_cells(each))
+    return table
+
+
+def _cells(each: Finding) -> list[str]:
+    from kafka_ratchet.app.survey.proposal import told
+
+    def figure(count: int, error: str) -> str:
+        wrong = each.errors[error]
+        return f"{count:,} ± {wrong:,}" if each.one_of > 1 else f"{count:,}"
+
+    return [
+        f"{each.records:,}",
+        figure(each.distinct, "distinct"),
+        figure(each.duplicates, "duplicates"),
+        figure(each.conflicts, "conflicts"),
+        figure(each.across + each.across_conflicts, "across_partitions"),
+        "–" if each.age_most_ms < 0 else told(each.age_most_ms),
+    ]
+
+
+def _show_accuracy(console: Console, report: Report) -> None:
+    sampled = [each for each in report.findings if each.one_of > 1]
+    for each in sampled:
+        console.print(
+            f"  {each.candidate}: counted on one of {each.one_of:,} ids, with all of its records, as memory is bounded "
+            "(--memory-mb); ± is two standard errors",
+            style="bold yellow",
+        )
+    worst = max(each.mistaken for each in report.findings)
+    console.print(f"  ids are compared by 64-bit hashes: {worst:.1g} of them are taken for another one, on average")
+
+
+def _show_finding(console: Console, each: Finding) -> None:
+    from kafka_ratchet.app.survey.proposal import told
+
+    if each.duplicates:
+        console.print(f"duplicates by {each.candidate}")
+        _show_histogram(console, "  came again within", each.ages, told)
+        _show_histogram(console, "  came again within (offsets)", each.distances, "{:,}".format)
+        for said, examples in (("look at", each.examples), ("with another value:", each.conflict_examples)):
+            for example in examples[:1]:
+                console.print(
+                    f"  {said} partition {example.partition}, offset {example.offset:,}: the one before it at "
+                    f"{example.before:,}"
+                )
+    if each.numbers is not None:
+        numbers = each.numbers
+        console.print(
+            f"numbers by {each.candidate}: {numbers.rises:,} rise, {numbers.steps:,} of them by one; {numbers.late:,} "
+            f"are late and new" + (f", up to {numbers.late_most:,} below the highest" if numbers.late else "")
+        )
+        if numbers.before:
+            console.print(f"  {numbers.before:,} are below the first that was read, so nobody knows")
+        for size, passes in numbers.windows:
+            if passes:
+                console.print(f"  reorder_window = {size:<5} passes {passes:,} of the {numbers.late:,}")
+                if passes >= numbers.late:
+                    break
+
+
+def _show_histogram(console: Console, title: str, histogram: list[Bucket], shown: Callable[[int], str]) -> None:
+    """Cumulated, in at most a dozen steps, of which the first has everything below it."""
+    total = sum(each.records for each in histogram)
+    below = 0
+    for number, each in enumerate(histogram):
+        below += each.records
+        if number >= len(histogram) - SHOWN_MOST:
+            console.print(f"{title} {shown(each.most):>12}: {below:>13,}  {below / total:.2%}")
+
+
+def _show_proposal(console: Console, proposal: Proposal) -> None:
+    if proposal.refused is not None:
+        console.print(f"no settings are proposed: {proposal.refused}", style="bold yellow")
+        return
+    for note in proposal.notes:
+        console.print(f"  {note}", style="bold yellow")
+    console.print("settings that fit what was read:", style="bold green")
+    console.print(proposal.toml, end="")
+    console.print("to watch it first, without an output: add forward = false")

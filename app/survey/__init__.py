@@ -1,0 +1,1 @@
+"""What kinds of duplicates a topic has: read before anything is installed, without a stream in the settings."""

@@ -1,0 +1,320 @@
+"""What was seen by each candidate: its tables within a bound of memory, and its counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.app.survey import kernels, seen
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, joined, joined_paths
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+SLOTS_LEAST: Final = 1 << 12
+SLOT_BYTES: Final = 8 * seen.COLUMNS
+FULL: Final = 0.7
+SEVERAL_SHARE: Final = 4
+"""The table of identities in several partitions may become a quarter of the other's largest size."""
+
+FUTURE_MS: Final = 86_400_000
+"""Timestamps further ahead than a day are a mistake: the partition's clock would stand still behind one."""
+
+
+class Table:
+    """One growing table. slots_most: a power of two."""
+
+    def __init__(self, slots_most: int) -> None:
+        self.rows = np.zeros((min(SLOTS_LEAST, slots_most), seen.COLUMNS), np.int64)
+        self._slots_most = slots_most
+
+    @property
+    def most(self) -> int:
+        """Entries that it may have as it is."""
+        return int(len(self.rows) * FULL)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it is below its largest size."""
+        return len(self.rows) < self._slots_most
+
+    def refill(self, level: int, *, grow: bool) -> int:
+        """Twice the room, or as much, with the entries of that level's sample; how many these are."""
+        rows = np.zeros((len(self.rows) * (2 if grow else 1), seen.COLUMNS), np.int64)
+        used = int(seen.refill(self.rows, rows, level))
+        self.rows = rows
+        return used
+
+
+class Seen:
+    """What one candidate has seen.
+
+    Attributes:
+        level: of its sample: one of 2^level identities
+        verdicts, ages, ...: as `kafka_ratchet.app.survey.seen.judge` counts them
+        without: records that lack the identity
+    """
+
+    def __init__(self, slots_most: int) -> None:
+        self._table, self._several = Table(slots_most), Table(max(SLOTS_LEAST, slots_most // SEVERAL_SHARE))
+        self._used = np.zeros(2, np.int64)
+        self.level = 0
+        self.without = 0
+        self.counts = np.zeros(seen.VERDICTS, np.int64)
+        self.groups = np.zeros((seen.VERDICTS, seen.GROUPS), np.int64)
+        self.ages = np.zeros((2, seen.BUCKETS), np.int64)
+        self.distances = np.zeros(seen.BUCKETS, np.int64)
+        self.largest = np.full(2, -1, np.int64)
+        self.examples = np.full((2, seen.EXAMPLES, 4), -1, np.int64)
+
+    def judge(
+        self,
+        hashes: NDArray[np.uint64],
+        values: NDArray[np.uint64],
+        clocks: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        partition: int,
+    ) -> NDArray[np.uint8]:
+        """Verdicts, uint8[records]; see `kafka_ratchet.app.survey.seen.judge` for the arguments."""
+        verdicts = np.empty(len(hashes), np.uint8)
+        at = 0
+        while True:
+            at = seen.judge(
+                hashes,
+                values,
+                clocks,
+                offsets,
+                at,
+                partition,
+                self._table.rows,
+                self._several.rows,
+                self._used,
+                np.array([self._table.most, self._several.most], np.int64),
+                self.level,
+                verdicts,
+                self.counts,
+                self.groups,
+                self.ages,
+                self.distances,
+                self.largest,
+                self.examples,
+            )
+            if at == len(hashes):
+                self.without += int(np.count_nonzero(verdicts == seen.NONE))
+                return verdicts
+            self._make_room()
+
+    def _make_room(self) -> None:
+        for number, table in enumerate((self._table, self._several)):
+            if self._used[number] + 2 > table.most:
+                if table.may_grow:
+                    self._used[number] = table.refill(self.level, grow=True)
+                else:
+                    self.level += 1
+                    self._used[0] = self._table.refill(self.level, grow=False)
+                    self._used[1] = self._several.refill(self.level, grow=False)
+                return
+        raise AssertionError("a table asked for room that it has")
+
+    def error(self, *verdicts: int) -> int:
+        """Two standard errors of the sum of these verdicts: by how much sixty-four groups of the sample differ."""
+        groups = self.groups[list(verdicts)].sum(axis=0)
+        return round(2 * float(np.sqrt(seen.GROUPS * groups.var(ddof=1)))) if groups.any() else 0
+
+
+class Order:
+    """How the numbers of each identity follow each other.
+
+    Attributes:
+        level: of the sample of identities
+        counts, lates, largest: as `kafka_ratchet.app.survey.seen.order` has them
+        without: records that have the identity, and no number
+    """
+
+    def __init__(self, slots_most: int) -> None:
+        self._table = Table(slots_most)
+        self._used = np.zeros(1, np.int64)
+        self.level = 0
+        self.counts = np.zeros(seen.ORDERS, np.int64)
+        self.lates = np.zeros(seen.BUCKETS, np.int64)
+        self.largest = np.full(1, -1, np.int64)
+
+    def follow(
+        self,
+        owners: NDArray[np.uint64],
+        numbers: NDArray[np.int64],
+        verdicts: NDArray[np.uint8],
+        partition: int,
+        is_whole: bool,
+        seen_level: int,
+    ) -> None:
+        """Look at records; see `kafka_ratchet.app.survey.seen.order` for the arguments."""
+        at = 0
+        while True:
+            at = seen.order(
+                owners,
+                numbers,
+                verdicts,
+                at,
+                partition,
+                is_whole,
+                self._table.rows,
+                self._used,
+                self._table.most,
+                self.level,
+                seen_level,
+                self.counts,
+                self.lates,
+                self.largest,
+            )
+            if at == len(owners):
+                return
+            if not self._table.may_grow:
+                self.level += 1
+            self._used[0] = self._table.refill(self.level, grow=self._table.may_grow)
+
+
+class Found:
+    """What one batch has of every place: hashes and numbers. It needs no table, so batches are read side by side."""
+
+    def __init__(self, batch: RecordBatch, reader: PlaceReader) -> None:
+        self.partition = batch.partition
+        # Numba compiles for each kind of array anew: a chunk that was cut has columns with gaps.
+        batch.columns = np.ascontiguousarray(batch.columns)
+        self.offsets = np.ascontiguousarray(batch.offsets)
+        self.timestamps = np.ascontiguousarray(batch.timestamps)
+        self.bytes = int((batch.columns[records.BODY_END] - batch.columns[records.BODY]).sum())
+        self.values = np.empty(batch.count, np.uint64)
+        wholes = np.empty(batch.count, np.uint64)
+        kernels.hash_records(batch.data, batch.columns, reader.seed, self.values, wholes)
+        self.hashes = {WHOLE: wholes}
+        self.numbers: dict[Place, NDArray[np.int64]] = {}
+        self.broken = 0
+        self._add(batch, reader)
+
+    def _add(self, batch: RecordBatch, reader: PlaceReader) -> None:
+        spans: dict[Place, tuple[NDArray[np.int64], NDArray[np.int64]]] = {
+            KEY: (batch.columns[records.KEY], batch.columns[records.KEY_LENGTH])
+        }
+        if reader.headers:
+            starts, lengths = np.empty((2, len(reader.headers), batch.count), np.int64)
+            kernels.find_headers(batch.data, batch.columns, *reader.header_names, starts, lengths)
+            spans.update(zip(reader.headers, zip(starts, lengths, strict=True), strict=True))
+        if reader.fields:
+            starts, lengths = np.empty((2, len(reader.fields), batch.count), np.int64)
+            self.broken = kernels.find_fields(
+                batch.data, batch.columns, *reader.field_paths, reader.masks.copy(), starts, lengths
+            )
+            spans.update(zip(reader.fields, zip(starts, lengths, strict=True), strict=True))
+        for place, (starts, lengths) in spans.items():
+            if place in reader.numbers:
+                self.numbers[place] = np.empty(batch.count, np.int64)
+                kernels.read_numbers(batch.data, starts, lengths, place.kind == "header", self.numbers[place])
+            if place in reader.identities:
+                self.hashes[place] = np.empty(batch.count, np.uint64)
+                kernels.hash_spans(batch.data, starts, lengths, reader.seed, self.hashes[place])
+        if PARTITION in reader.identities:
+            self.hashes[PARTITION] = np.full(batch.count, np.uint64(self.partition + 1))
+
+
+class PlaceReader:
+    """What to find in each record. seed: of all hashes, so that nobody can choose values that meet."""
+
+    def __init__(self, candidates: Candidates, seed: int) -> None:
+        self.seed = np.uint64(seed)
+        self.headers = [Place("header", name) for name in candidates.headers]
+        self.fields = [Place("field", path) for path in candidates.fields]
+        self.header_names, self.field_paths = joined(candidates.headers), joined_paths(candidates.fields)
+        self.masks = np.zeros(kernels.DEPTH_MOST + 1, np.uint64)
+        self.identities = {place for each in candidates.chosen for place in each.identity}
+        self.numbers = {each.sequence for each in candidates.chosen if each.sequence is not None}
+
+
+class Count:
+    """All that is counted of one candidate."""
+
+    def __init__(self, candidate: Candidate, slots_most: int) -> None:
+        self.candidate = candidate
+        self.seen = Seen(slots_most)
+        self.order = None if candidate.sequence is None else Order(max(SLOTS_LEAST, slots_most // SEVERAL_SHARE))
+
+    def add(self, found: Found, clocks: NDArray[np.int64], seed: np.uint64, is_whole: bool) -> None:
+        """Count the records of a batch. clocks: int64[records], ms, of its partition, which may be read whole."""
+        hashes = found.hashes[self.candidate.identity[0]]
+        for place in self.candidate.identity[1:]:
+            joint = np.empty(len(hashes), np.uint64)
+            kernels.join_hashes(hashes, found.hashes[place], seed, joint)
+            hashes = joint
+        owners = hashes
+        if self.candidate.sequence is not None:
+            hashes = np.empty(len(owners), np.uint64)
+            kernels.join_numbers(owners, found.numbers[self.candidate.sequence], seed, hashes)
+        verdicts = self.seen.judge(hashes, found.values, clocks, found.offsets, found.partition)
+        if self.order is not None and self.candidate.sequence is not None:
+            numbers = found.numbers[self.candidate.sequence]
+            self.order.follow(owners, numbers, verdicts, found.partition, is_whole, self.seen.level)
+
+
+class Counts:
+    """All that is counted of a topic.
+
+    Attributes:
+        of: by candidate
+        records, bytes: read
+        broken: values that are no JSON objects, where fields were looked for
+        busy: records by minute of the clock
+        first_ms, last_ms: of the clock; 0 where no timestamp is known
+        future: timestamps that were left out, because they lie ahead
+    """
+
+    def __init__(
+        self, candidates: Candidates, memory_bytes: int, now_ms: int, seed: int, whole: frozenset[int] = frozenset()
+    ) -> None:
+        """Nothing is counted yet. whole: partitions that are read from their very first record on."""
+        self._whole = whole
+        self.reader = PlaceReader(candidates, seed)
+        slots = slots_most(memory_bytes, len(candidates.chosen))
+        self.of = [Count(candidate, slots) for candidate in candidates.chosen]
+        self.records = self.bytes = self.broken = self.future = 0
+        self.busy: dict[int, int] = {}
+        self.first_ms = self.last_ms = 0
+        self._clocks: dict[int, int] = {}
+        self._latest_ms = now_ms + FUTURE_MS
+
+    def add(self, found: Found) -> None:
+        """Count the records of a batch; those of a partition in their order."""
+        if not len(found.offsets):
+            return
+        clocks = self._clock(found)
+        self.records += len(found.offsets)
+        self.bytes += found.bytes
+        self.broken += found.broken
+        for count in self.of:
+            count.add(found, clocks, self.reader.seed, found.partition in self._whole)
+
+    def _clock(self, found: Found) -> NDArray[np.int64]:
+        """The clock at each record, int64[records], ms: the highest timestamp that its partition has had.
+
+        Records may be sent late, or again with the timestamp that they had.
+        """
+        known = (found.timestamps > 0) & (found.timestamps <= self._latest_ms)
+        self.future += int(np.count_nonzero(found.timestamps > self._latest_ms))
+        times = np.where(known, found.timestamps, 0)
+        times[0] = max(int(times[0]), self._clocks.get(found.partition, 0))
+        clocks: NDArray[np.int64] = np.maximum.accumulate(times)
+        self._clocks[found.partition] = int(clocks[-1])
+        minutes, counts = np.unique(clocks // 60_000, return_counts=True)
+        for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
+            if minute:
+                self.busy[minute] = self.busy.get(minute, 0) + count
+        if (first := clocks[clocks > 0]).size:
+            self.first_ms = min(self.first_ms or int(first[0]), int(first[0]))
+            self.last_ms = max(self.last_ms, int(clocks[-1]))
+        return clocks
+
+
+def slots_most(memory_bytes: int, candidates: int) -> int:
+    """Slots of each candidate's table: a power of two. A table that grows stands beside the one it replaces."""
+    share = max(SLOTS_LEAST, memory_bytes // max(candidates, 1) // SLOT_BYTES * 2 // 3)
+    return 1 << (share.bit_length() - 1)

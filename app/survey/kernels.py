@@ -1,0 +1,369 @@
+"""The compiled passes that find identities in records: headers and JSON fields by name, their hashes, their numbers.
+
+They never raise and read nothing outside the spans they are given. A place is a header or a field that is looked for;
+what was found of all places is two arrays, int64[places, records]: where it begins and how long it is, or ABSENT or
+REPEATED.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.transport.batch import kernels as records
+
+ABSENT = -2
+"""Length of what a record does not have; what is null or empty is no identity either."""
+
+REPEATED = -3
+"""Length of a header that a record has more than once: the worker takes none of them."""
+
+DEPTH_MOST = 4
+"""Parts of a field's path."""
+
+NO_NUMBER = -1
+
+U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+
+@njit(inline="always", **records.OPTIONS)
+def _same(data: U8, at: int, names: U8, start: int, length: int) -> bool:
+    for q in range(length):
+        if data[at + q] != names[start + q]:
+            return False
+    return True
+
+
+@njit(**records.OPTIONS)
+def find_headers(
+    data: U8, columns: I64, names: U8, name_starts: I64, name_ends: I64, starts: I64, lengths: I64
+) -> None:
+    """Where each record has the values of some headers.
+
+    Args:
+        data: uint8[bytes], of a record batch whose records are sound
+        columns: its columns
+        names: uint8[bytes], of the headers, one behind the other
+        name_starts: int64[places]
+        name_ends: int64[places]
+        starts: int64[places, records], filled
+        lengths: int64[places, records], filled
+    """
+    wanted = len(name_starts)
+    for i in range(columns.shape[1]):
+        for place in range(wanted):
+            lengths[place, i] = ABSENT
+        end = columns[records.BODY_END, i]
+        count, at = records.read_varint(data, columns[records.HEADERS, i], end)
+        for _ in range(count):
+            length, name = records.read_varint(data, at, end)
+            size, at = records.read_varint(data, name + length, end)
+            for place in range(wanted):
+                begin = name_starts[place]
+                if name_ends[place] - begin == length and _same(data, name, names, begin, length):
+                    if lengths[place, i] != ABSENT:
+                        lengths[place, i] = REPEATED
+                    else:
+                        starts[place, i], lengths[place, i] = at, size
+            at += max(size, 0)
+
+
+@njit(inline="always", **records.OPTIONS)
+def _skip_space(data: U8, at: int, end: int) -> int:
+    while at < end and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
+        at += 1
+    return at
+
+
+@njit(inline="always", **records.OPTIONS)
+def _string_end(data: U8, at: int, end: int) -> int:
+    """The position of the quote that ends the string whose first character is at `at`; -1 where there is none."""
+    while at < end:
+        if data[at] == 34:
+            return at
+        at += 2 if data[at] == 92 else 1
+    return -1
+
+
+@njit(**records.OPTIONS)
+def _value_end(data: U8, at: int, end: int) -> int:
+    """The position after the JSON value that begins at `at`; -1 where it has no end. Without recursion."""
+    if at >= end:
+        return -1
+    depth = 0
+    while at < end:
+        byte = data[at]
+        if byte == 34:
+            at = _string_end(data, at + 1, end)
+            if at < 0:
+                return -1
+            at += 1
+        elif byte == 123 or byte == 91:
+            depth += 1
+            at += 1
+        elif byte == 125 or byte == 93:
+            if depth == 0:
+                return -1
+            depth -= 1
+            at += 1
+        elif depth == 0:
+            begin = at
+            while at < end and data[at] > 32 and data[at] != 44 and data[at] != 125 and data[at] != 93:
+                at += 1
+            return at if at > begin else -1
+        else:
+            at += 1
+        if depth == 0:
+            return at
+    return -1
+
+
+@njit(**records.OPTIONS)
+def find_fields(
+    data: U8,
+    columns: I64,
+    names: U8,
+    part_starts: I64,
+    part_ends: I64,
+    parts: I64,
+    masks: U64,
+    starts: I64,
+    lengths: I64,
+) -> int:
+    """Where each record has some fields of its JSON value: of a string what is between the quotes, of a number all.
+
+    Null, true, false, objects and lists are ABSENT. Of a name that occurs twice in one object the last counts, as in
+    Python. Names and values are compared as they are written: one with an escape is another one.
+
+    Args:
+        data: uint8[bytes], of a record batch whose records are sound
+        columns: its columns
+        names: uint8[bytes], of the parts of the paths, one behind the other
+        part_starts: int64[places, DEPTH_MOST]
+        part_ends: int64[places, DEPTH_MOST]
+        parts: int64[places], how many each path has
+        masks: uint64[DEPTH_MOST + 1], room to work in
+        starts: int64[places, records], filled
+        lengths: int64[places, records], filled
+
+    Returns:
+        how many records have a value that is no JSON object, or a broken one
+    """
+    wanted = len(parts)
+    broken = 0
+    for i in range(columns.shape[1]):
+        for place in range(wanted):
+            lengths[place, i] = ABSENT
+        at = columns[records.VALUE, i]
+        end = at + max(columns[records.VALUE_LENGTH, i], 0)
+        if not _fields_of(data, at, end, names, part_starts, part_ends, parts, masks, starts, lengths, i):
+            broken += 1
+            for place in range(wanted):
+                lengths[place, i] = ABSENT
+    return broken
+
+
+@njit(**records.OPTIONS)
+def _fields_of(
+    data: U8,
+    at: int,
+    end: int,
+    names: U8,
+    part_starts: I64,
+    part_ends: I64,
+    parts: I64,
+    masks: U64,
+    starts: I64,
+    lengths: I64,
+    i: int,
+) -> bool:
+    """The fields of one value; False where it is no whole JSON object, as far as it was looked at."""
+    wanted = len(parts)
+    one = np.uint64(1)
+    at = _skip_space(data, at, end)
+    if at >= end or data[at] != 123:
+        return False
+    at += 1
+    depth = 0
+    masks[0] = (one << np.uint64(wanted)) - one
+    while True:
+        at = _skip_space(data, at, end)
+        if at >= end:
+            return False
+        if data[at] == 44:
+            at += 1
+            continue
+        if data[at] == 125:
+            at += 1
+            if depth == 0:
+                return bool(_skip_space(data, at, end) == end)
+            depth -= 1
+            continue
+        if data[at] != 34:
+            return False
+        key = at + 1
+        key_end = _string_end(data, key, end)
+        if key_end < 0:
+            return False
+        at = _skip_space(data, key_end + 1, end)
+        if at >= end or data[at] != 58:
+            return False
+        at = _skip_space(data, at + 1, end)
+        if at >= end:
+            return False
+        inner = np.uint64(0)
+        for place in range(wanted):
+            begin, length = part_starts[place, depth], part_ends[place, depth] - part_starts[place, depth]
+            if (
+                (masks[depth] >> np.uint64(place)) & one
+                and length == key_end - key
+                and _same(data, key, names, begin, length)
+            ):
+                lengths[place, i] = ABSENT
+                if parts[place] > depth + 1:
+                    inner |= one << np.uint64(place)
+                elif data[at] == 34:
+                    last = _string_end(data, at + 1, end)
+                    if last < 0:
+                        return False
+                    starts[place, i], lengths[place, i] = at + 1, last - at - 1
+                elif data[at] == 45 or 48 <= data[at] <= 57:
+                    last = _value_end(data, at, end)
+                    if last < 0:
+                        return False
+                    starts[place, i], lengths[place, i] = at, last - at
+        if inner and data[at] == 123:
+            depth += 1
+            masks[depth] = inner
+            at += 1
+            continue
+        at = _value_end(data, at, end)
+        if at < 0:
+            return False
+
+
+@njit(**records.OPTIONS)
+def _fold(a: np.uint64, b: np.uint64) -> np.uint64:
+    """The two halves of the 128-bit product a * b, one xor the other."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
+    first, second = a_low * b_high, a_high * b_low
+    middle = ((a_low * b_low) >> half) + (first & low) + (second & low)
+    return (a * b) ^ (a_high * b_high + (first >> half) + (second >> half) + (middle >> half))
+
+
+@njit(inline="always", **records.OPTIONS)
+def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
+    """One seeded hash of two, in this order; never 0."""
+    multiplier = (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
+    found = _fold(_fold(seed ^ a, multiplier) ^ b, multiplier)
+    return found if found != np.uint64(0) else np.uint64(1)
+
+
+@njit(**records.OPTIONS)
+def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
+    """A seeded 64-bit hash of data[start:start+length]; never 0. As the worker's map has it (tables/map/kernels.py).
+
+    The words are read without a loop of their own, which lets the compiler read each at once: values are long.
+    """
+    prime = np.uint64(0x9E3779B97F4A7C15)
+    multiplier = (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
+    h = seed ^ (np.uint64(length) * prime)
+    at = np.uint64(start)
+    words = np.uint64(length) >> np.uint64(3)
+    for _ in range(words):
+        word = np.uint64(data[at])
+        word |= np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        word |= np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        word |= np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+        word |= np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
+        word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
+        word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
+        word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
+        h = _fold(h ^ word, multiplier)
+        at += np.uint64(8)
+    left = np.uint64(length) & np.uint64(7)
+    if left:
+        word = np.uint64(0)
+        for q in range(left):
+            word |= np.uint64(data[at + q]) << (np.uint64(8) * q)
+        h = _fold(h ^ word, multiplier)
+    h = _fold(h ^ prime, multiplier)
+    return h if h != np.uint64(0) else np.uint64(1)
+
+
+@njit(**records.OPTIONS)
+def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U64) -> None:
+    """Hashes of each record's value, and of all of it: key, value and headers.
+
+    Fills values uint64[records] and wholes uint64[records].
+    """
+    for i in range(columns.shape[1]):
+        body, headers = columns[records.BODY, i], columns[records.HEADERS, i]
+        value, length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
+        # Null is not empty.
+        values[i] = hash_of(data, value, length, seed) if length >= 0 else ~seed
+        # The key with its length before it; the value's length stands in its own hash.
+        key = hash_of(data, body, max(columns[records.KEY, i] + columns[records.KEY_LENGTH, i] - body, 0), seed)
+        if columns[records.KEY_LENGTH, i] < 0:
+            key = ~seed
+        rest = hash_of(data, headers, columns[records.BODY_END, i] - headers, seed)
+        wholes[i] = mixed(mixed(key, values[i], seed), rest, seed)
+
+
+@njit(**records.OPTIONS)
+def hash_spans(data: U8, starts: I64, lengths: I64, seed: np.uint64, hashes: U64) -> None:
+    """Hashes of one place, uint64[records]; 0 where a record does not have it, or has an empty one."""
+    for i in range(len(starts)):
+        hashes[i] = hash_of(data, starts[i], lengths[i], seed) if lengths[i] > 0 else np.uint64(0)
+
+
+@njit(**records.OPTIONS)
+def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
+    """Hashes of pairs, uint64[records]; 0 where a record lacks one of the two."""
+    for i in range(len(first)):
+        lacks = first[i] == np.uint64(0) or second[i] == np.uint64(0)
+        hashes[i] = np.uint64(0) if lacks else mixed(first[i], second[i], seed)
+
+
+@njit(**records.OPTIONS)
+def read_numbers(data: U8, starts: I64, lengths: I64, may_be_binary: bool, numbers: I64) -> None:
+    """Numbers of one place, int64[records]: decimal, or eight bytes, big-endian; NO_NUMBER where there is none.
+
+    As the worker reads a sequence (agents/kernels.py), but for what is negative, which is no sequence.
+    """
+    for i in range(len(starts)):
+        numbers[i] = NO_NUMBER
+        start, length = starts[i], lengths[i]
+        if length <= 0:
+            continue
+        total = np.uint64(0)
+        text = True
+        over = False
+        for q in range(start, start + length):
+            if data[q] < 48 or data[q] > 57:
+                text = False
+                break
+            digit = np.uint64(data[q] - 48)
+            if total > (np.uint64(0x7FFFFFFFFFFFFFFF) - digit) // np.uint64(10):
+                over = True
+            total = total * np.uint64(10) + digit
+        if text:
+            if not over:
+                numbers[i] = np.int64(total)
+        elif may_be_binary and length == 8:
+            raw = np.uint64(0)
+            for q in range(start, start + 8):
+                raw = (raw << np.uint64(8)) | np.uint64(data[q])
+            numbers[i] = max(np.int64(raw), np.int64(NO_NUMBER))
+
+
+@njit(**records.OPTIONS)
+def join_numbers(owners: U64, numbers: I64, seed: np.uint64, hashes: U64) -> None:
+    """Hashes of an owner with its number, uint64[records]; 0 where a record lacks one of the two."""
+    for i in range(len(owners)):
+        lacks = owners[i] == np.uint64(0) or numbers[i] < 0
+        hashes[i] = np.uint64(0) if lacks else mixed(owners[i], np.uint64(numbers[i]), seed)

@@ -1,0 +1,301 @@
+"""A look at a sample of the records: which headers and fields may be an identity, and which numbers rise beside one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kafka_ratchet.app.survey.kernels import DEPTH_MOST
+from kafka_ratchet.app.survey.places import (
+    KEY,
+    PARTITION,
+    PRODUCER,
+    SEQUENCE,
+    WHOLE,
+    Candidate,
+    Candidates,
+    Place,
+)
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+SAMPLE_MOST: Final = 20_000
+"""Records; a microsecond or two for each of their headers and fields."""
+VALUE_MOST: Final = 64 << 10
+"""bytes: a longer value of the sample is not taken apart."""
+FIELDS_MOST: Final = 64
+"""Of one value."""
+NAMES_MOST: Final = 2_000
+"""Of all places: names that strangers make up do not fill the memory."""
+NAME_MOST: Final = 249
+"""characters"""
+
+PRESENT_LEAST: Final = 0.25
+"""Share of the records that a place must be in."""
+DISTINCT_LEAST: Final = 0.5
+"""Share of different values of a field that has no usual name."""
+REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
+"""A place of which more than half of the records are repeats, and more than half of these have another value, names
+what an event is about, and not the event."""
+IDENTITIES_MOST: Final = 8
+FIELDS_CHOSEN_MOST: Final = 4
+
+NUMBERS_MOST, OWNERS_MOST, SEQUENCES_MOST = 6, 10, 3
+NUMBERS_LEAST: Final = 0.9
+"""Share of the values that must be numbers."""
+RISES_LEAST: Final = 0.7
+"""Share of new records whose number must be above the last of its identity."""
+PER_OWNER_LEAST: Final = 3
+"""Records of an identity, on average: of fewer, nothing can be said of their order."""
+
+PAIRS: Final = (
+    (Place("header", "ce_source"), Place("header", "ce_id")),
+    (Place("header", "ce-source"), Place("header", "ce-id")),
+    (Place("field", "source"), Place("field", "id")),
+)
+"""What CloudEvents say is an id: only with its source."""
+
+USUAL_ID: Final = re.compile(
+    r"(^|[._-])(id|uuid|guid|ulid|key|e?tag|nonce|jti)$|"
+    r"(event|message|msg|request|req|delivery|transaction|txn?|order|payment|record|webhook|correlation|dedup\w*|"
+    r"idempotency)[._-]?(id|uuid|guid|key)$|^ce[_-]id$",
+    re.IGNORECASE,
+)
+USUAL_OWNER: Final = re.compile(r"producer|source|device|sensor|client|host|instance|node|session", re.IGNORECASE)
+TIMELIKE: Final = re.compile(r"time|date|(^|[._-])(ts|at)([._-]ms)?$|_at$|[a-z]At$", re.IGNORECASE)
+
+
+class Row(NamedTuple):
+    """One record of the sample. places: what it has of each; value: a hash."""
+
+    partition: int
+    places: dict[Place, bytes]
+    value: int
+
+
+@dataclass(slots=True)
+class Sample:
+    """Records of the sample, those of a partition in their order."""
+
+    rows: list[Row] = field(default_factory=list)
+    _names: set[Place] = field(default_factory=set)
+
+    def add(self, batch: RecordBatch, most: int) -> int:
+        """Take the first records of a batch; how many."""
+        taken = min(batch.count, most, SAMPLE_MOST - len(self.rows))
+        self.rows += [self._row(batch, index) for index in range(taken)]
+        return taken
+
+    def _row(self, batch: RecordBatch, index: int) -> Row:
+        value = batch.value(index)
+        places: dict[Place, bytes] = {}
+        key = batch.key(index)
+        if key:
+            places[KEY] = key
+        several: set[Place] = set()
+        for header in batch.headers(index)[:FIELDS_MOST]:
+            place = Place("header", header.name)
+            if place in places:
+                several.add(place)
+            if header.value and self._knows(place):
+                places[place] = header.value
+        for place in several:
+            del places[place]
+        if value is not None and len(value) <= VALUE_MOST:
+            for path, text in _scalars(value):
+                if self._knows(place := Place("field", path)):
+                    places[place] = text
+        return Row(batch.partition, places, hash(value))
+
+    def _knows(self, place: Place) -> bool:
+        if place in self._names:
+            return True
+        if len(self._names) >= NAMES_MOST or not place.name.isprintable() or not 0 < len(place.name) <= NAME_MOST:
+            return False
+        if place.kind == "header" and "\ufffd" in place.name:
+            return False  # no UTF-8: no setting can name it
+        self._names.add(place)
+        return True
+
+
+def _scalars(value: bytes) -> Iterator[tuple[str, bytes]]:
+    """Paths of the strings and whole numbers in a JSON object, as the settings write them, and their texts."""
+    if not value.lstrip()[:1] == b"{":
+        return
+    try:
+        whole = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    waiting: list[tuple[str, Any]] = [("", whole)]
+    found = 0
+    while waiting and found < FIELDS_MOST:
+        path, inner = waiting.pop(0)
+        if isinstance(inner, dict):
+            if path.count(".") >= DEPTH_MOST:
+                continue
+            for name, each in list(inner.items())[:FIELDS_MOST]:
+                if name and not {".", '"', "\\"} & set(name):
+                    waiting.append((f"{path}{name}." if isinstance(each, dict) else f"{path}{name}", each))
+        elif path.count(".") >= DEPTH_MOST:
+            continue
+        elif isinstance(inner, str) and inner:
+            found += 1
+            yield path, inner.encode("utf-8", "surrogatepass")
+        elif isinstance(inner, int) and not isinstance(inner, bool):
+            found += 1
+            yield path, b"%d" % inner if abs(inner) < 1 << 64 else b"large"
+
+
+def choose(sample: Sample) -> Candidates:
+    """What is worth a look at all records: at most a dozen."""
+    places = _Places(sample)
+    chosen = [Candidate((WHOLE,))]
+    left_out: list[tuple[str, str]] = []
+    pairs = [pair for pair in PAIRS if all(places.is_usual(place) for place in pair)]
+    for pair in pairs:
+        if pair[0].kind == "header" or places.is_usual(Place("field", "specversion")):
+            chosen.append(Candidate(pair))
+    fields = 0
+    for place in places.ranked():
+        if (why := places.no_identity(place)) is not None:
+            left_out.append((str(place), why))
+        elif place.kind == "field" and (fields := fields + 1) > FIELDS_CHOSEN_MOST:
+            left_out.append((str(place), "others come before it"))
+        elif len(chosen) > IDENTITIES_MOST:
+            left_out.append((str(place), "others come before it"))
+        else:
+            chosen.append(Candidate((place,)))
+    return Candidates((*chosen, *_sequences(sample, places)), tuple(left_out))
+
+
+class _Places:
+    """What the sample has of each place."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._records = max(len(sample.rows), 1)
+        self._present: Counter[Place] = Counter()
+        self._others: Counter[Place] = Counter()
+        self._numbers: Counter[Place] = Counter()
+        values: dict[Place, dict[bytes, int]] = {}
+        for row in sample.rows:
+            for place, text in row.places.items():
+                self._present[place] += 1
+                self._numbers[place] += _number(place, text) is not None
+                self._others[place] += values.setdefault(place, {}).setdefault(text, row.value) != row.value
+        self.distinct = {place: len(seen) for place, seen in values.items()}
+        self._repeated = {place: count - self.distinct[place] for place, count in self._present.items()}
+
+    def is_usual(self, place: Place) -> bool:
+        """Whether enough records have it."""
+        return self._present[place] >= PRESENT_LEAST * self._records
+
+    def ranked(self) -> list[Place]:
+        """Places that may be an identity, those first that are known as one."""
+        usual = [place for place in self._present if self.is_usual(place)]
+        return sorted(usual, key=lambda place: (self._rank(place), -self.distinct[place], place))
+
+    def _rank(self, place: Place) -> int:
+        if place == KEY:
+            return 0
+        if USUAL_ID.search(place.name):
+            return 1 if place.kind == "header" else 2
+        if TIMELIKE.search(place.name):
+            return 5
+        return 3 if place.kind == "header" else 4
+
+    def no_identity(self, place: Place) -> str | None:
+        """Why it tells no event from another, as far as the sample says."""
+        present, distinct, repeated = self._present[place], self.distinct[place], self._repeated[place]
+        if distinct == 1 and present > 1:
+            return "it is the same in all records"
+        if repeated > REPEATED_MOST * present and self._others[place] > OTHERS_MOST * repeated:
+            return f"{distinct:,} values in {present:,} records, and the records of one value differ"
+        if place.kind == "field" and not USUAL_ID.search(place.name) and distinct < DISTINCT_LEAST * present:
+            return f"{distinct:,} values in {present:,} records"
+        return None
+
+    def numbers(self) -> list[Place]:
+        """Places whose values are numbers, those first that do not look like a time."""
+        found = [
+            place
+            for place, count in self._numbers.items()
+            if self.is_usual(place) and count >= NUMBERS_LEAST * self._present[place] and self.distinct[place] > 1
+            if place != KEY
+        ]
+        return sorted(found, key=lambda place: (TIMELIKE.search(place.name) is not None, self._rank(place), place))
+
+    def owners(self) -> list[Place]:
+        """Places whose values come often enough to have an order."""
+        found = [
+            place
+            for place in self._present
+            if self.is_usual(place) and self._present[place] >= PER_OWNER_LEAST * self.distinct[place]
+        ]
+        return sorted(found, key=lambda place: (owner_rank(place), place))
+
+
+def owner_rank(place: Place) -> int:
+    """Whose number it is, where several would do: a producer's own counter holds when a second producer comes."""
+    if place == PRODUCER:
+        return 0
+    if place.kind != "key" and USUAL_OWNER.search(place.name):
+        return 1
+    return 2 if place == KEY else 4 if place == PARTITION else 3
+
+
+def _number(place: Place, text: bytes) -> int | None:
+    if text.isdigit() and len(text) <= 19:
+        return int(text)
+    if place.kind == "header" and len(text) == 8 and text[0] < 0x80:
+        return int.from_bytes(text, "big")
+    return None
+
+
+class _Rising(NamedTuple):
+    share: float
+    owner_rank: int
+    candidate: Candidate
+
+
+def _sequences(sample: Sample, places: _Places) -> list[Candidate]:
+    """Identities with a number beside them that rises, the best ones first."""
+    found: list[_Rising] = []
+    numbers = places.numbers()[:NUMBERS_MOST]
+    for number in numbers:
+        owners = [place for place in places.owners()[:OWNERS_MOST] if place not in numbers]
+        tried = [_rising(sample, owner, number) for owner in (*owners, PARTITION)]
+        rising = [each for each in tried if each is not None]
+        # To a tenth: whether a share is 0.98 or 0.99 is chance, and whose the number is by its name is not.
+        rising.sort(key=lambda each: (-round(each.share, 1), each.owner_rank))
+        found += rising[:1]
+    found.sort(key=lambda each: (each.candidate.sequence != SEQUENCE, -round(each.share, 1), each.owner_rank))
+    chosen = [each.candidate for each in found[:SEQUENCES_MOST]]
+    own = Candidate((PRODUCER,), SEQUENCE)
+    if own not in chosen and places.is_usual(PRODUCER) and places.is_usual(SEQUENCE):
+        chosen.append(own)
+    return chosen
+
+
+def _rising(sample: Sample, owner: Place, number: Place) -> _Rising | None:
+    last: dict[tuple[int, bytes], int] = {}
+    seen: set[tuple[int, bytes, int]] = set()
+    rises = late = 0
+    for row in sample.rows:
+        own = b"" if owner == PARTITION else row.places.get(owner)
+        found = _number(number, row.places.get(number, b""))
+        if own is None or found is None or (row.partition, own, found) in seen:
+            continue
+        seen.add((row.partition, own, found))
+        before = last.get((row.partition, own))
+        if before is not None:
+            rises += found > before
+            late += found < before
+        last[row.partition, own] = max(found, before or 0)
+    share = rises / max(rises + late, 1)
+    if share < RISES_LEAST or rises + late < len(last):
+        return None
+    return _Rising(share, owner_rank(owner), Candidate((owner,), number))

@@ -1,0 +1,116 @@
+"""Where an identity or a number may stand in a record, and which of them are worth a look at all records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.app.survey.kernels import DEPTH_MOST
+
+PLACES_MOST: Final = 60
+"""Bits of the word in which the compiled pass follows the paths of fields."""
+
+
+class Place(NamedTuple):
+    """One part of a record. name: of the header, or the path of the field in the JSON value, joined by dots."""
+
+    kind: Literal["whole", "partition", "key", "header", "field"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+
+WHOLE: Final = Place("whole")
+PARTITION: Final = Place("partition")
+KEY: Final = Place("key")
+PRODUCER: Final = Place("header", "ratchet-producer")
+SEQUENCE: Final = Place("header", "ratchet-sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may tell a duplicate: the places of an identity, and that of a number beside it.
+
+    With a number, the identity is whose number it is; the two together are compared.
+    """
+
+    identity: tuple[Place, ...]
+    sequence: Place | None = None
+
+    def __str__(self) -> str:
+        names = " + ".join(map(str, self.identity))
+        return names if self.sequence is None else f"{names}, number {self.sequence}"
+
+    @property
+    def setting(self) -> str | list[str]:
+        """`identity` as a stream's settings have it."""
+        names = [str(place) for place in self.identity]
+        return names[0] if len(names) == 1 else names
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Those that all records are read for.
+
+    left_out: what was looked at in the sample and is no identity, and why
+    """
+
+    chosen: tuple[Candidate, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def headers(self) -> tuple[str, ...]:
+        """Names to find."""
+        return self._names("header")
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Paths to find."""
+        return self._names("field")
+
+    def _names(self, kind: str) -> tuple[str, ...]:
+        places = (place for each in self.chosen for place in (*each.identity, each.sequence) if place is not None)
+        return tuple(dict.fromkeys(place.name for place in places if place.kind == kind))[:PLACES_MOST]
+
+
+class Names(NamedTuple):
+    """Names of headers for the compiled pass: their bytes, and where each begins and ends."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def joined(names: tuple[str, ...]) -> Names:
+    """Names as the compiled pass takes them."""
+    parts = [name.encode() for name in names]
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    starts = ends - np.array([len(part) for part in parts], np.int64)
+    return Names(np.frombuffer(b"".join(parts), np.uint8), starts, ends)
+
+
+class Paths(NamedTuple):
+    """Paths of fields for the compiled pass: int64[places, DEPTH_MOST] of starts and ends, and how many parts."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    parts: NDArray[np.int64]
+
+
+def joined_paths(paths: tuple[str, ...]) -> Paths:
+    """Paths as the compiled pass takes them."""
+    split = [path.split(".") for path in paths]
+    flat = joined(tuple(part for parts in split for part in parts))
+    counts = np.array([len(parts) for parts in split], np.int64)
+    starts, ends = np.zeros((2, len(paths), DEPTH_MOST), np.int64)
+    at = 0
+    for place, count in enumerate(counts):
+        starts[place, :count], ends[place, :count] = flat.starts[at : at + count], flat.ends[at : at + count]
+        at += int(count)
+    return Paths(flat.data, starts, ends, counts)

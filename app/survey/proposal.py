@@ -1,0 +1,302 @@
+"""The settings that a survey proposes, with the reason for each; and what it does not propose, and why not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
+from kafka_ratchet.app.survey.places import KEY, WHOLE
+from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Report
+
+RECORDS_LEAST: Final = 1_000
+PRESENT_LEAST: Final = 0.99
+"""Share of the records that must have an identity: the others become dead letters."""
+REPEATED_MOST: Final = 0.5
+CONFLICTS_MOST: Final = 0.05
+"""Share of the repeats of an identity that may have another value."""
+LATE_MOST: Final = 0.05
+"""Share of new records whose number may be late."""
+ALIKE: Final = 0.98
+"""An identity that finds so much of what the best one finds is as good."""
+AGES_LEAST: Final = 30
+"""Duplicates of which a time can be told."""
+AGE_MARGIN: Final = 2
+ENTRIES_MARGIN: Final = 2
+IDENTITIES_MANY: Final = 100_000
+"""Identities with a number of which so many are worth forgetting."""
+
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+TIMES_S: Final = (
+    *(MINUTE * each for each in (1, 2, 5, 10, 15, 30)),
+    *(HOUR * each for each in (1, 2, 3, 6, 12)),
+    *(DAY * each for each in (1, 2, 3, 7, 14, 30, 60, 90, 180)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One setting. value: as TOML has it; None where it is not proposed, and the reason says why."""
+
+    setting: str
+    value: str | int | list[str] | None
+    reason: str
+
+
+@dataclass
+class Proposal:
+    """Settings of a stream.
+
+    Attributes:
+        finding: of the identity that is proposed; None: nothing is
+        lines: in the order of the settings
+        refused: why nothing is proposed
+        notes: what to look at besides
+    """
+
+    name: str
+    finding: Finding | None = None
+    lines: list[Line] = field(default_factory=list)
+    refused: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def toml(self) -> str:
+        """The section, with the reasons as comments; empty where nothing is proposed."""
+        if self.refused is not None:
+            return ""
+        out = [f"[streams.{self.name}]"]
+        for line in self.lines:
+            if line.value is None:
+                out.append(f"# {line.setting}: not proposed: {line.reason}")
+            else:
+                # JSON's strings, numbers and lists are TOML's; what cannot be printed was never a candidate.
+                written = f"{line.setting} = {json.dumps(line.value, ensure_ascii=False)}"
+                out.append(f"{written}  # {line.reason}" if line.reason else written)
+        return "\n".join(out) + "\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "refused": self.refused,
+            "toml": self.toml,
+            "lines": [{"setting": each.setting, "value": each.value, "reason": each.reason} for each in self.lines],
+            "notes": self.notes,
+        }
+
+
+def propose(report: Report) -> Proposal:
+    """Settings for a stream that reads the topic."""
+    proposal = Proposal(stream_name(report.topic))
+    if report.records < RECORDS_LEAST:
+        proposal.refused = f"{report.records:,} records are too few: at least {RECORDS_LEAST:,} are needed"
+        return proposal
+    whole = report.findings[0]
+    chosen = _best(report)
+    if chosen is None:
+        proposal.refused = _why_none(report, whole)
+        return proposal
+    proposal.finding = chosen
+    proposal.lines = [
+        Line("input", report.topic, ""),
+        Line("output", f"{report.topic}.once", ""),
+        Line("dead_letters", f"{report.topic}.dead-letters", ""),
+        *_identity(report, chosen),
+        *_order(chosen),
+        *_conflicts(chosen),
+        *_across(chosen),
+        *_bounds(report, chosen),
+    ]
+    found, equal = chosen.equal + chosen.across, whole.equal + whole.across
+    if equal * ALIKE > found:
+        example = f", such as {_at(whole.examples[0])}" if whole.examples else ""
+        proposal.notes.append(
+            f"{equal - found:,} records that equal an earlier one as a whole are new by this identity{example}: either "
+            "events that are alike, or duplicates that it does not find"
+        )
+    return proposal
+
+
+def _best(report: Report) -> Finding | None:
+    good = [each for each in report.findings if _is_good(report, each)]
+    most = max((each.equal + each.across for each in good), default=0)
+    if not most:
+        # Without a duplicate only a name says that it is an identity.
+        return min((each for each in good if _tier(each) <= 1), key=_tier, default=None)
+    alike = [each for each in good if each.equal + each.across >= ALIKE * most]
+    return min(alike, key=lambda each: (each.conflicts + each.across_conflicts > 0, _tier(each)))
+
+
+def _tier(each: Finding) -> int:
+    """How far one would rely on it, where several find the same.
+
+    A number that counts needs an entry for each of its identities, an id one for each event. A number that only rises,
+    such as a time, may be the same for two events tomorrow.
+    """
+    if each.numbers is not None:
+        return 0 if each.numbers.counts and not _is_timelike(each) else 3
+    return 1 if _is_named(each) else 4 if _is_timelike(each) else 2
+
+
+def _is_timelike(each: Finding) -> bool:
+    return TIMELIKE.search((each.candidate.sequence or each.candidate.identity[0]).name) is not None
+
+
+def _is_named(each: Finding) -> bool:
+    places = each.candidate.identity
+    return len(places) > 1 or places[0] == KEY or USUAL_ID.search(places[0].name) is not None
+
+
+def _is_good(report: Report, each: Finding) -> bool:
+    if each.candidate.identity == (WHOLE,) or each.records < PRESENT_LEAST * report.records:
+        return False
+    repeats = each.duplicates + each.across + each.across_conflicts
+    if each.conflicts + each.across_conflicts > CONFLICTS_MOST * repeats or repeats > REPEATED_MOST * each.records:
+        return False
+    numbers = each.numbers
+    return numbers is None or numbers.late <= LATE_MOST * (numbers.rises + numbers.late)
+
+
+def _why_none(report: Report, whole: Finding) -> str:
+    """Why no identity is proposed, by what comes nearest to one."""
+    near = [
+        each
+        for each in report.findings[1:]
+        if (each.conflicts or each.across_conflicts)
+        and each.records >= PRESENT_LEAST * report.records
+        and each.duplicates + each.across + each.across_conflicts <= REPEATED_MOST * each.records
+    ]
+    if near:
+        each = max(near, key=lambda finding: finding.distinct)
+        repeats = each.duplicates + each.across + each.across_conflicts
+        example = f" Look at {_at(each.conflict_examples[0])}." if each.conflict_examples else ""
+        return (
+            f"{each.conflicts + each.across_conflicts:,} of the {repeats:,} repeats of {each.candidate} have another "
+            f"value: they may be events of their own, or one sending writes into the value which one it is.{example} "
+            "Whoever knows which may state that identity"
+        )
+    if whole.equal + whole.across:
+        return (
+            f"{whole.equal + whole.across:,} records equal an earlier one as a whole, and nothing in all of them tells "
+            "one event from another: two events may be alike. Have the sender give each event an id"
+        )
+    return "nothing that all records have tells one event from another, and no record came twice"
+
+
+def _identity(report: Report, each: Finding) -> list[Line]:
+    said = f"{each.equal + each.across:,} duplicates found by it among {report.records:,} records"
+    if not each.equal + each.across:
+        said = f"by its name; no record came twice among {report.records:,}"
+    lacking = "" if not each.without else f"; {each.without:,} records lack it and become dead letters"
+    lines = [Line("identity", each.candidate.setting, said + lacking)]
+    if each.numbers is None:
+        return [*lines, Line("sequence", "none", "no number beside it: an id is seen or it is not")]
+    numbers = each.numbers
+    share = numbers.rises / max(numbers.rises + numbers.late, 1)
+    what = f"it rises in {share:.2%} of the new records of {numbers.identities:,} identities"
+    return [*lines, Line("sequence", str(each.candidate.sequence), what)]
+
+
+def _order(each: Finding) -> list[Line]:
+    numbers = each.numbers
+    if numbers is None or not numbers.late:
+        return []
+    windows = numbers.windows
+    size, passes = next(((size, passes) for size, passes in windows if passes >= numbers.late), windows[-1])
+    said = (
+        f"{numbers.late:,} records came after a higher number and had never been seen, up to {numbers.late_most:,} "
+        f"below it: this passes {passes:,} of them"
+    )
+    if passes < numbers.late / 2:
+        return [Line("reorder_window", None, f"{said}, even {WINDOW_MOST:,}. The number is not in order")]
+    return [Line("reorder_window", size, said)]
+
+
+def _conflicts(each: Finding) -> list[Line]:
+    found = each.conflicts + each.across_conflicts
+    if not found:
+        return []
+    example = f", such as {_at(each.conflict_examples[0])}" if each.conflict_examples else ""
+    return [Line("conflicts", "count", f"{found:,} repeats have another value{example}")]
+
+
+def _across(each: Finding) -> list[Line]:
+    found = each.across + each.across_conflicts
+    if not found:
+        return []
+    return [Line("repartition_by", "identity", f"{found:,} duplicates came in another partition than the first")]
+
+
+def _bounds(report: Report, each: Finding) -> list[Line]:
+    """How long to remember, and how many."""
+    numbers = each.numbers
+    if numbers is not None and numbers.identities < IDENTITIES_MANY:
+        return [Line("inactive_after_s", None, f"{numbers.identities:,} identities are few: nothing need be forgotten")]
+    ages = sum(bucket.records for bucket in each.ages + each.ages_across)
+    most_ms = max([each.age_most_ms, *(bucket.most for bucket in each.ages_across if bucket.records)])
+    if ages < AGES_LEAST:
+        why = f"{ages:,} duplicates with a known age say too little of how late one may come"
+        return [Line("inactive_after_s", None, why)]
+    if most_ms * AGE_MARGIN > report.span_ms:
+        why = (
+            f"the oldest duplicate came after {told(most_ms)}, and what was read spans {told(report.span_ms)}: "
+            "older ones could not be seen. Read more of the topic"
+        )
+        return [Line("inactive_after_s", None, why)]
+    seconds = rounded_up(most_ms * AGE_MARGIN / 1_000)
+    clock = "the broker's clock" if report.log_append_time else "the producers' timestamps"
+    sample = f" of a sample (1 of {each.one_of:,} ids)" if each.one_of > 1 else ""
+    said = f"the oldest duplicate{sample} came after {told(most_ms)} by {clock}; {AGE_MARGIN} times that, rounded up"
+    lines = [Line("inactive_after_s", seconds, said)]
+    held = busiest(report.busy, seconds) * (each.distinct + each.across) / max(report.records, 1)
+    entries = two_digits(max(held * ENTRIES_MARGIN, report.partitions))
+    if numbers is None:
+        said = f"in the busiest {told(seconds * 1_000)} about {held:,.0f} came; {ENTRIES_MARGIN} times that, rounded up"
+        lines.append(Line("max_identities", entries, said))
+    return lines
+
+
+def busiest(busy: dict[int, int], seconds: int) -> int:
+    """Most records that came within so many seconds. busy: records by minute."""
+    minutes = sorted(busy)
+    width = math.ceil(seconds / MINUTE)
+    most = held = first = 0
+    for minute in minutes:
+        held += busy[minute]
+        while minutes[first] <= minute - width:
+            held -= busy[minutes[first]]
+            first += 1
+        most = max(most, held)
+    return most
+
+
+def rounded_up(seconds: float) -> int:
+    """The next time that a person would write."""
+    return next((each for each in TIMES_S if each >= seconds), math.ceil(seconds / DAY / 365) * 365 * DAY)
+
+
+def two_digits(number: float) -> int:
+    """Rounded up to two digits."""
+    unit = int(10 ** max(0, len(str(math.ceil(number))) - 2))
+    return math.ceil(number / unit) * unit
+
+
+def told(ms: float) -> str:
+    """A duration in the largest unit that it fills."""
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", 1)):
+        if ms >= size * 1_000:
+            return f"{ms / size / 1_000:.3g} {unit}"
+    return f"{ms:.0f} ms"
+
+
+def stream_name(topic: str) -> str:
+    """A name of a stream for a topic."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", topic.lower()).strip("-_")[:63]
+    return name if re.match(r"[a-z]", name) else f"s-{name}"[:63]
+
+
+def _at(example: Any) -> str:
+    return f"partition {example.partition}, offset {example.offset:,} (before it at {example.before:,})"

@@ -1,0 +1,266 @@
+"""Reading a topic for a survey: committed record batches, as a lane fetches them; no group is joined."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+
+from kafka_ratchet.app.survey.counting import Counts, Found
+from kafka_ratchet.app.survey.looking import SAMPLE_MOST, Sample
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost, SettingsError, TopicMissing
+from kafka_ratchet.transport.batch.kernels import COLUMNS
+from kafka_ratchet.transport.batch.record_batch import HEAD, LOG_APPEND_TIME, RecordBatch, read_chunk
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+
+FETCH_BYTES: Final = 4 << 20
+FETCH_WAIT_MS: Final = 500
+SAMPLE_BYTES: Final = 1 << 20
+SAMPLE_PARTITIONS_MOST: Final = 16
+SAMPLE_PLACES: Final = 3
+"""Beginning, middle and end of a partition: what its records look like may have changed."""
+Item = TypeVar("Item")
+
+SIDE_BY_SIDE: Final = 2
+"""Partitions read at a time: while one is waited for, the other one is taken apart."""
+
+
+@dataclass(slots=True)
+class Range:
+    """What is read of a partition: offsets from `begin` to before `end`. first: what Kafka still has."""
+
+    partition: int
+    first: int
+    begin: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing that Kafka has is left out before it."""
+        return self.begin <= self.first
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Which part of the topic to read.
+
+    partitions: None: all; limit: the last so many records, by offsets; since_ms: from this time on
+    """
+
+    partitions: tuple[int, ...] | None = None
+    limit: int | None = None
+    since_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic that is surveyed.
+
+    log_append_time: whether the broker stamps its records; None: nothing was read yet
+    deleted: records that retention deleted while they were to be read
+    """
+
+    cluster: Cluster
+    name: str
+    id: bytes
+    partitions: int
+    timeout_s: float
+    batch_most: int
+    """bytes that one record batch may unpack to"""
+    ranges: list[Range] = field(default_factory=list)
+    log_append_time: bool | None = None
+    deleted: int = 0
+
+    async def choose(self, wanted: Wanted) -> None:
+        """Set the ranges.
+
+        Raises:
+            SettingsError: there is no such partition.
+        """
+        numbers = range(self.partitions) if wanted.partitions is None else wanted.partitions
+        for number in numbers:
+            if number >= self.partitions:
+                raise SettingsError(f"--partitions {number}: {self.name} has partitions 0 to {self.partitions - 1}")
+            first = await self.cluster.offset(self.name, number, EARLIEST, "survey")
+            end = await self.cluster.offset(self.name, number, LATEST, "survey")
+            begin = first
+            if wanted.since_ms is not None:
+                found = await self.cluster.offset(self.name, number, wanted.since_ms, "survey")
+                begin = min(end, max(first, found)) if found >= 0 else end
+            self.ranges.append(Range(number, first, begin, max(begin, end)))
+        if wanted.limit is not None:
+            _limit(self.ranges, wanted.limit)
+
+    @property
+    def offsets(self) -> int:
+        """How many there are to read."""
+        return sum(each.end - each.begin for each in self.ranges)
+
+    def end(self, partition: int) -> int:
+        """Offset behind the last one to read of a partition."""
+        return next(each.end for each in self.ranges if each.partition == partition)
+
+    async def sample(self) -> tuple[Sample, RecordBatch | None]:
+        """Records from several places of several partitions, and one batch of them."""
+        sample = Sample()
+        first: RecordBatch | None = None
+        held = [each for each in self.ranges if each.end > each.begin]
+        step = max(1, len(held) // SAMPLE_PARTITIONS_MOST)
+        chosen = held[::step][:SAMPLE_PARTITIONS_MOST]
+        share = max(1, SAMPLE_MOST // max(1, len(chosen) * SAMPLE_PLACES))
+        for each in chosen:
+            size, reached = each.end - each.begin, each.begin
+            for place in range(SAMPLE_PLACES):
+                position = max(reached, each.begin + size * place // SAMPLE_PLACES)
+                taken = 0
+                while taken < share and position < each.end:
+                    batch = await self._read(each, position, SAMPLE_BYTES)
+                    added = sample.add(batch, share - taken)
+                    taken += added
+                    position = batch.next
+                    if added:
+                        reached = int(batch.offsets[added - 1]) + 1
+                        first = first or batch
+        return sample, first
+
+    async def batches(self) -> AsyncGenerator[RecordBatch, None]:
+        """All records of the ranges; those of a partition in order."""
+        waiting = deque(each for each in self.ranges if each.end > each.begin)
+        reading: deque[AsyncGenerator[RecordBatch, None]] = deque()
+        try:
+            while waiting or reading:
+                while waiting and len(reading) < SIDE_BY_SIDE:
+                    reading.append(ahead(self._partition(waiting.popleft())))
+                reader = reading.popleft()
+                if (batch := await anext(reader, None)) is not None:
+                    reading.append(reader)
+                    yield batch
+        finally:
+            for reader in reading:
+                await reader.aclose()
+
+    async def _partition(self, each: Range) -> AsyncGenerator[RecordBatch, None]:
+        position = each.begin
+        while position < each.end:
+            batch = await self._read(each, position, FETCH_BYTES, f"survey-{each.partition}")
+            position = batch.next
+            yield batch
+
+    async def _read(self, each: Range, position: int, most: int, connection: str = "survey") -> RecordBatch:
+        """The records from a position on, up to the range's end; more than none, unless it ends here."""
+        heard_at = time.monotonic()
+        while True:
+            try:
+                fetched = await self.cluster.fetch(
+                    self.name,
+                    each.partition,
+                    position,
+                    connection,
+                    max_bytes=most,
+                    max_wait_ms=FETCH_WAIT_MS,
+                    topic_id=self.id,
+                )
+            except PositionLost:
+                first = await self.cluster.offset(self.name, each.partition, EARLIEST, connection)
+                if first <= position:
+                    raise
+                self.deleted += min(first, each.end) - position
+                position = first
+                if position >= each.end:
+                    return _none(self.name, each)
+                continue
+            if len(fetched.data) >= HEAD.size:
+                attributes = HEAD.unpack_from(fetched.data)[5]
+                self.log_append_time = bool(attributes & LOG_APPEND_TIME) and self.log_append_time is not False
+                batch = await asyncio.to_thread(
+                    read_chunk,
+                    self.name,
+                    each.partition,
+                    position,
+                    fetched.data,
+                    fetched.aborted,
+                    most=self.batch_most,
+                )
+                if batch.next > position:
+                    return _before(batch, each.end)
+            if time.monotonic() - heard_at > self.timeout_s:
+                raise BrokerUnavailable(
+                    f"{self.name} partition {each.partition}: Kafka sent nothing of offset {position} for "
+                    f"{self.timeout_s:g} s; check that it runs"
+                )
+
+
+def _none(topic: str, each: Range) -> RecordBatch:
+    columns = np.empty((COLUMNS, 0), np.int64)
+    return RecordBatch(topic, each.partition, each.end, each.end, np.frombuffer(b"", np.uint8), columns)
+
+
+def _before(batch: RecordBatch, end: int) -> RecordBatch:
+    """The batch without the records that came after the survey had begun."""
+    return batch if batch.next <= end else batch.only(batch.offsets < end)
+
+
+def _limit(ranges: list[Range], limit: int) -> None:
+    """Leave the last records, as even a share of each partition as they have."""
+    left = limit
+    by_size = sorted(ranges, key=lambda each: each.end - each.begin)
+    for index, each in enumerate(by_size):
+        share = min(each.end - each.begin, left // (len(by_size) - index))
+        each.begin = each.end - share
+        left -= share
+
+
+async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: int) -> Topic:
+    """A topic that exists; it is not created by asking.
+
+    Raises:
+        TopicMissing: there is none.
+    """
+    found = (await cluster.topics([name])).get(name)
+    if found is None:
+        raise TopicMissing(f"topic {name!r} does not exist; `ratchet survey` takes one that has records")
+    return Topic(cluster, name, found.id, found.partitions, timeout_s, batch_most)
+
+
+async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+    """The same items, of which the next one is made while the one before it is worked on."""
+    making = asyncio.create_task(_next(source))
+    try:
+        while (item := await making) is not None:
+            making = asyncio.create_task(_next(source))
+            yield item
+    finally:
+        making.cancel()
+        with suppress(asyncio.CancelledError):
+            await making
+        await source.aclose()
+
+
+async def _next(source: AsyncGenerator[Item, None]) -> Item | None:
+    return await anext(source, None)
+
+
+async def count_all(topic: Topic, counts: Counts, moved: Callable[[int, int], None]) -> None:
+    """Count all records of the topic's ranges: a batch is fetched, one taken apart and one counted side by side.
+
+    Args:
+        topic: with its ranges
+        counts: filled
+        moved: called with the offsets and the records that a batch brought
+    """
+
+    async def taken_apart() -> AsyncGenerator[tuple[RecordBatch, Found], None]:
+        async with aclosing(topic.batches()) as batches:
+            async for batch in batches:
+                yield batch, await asyncio.to_thread(Found, batch, counts.reader)
+
+    async with aclosing(ahead(taken_apart())) as ready:
+        async for batch, found in ready:
+            await asyncio.to_thread(counts.add, found)
+            moved(min(batch.next, topic.end(batch.partition)) - batch.start, batch.count)

@@ -1,0 +1,281 @@
+"""The compiled passes over what was seen: which records came before, how long before, and with what content.
+
+A table is open addressing with linear probing, int64[slots, 4], so that a look takes one cache line:
+
+    HASH    64 bits, seeded; 0 is an empty slot
+    CLOCK   ms: the partition's clock when the identity came last; 0 where no timestamp is known
+    OFFSET  where it came last
+    WHAT    the upper half is that of the hash of its first value, the lower is the partition, or SEVERAL
+
+Equal hashes are taken as equal identities: `kafka_ratchet.app.survey.found.mistaken` says how often that is wrong.
+An identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
+table, by a hash of both. So what one partition sees, which is what a worker sees, is exact, and costs nothing where
+identities keep to a partition.
+
+At a level above 0 only hashes whose lowest bits are 0 are kept: one of 2^level identities, with all of its records.
+What is found of them counts 2^level times.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.app.survey.kernels import I64, U64, mixed
+from kafka_ratchet.transport.batch import kernels as records
+
+U8 = NDArray[np.uint8]
+
+HASH, CLOCK, OFFSET, WHAT = range(4)
+COLUMNS = 4
+SEVERAL = 0x7FFFFFFF
+
+FIRST, EQUAL, CONFLICT, ACROSS, ACROSS_CONFLICT, LEFT_OUT, NONE = range(7)
+"""Verdicts, uint8: never seen; seen in this partition, with the same value, and with another; seen in other partitions
+only, likewise; not of the sample; without the identity."""
+VERDICTS = 5
+"""Those that are counted by what they weigh."""
+
+LEVEL_MOST = 20
+"""The lowest 20 bits of a hash say whether it is in a sample, the highest 6 which group it is in. Slots are chosen by
+others."""
+GROUPS = 64
+
+BUCKETS = 65
+"""By the bits of a number: 0, 1, 2 to 3, 4 to 7, ..."""
+
+EXAMPLES = 3
+
+
+@njit(inline="always", **records.OPTIONS)
+def bits_of(number: int) -> int:
+    """Bits that a number has; 0 has none."""
+    bits = 0
+    while number > 0:
+        number >>= 1
+        bits += 1
+    return bits
+
+
+@njit(inline="always", **records.OPTIONS)
+def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
+    mask = np.uint64(table.shape[0] - 1)
+    slot = (wanted >> np.uint64(LEVEL_MOST)) & mask
+    key = np.int64(wanted)
+    while table[slot, HASH] != 0 and table[slot, HASH] != key:
+        slot = (slot + np.uint64(1)) & mask
+    return np.int64(slot)
+
+
+@njit(**records.OPTIONS)
+def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
+    """The hash of an identity in a partition, in the same sample as the identity's."""
+    low = (np.uint64(1) << np.uint64(LEVEL_MOST)) - np.uint64(1)
+    found = (mixed(wanted, np.uint64(partition), np.uint64(0x5851F42D4C957F2D)) & ~low) | (wanted & low)
+    return found if found != np.uint64(0) else np.uint64(1) << np.uint64(63)
+
+
+@njit(**records.OPTIONS)
+def judge(
+    hashes: U64,
+    values: U64,
+    clocks: I64,
+    offsets: I64,
+    begin: int,
+    partition: int,
+    table: I64,
+    several: I64,
+    used: I64,
+    most: I64,
+    level: int,
+    verdicts: U8,
+    counts: I64,
+    groups: I64,
+    ages: I64,
+    distances: I64,
+    largest: I64,
+    examples: I64,
+) -> int:
+    """Judge records of one partition by one identity, until a table is full.
+
+    Args:
+        hashes: uint64[records], of the identity; 0: none
+        values: uint64[records], hashes of the values
+        clocks: int64[records], ms, never falling
+        offsets: int64[records]
+        begin: index of the first record to judge
+        partition: of them all
+        table: int64[slots, COLUMNS]
+        several: int64[slots, COLUMNS], of identities in several partitions
+        used: int64[2], entries of the two
+        most: int64[2], how many they may have
+        level: of the sample
+        verdicts: uint8[records], filled from begin on
+        counts: int64[VERDICTS], raised by the weight of each
+        groups: int64[VERDICTS, GROUPS], likewise, of what weighs more than 1
+        ages: int64[2, BUCKETS], likewise: ms since the identity came last, in this partition and in others
+        distances: int64[BUCKETS], likewise: offsets since it came last in this partition
+        largest: int64[2], largest age (ms) and distance in this partition
+        examples: int64[2, EXAMPLES, 4], the first EQUAL and CONFLICT: partition, offset, offset before it, age
+
+    Returns:
+        index of the first record that was not judged: at the end, or where a table needs more room
+    """
+    weight = np.int64(1) << np.int64(level)
+    outside = np.uint64(weight - 1)
+    for i in range(begin, len(hashes)):
+        wanted = hashes[i]
+        if wanted == np.uint64(0):
+            verdicts[i] = NONE
+            continue
+        if wanted & outside:
+            verdicts[i] = LEFT_OUT
+            continue
+        value = np.int64(values[i] & np.uint64(0xFFFFFFFF00000000))
+        slot = _slot_of(table, wanted)
+        before = table
+        verdict = FIRST
+        if table[slot, HASH] == 0:
+            if used[0] >= most[0]:
+                return i
+            used[0] += 1
+            table[slot, HASH], table[slot, WHAT] = np.int64(wanted), value | np.int64(partition)
+        else:
+            what = table[slot, WHAT]
+            where = what & np.int64(0x7FFFFFFF)
+            verdict = CONFLICT if (what ^ value) >> np.int64(32) else EQUAL
+            if where != partition:
+                if used[1] + 2 > most[1]:
+                    return i
+                if where != SEVERAL:
+                    other = _slot_of(several, _in_partition(wanted, where))
+                    several[other, CLOCK], several[other, OFFSET] = table[slot, CLOCK], table[slot, OFFSET]
+                    several[other, WHAT] = what
+                    several[other, HASH] = np.int64(_in_partition(wanted, where))
+                    table[slot, WHAT] = (what & ~np.int64(0x7FFFFFFF)) | np.int64(SEVERAL)
+                    used[1] += 1
+                own = _slot_of(several, _in_partition(wanted, partition))
+                if several[own, HASH] == 0:
+                    used[1] += 1
+                    several[own, HASH] = np.int64(_in_partition(wanted, partition))
+                    several[own, WHAT] = value | np.int64(partition)
+                    verdict += ACROSS - EQUAL
+                    if table[slot, CLOCK] > 0 and clocks[i] > 0:
+                        ages[1, bits_of(abs(clocks[i] - table[slot, CLOCK]))] += weight
+                else:
+                    # What the worker of this partition would compare it with.
+                    verdict = CONFLICT if (several[own, WHAT] ^ value) >> np.int64(32) else EQUAL
+                table[slot, CLOCK], table[slot, OFFSET] = clocks[i], offsets[i]
+                before, slot = several, own
+        if verdict == EQUAL or verdict == CONFLICT:
+            age = np.int64(-1)
+            if before[slot, CLOCK] > 0 and clocks[i] > 0:
+                age = max(clocks[i] - before[slot, CLOCK], np.int64(0))
+                ages[0, bits_of(age)] += weight
+                largest[0] = max(largest[0], age)
+            distance = offsets[i] - before[slot, OFFSET]
+            distances[bits_of(distance)] += weight
+            largest[1] = max(largest[1], distance)
+            kind = verdict - EQUAL
+            for q in range(EXAMPLES):
+                if examples[kind, q, 0] < 0:
+                    examples[kind, q, 0], examples[kind, q, 1] = partition, offsets[i]
+                    examples[kind, q, 2], examples[kind, q, 3] = before[slot, OFFSET], age
+                    break
+        before[slot, CLOCK], before[slot, OFFSET] = clocks[i], offsets[i]
+        verdicts[i] = verdict
+        counts[verdict] += weight
+        if level > 0:
+            groups[verdict, np.int64(wanted >> np.uint64(58))] += weight
+    return len(hashes)
+
+
+@njit(**records.OPTIONS)
+def refill(old: I64, new: I64, level: int) -> int:
+    """Put those entries that are in the sample of a level into an empty table with room for them; how many they are."""
+    outside = (np.int64(1) << np.int64(level)) - np.int64(1)
+    used = 0
+    for i in range(old.shape[0]):
+        if old[i, HASH] != 0 and old[i, HASH] & outside == 0:
+            slot = _slot_of(new, np.uint64(old[i, HASH]))
+            for column in range(COLUMNS):
+                new[slot, column] = old[i, column]
+            used += 1
+    return used
+
+
+RISES, STEPS, LATE, BEFORE, OWNERS = range(5)
+ORDERS = 5
+"""Records above the highest number of their identity, those of them that are one above it, those below it that were
+never seen, those below the first that was read of it, of which nobody knows that, and identities."""
+
+HIGHEST, LOWEST = 1, 2
+"""Columns of a table of owners; LOWEST is the first number that was read."""
+
+
+@njit(**records.OPTIONS)
+def order(
+    owners: U64,
+    numbers: I64,
+    verdicts: U8,
+    begin: int,
+    partition: int,
+    is_whole: bool,
+    table: I64,
+    used: I64,
+    most: int,
+    level: int,
+    seen_level: int,
+    counts: I64,
+    lates: I64,
+    largest: I64,
+) -> int:
+    """Follow the numbers of each identity in one partition, until the table is full.
+
+    Args:
+        owners: uint64[records], hashes of the identities; 0: none
+        numbers: int64[records]; negative: none
+        verdicts: uint8[records], of `judge` for identity and number together
+        begin: index of the first record
+        partition: of them all
+        is_whole: whether it was read from its very first record on
+        table: int64[slots, COLUMNS], HASH, HIGHEST and LOWEST
+        used: int64[1], its entries
+        most: how many it may have
+        level: of the sample of owners
+        seen_level: of the sample that verdicts were made with
+        counts: int64[ORDERS], raised by the weight of each
+        lates: int64[BUCKETS], likewise: how far below the highest a number was that had never been seen
+        largest: int64[1], of these
+
+    Returns:
+        index of the first record that was not looked at: at the end, or where the table needs more room
+    """
+    weight = np.int64(1) << np.int64(level)
+    outside = np.uint64(weight - 1)
+    for i in range(begin, len(owners)):
+        if owners[i] == np.uint64(0) or numbers[i] < 0 or owners[i] & outside:
+            continue
+        wanted = _in_partition(owners[i], partition)
+        slot = _slot_of(table, wanted)
+        if table[slot, HASH] == 0:
+            if used[0] >= most:
+                return i
+            used[0] += 1
+            table[slot, HASH], table[slot, HIGHEST], table[slot, LOWEST] = np.int64(wanted), numbers[i], numbers[i]
+            counts[OWNERS] += weight
+        elif numbers[i] > table[slot, HIGHEST]:
+            counts[RISES] += weight
+            if numbers[i] == table[slot, HIGHEST] + 1:
+                counts[STEPS] += weight
+            table[slot, HIGHEST] = numbers[i]
+        elif verdicts[i] == FIRST:
+            if numbers[i] < table[slot, LOWEST] and not is_whole:
+                counts[BEFORE] += weight << np.int64(seen_level)
+                continue
+            late = table[slot, HIGHEST] - numbers[i]
+            counts[LATE] += weight << np.int64(seen_level)
+            lates[bits_of(late)] += weight << np.int64(seen_level)
+            largest[0] = max(largest[0], late)
+    return len(owners)
