@@ -234,6 +234,7 @@ class _Places:
             place
             for place in self._present
             if self.is_usual(place) and self._present[place] >= PER_OWNER_LEAST * self.distinct[place]
+            if self.distinct[place] > 1 or owner_rank(place) < owner_rank(PARTITION)
         ]
         return sorted(found, key=lambda place: (owner_rank(place), place))
 
@@ -244,7 +245,7 @@ def owner_rank(place: Place) -> int:
         return 0
     if place.kind != "key" and USUAL_OWNER.search(place.name):
         return 1
-    return 2 if place == KEY else 4 if place == PARTITION else 3
+    return 2 if place == KEY else 3 if place == PARTITION else 4
 
 
 def _number(place: Place, text: bytes) -> int | None:
@@ -283,11 +284,14 @@ def _sequences(sample: Sample, places: _Places) -> list[Candidate]:
 def _rising(sample: Sample, owner: Place, number: Place) -> _Rising | None:
     last: dict[tuple[int, bytes], int] = {}
     seen: set[tuple[int, bytes, int]] = set()
-    rises = late = 0
+    rises = late = repeats = 0
     for row in sample.rows:
         own = b"" if owner == PARTITION else row.places.get(owner)
         found = _number(number, row.places.get(number, b""))
-        if own is None or found is None or (row.partition, own, found) in seen:
+        if own is None or found is None:
+            continue
+        if (row.partition, own, found) in seen:
+            repeats += 1
             continue
         seen.add((row.partition, own, found))
         before = last.get((row.partition, own))
@@ -296,6 +300,6 @@ def _rising(sample: Sample, owner: Place, number: Place) -> _Rising | None:
             late += found < before
         last[row.partition, own] = max(found, before or 0)
     share = rises / max(rises + late, 1)
-    if share < RISES_LEAST or rises + late < len(last):
+    if share < RISES_LEAST or rises + late < len(last) or repeats > REPEATED_MOST * (repeats + len(seen)):
         return None
     return _Rising(share, owner_rank(owner), Candidate((owner,), number))

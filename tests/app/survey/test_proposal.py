@@ -1,0 +1,231 @@
+"""Which settings are proposed, and where the evidence is too thin for any."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_ratchet.app.survey.places import KEY, WHOLE, Candidate, Place
+from kafka_ratchet.app.survey.proposal import Proposal, busiest, propose, rounded_up, stream_name, told, two_digits
+from kafka_ratchet.app.survey.reading import Range
+from kafka_ratchet.app.survey.report import Bucket, Example, Finding, Numbers, Report
+
+ID, EVENT = Place("field", "id"), Place("header", "ce_id")
+HOUR_MS = 3_600_000
+
+
+def finding(*identity: Place, sequence: Place | None = None, **more: Any) -> Finding:
+    """100,000 records, of which 1,000 are duplicates that came within a minute or two."""
+    usual: dict[str, Any] = {
+        "records": 100_000,
+        "without": 0,
+        "distinct": 99_000,
+        "equal": 1_000,
+        "conflicts": 0,
+        "across": 0,
+        "across_conflicts": 0,
+        "one_of": 1,
+        "errors": {},
+        "mistaken": 0.0,
+        "ages": [Bucket(65_536, 131_071, 1_000)],
+        "ages_across": [],
+        "distances": [],
+        "age_most_ms": 100_000,
+        "distance_most": 10,
+        "examples": [Example(0, 5, 3, 7)],
+        "conflict_examples": [Example(1, 15, 13, 7)],
+        "numbers": None,
+    }
+    return Finding(Candidate(identity, sequence), **{**usual, **more})
+
+
+def numbers(**more: Any) -> Numbers:
+    usual: dict[str, Any] = {
+        "identities": 40,
+        "rises": 98_900,
+        "steps": 98_000,
+        "late": 0,
+        "late_most": -1,
+        "before": 0,
+        "lates": [],
+    }
+    return Numbers(**{**usual, **more})
+
+
+def proposed(*findings: Finding, **more: Any) -> Proposal:
+    usual: dict[str, Any] = {
+        "topic": "web.hooks",
+        "ranges": [Range(0, 0, 0, 100_000)],
+        "partitions": 1,
+        "records": 100_000,
+        "bytes": 1,
+        "seconds": 1.0,
+        "first_ms": 1_000,
+        "last_ms": 10 * HOUR_MS,
+        "log_append_time": True,
+        "broken": 0,
+        "deleted": 0,
+        "future": 0,
+        "sampled": 1,
+        "busy": {minute: 200 for minute in range(500)},
+        "left_out": (),
+    }
+    whole = finding(WHOLE, equal=1_000)
+    return propose(Report(**{**usual, **more}, findings=[whole, *findings]))
+
+
+def values(proposal: Proposal) -> dict[str, Any]:
+    section: dict[str, Any] = tomllib.loads(proposal.toml)["streams"]["web-hooks"]
+    return section
+
+
+def test_ids_are_remembered_for_twice_the_oldest_duplicate_and_as_many_as_came_in_that_time() -> None:
+    proposal = proposed(finding(ID))
+    assert values(proposal) == {
+        "input": "web.hooks",
+        "output": "web.hooks.once",
+        "dead_letters": "web.hooks.dead-letters",
+        "identity": "field:id",
+        "sequence": "none",
+        "inactive_after_s": 300,
+        "max_identities": 2_000,
+    }
+    assert proposal.finding is not None
+    assert all(line.reason for line in proposal.lines[3:])
+
+
+def test_a_pair_is_a_list_and_names_of_strangers_are_quoted() -> None:
+    odd = Place("header", "a\"b'\\ü #]")
+    assert values(proposed(finding(odd, EVENT)))["identity"] == [str(odd), "header:ce_id"]
+
+
+def test_a_counter_comes_before_an_id_that_finds_the_same_and_a_time_does_not() -> None:
+    counter = finding(KEY, sequence=Place("header", "n"), numbers=numbers())
+    assert values(proposed(finding(ID), counter))["sequence"] == "header:n"
+    assert "inactive_after_s" not in values(proposed(counter))
+    for name, steps in (("created_at", 98_000), ("order", 500)):
+        rising = finding(KEY, sequence=Place("field", name), numbers=numbers(steps=steps))
+        assert values(proposed(rising, finding(ID)))["identity"] == "field:id"
+
+
+def test_of_two_that_find_the_same_the_one_without_conflicts_is_taken() -> None:
+    counter = finding(KEY, sequence=Place("header", "n"), numbers=numbers(), conflicts=30)
+    assert values(proposed(counter, finding(ID)))["identity"] == "field:id"
+    assert values(proposed(finding(ID, conflicts=30)))["conflicts"] == "count"
+
+
+def test_a_window_passes_every_late_number_or_is_not_proposed() -> None:
+    late = numbers(late=50, late_most=60, lates=[Bucket(32, 63, 50)])
+    assert values(proposed(finding(KEY, sequence=EVENT, numbers=late)))["reorder_window"] == 64
+    far = numbers(late=50, late_most=10**6, lates=[Bucket(1 << 19, (1 << 20) - 1, 50)])
+    proposal = proposed(finding(KEY, sequence=EVENT, numbers=far))
+    assert "reorder_window" not in values(proposal)
+    assert "# reorder_window: not proposed: 50 records" in proposal.toml
+
+
+def test_duplicates_in_other_partitions_ask_for_a_repartition() -> None:
+    proposal = proposed(finding(ID, across=200, ages_across=[Bucket(1 << 20, (1 << 21) - 1, 200)]))
+    assert values(proposal)["repartition_by"] == "identity"
+    # The oldest of them counts as well.
+    assert values(proposal)["inactive_after_s"] == 2 * HOUR_MS / 1_000
+
+
+@pytest.mark.parametrize(
+    ("findings", "more", "why"),
+    [
+        ([finding(ID)], {"records": 999}, "999 records are too few"),
+        ([finding(ID, conflicts=300, equal=700)], {}, "300 of the 1,000 repeats of field:id have another value"),
+        ([], {}, "1,000 records equal an earlier one as a whole"),
+        ([finding(ID, without=2_000, records=98_000)], {}, "1,000 records equal an earlier one as a whole"),
+        ([finding(ID, equal=60_000)], {}, "1,000 records equal an earlier one as a whole"),
+    ],
+)
+def test_where_evidence_is_thin_nothing_is_proposed(findings: list[Finding], more: dict[str, Any], why: str) -> None:
+    proposal = proposed(*findings, **more)
+    assert proposal.refused is not None
+    assert why in proposal.refused
+    assert proposal.toml == ""
+    assert proposal.finding is None
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "why"),
+    [
+        (finding(ID, ages=[Bucket(1, 1, 29)]), {}, "29 duplicates with a known age"),
+        (finding(ID), {"last_ms": 200_000}, "Read more of the topic"),
+        (finding(ID, equal=0, ages=[], age_most_ms=-1), {}, "0 duplicates"),
+    ],
+)
+def test_a_time_that_was_not_seen_is_not_proposed(found: Finding, more: dict[str, Any], why: str) -> None:
+    proposal = proposed(found, **more)
+    assert "inactive_after_s" not in values(proposal)
+    assert "max_identities" not in values(proposal)
+    [line] = [line for line in proposal.lines if line.setting == "inactive_after_s"]
+    assert why in line.reason
+
+
+def test_equal_records_that_the_identity_does_not_find_are_told() -> None:
+    [note] = proposed(finding(ID, equal=900)).notes
+    assert note.startswith("100 records that equal an earlier one as a whole are new by this identity")
+    assert proposed(finding(ID, equal=990)).notes == []
+
+
+def test_without_a_duplicate_only_a_usual_name_is_proposed() -> None:
+    nothing = {"equal": 0, "ages": [], "age_most_ms": -1}
+    whole = finding(WHOLE, **nothing)
+    report = Report(
+        "t",
+        [],
+        1,
+        100_000,
+        1,
+        1.0,
+        1,
+        2,
+        None,
+        0,
+        0,
+        0,
+        1,
+        {},
+        [whole, finding(Place("field", "colour"), **nothing)],
+        (),
+    )
+    assert (
+        propose(report).refused
+        == "nothing that all records have tells one event from another, and no record came twice"
+    )
+    named = replace(report, findings=[whole, finding(ID, **nothing)])
+    assert 'identity = "field:id"  # by its name; no record came twice among 100,000' in propose(named).toml
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert [rounded_up(each) for each in (0, 60, 61, 3_601, 86_400 * 100, 86_400 * 400)] == [
+        60,
+        60,
+        120,
+        7_200,
+        86_400 * 180,
+        86_400 * 730,
+    ]
+    assert [two_digits(each) for each in (0.2, 9, 99, 101, 1_234_567)] == [1, 9, 99, 110, 1_300_000]
+    assert [told(each) for each in (0, 999, 1_000, 90_000, 2 * HOUR_MS, 49 * HOUR_MS)] == [
+        "0 ms",
+        "999 ms",
+        "1 s",
+        "1.5 min",
+        "2 h",
+        "2.04 d",
+    ]
+    assert [stream_name(each) for each in ("Web.Hooks", "1.a", "...", "x" * 249)] == [
+        "web-hooks",
+        "s-1-a",
+        "s-",
+        "x" * 63,
+    ]
+    assert busiest({1: 5, 2: 7, 10: 1}, 60) == 7
+    assert busiest({1: 5, 2: 7, 10: 1}, 61) == 12
+    assert busiest({}, 60) == 0
