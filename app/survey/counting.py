@@ -213,7 +213,8 @@ class Found:
                 kernels.read_numbers(batch.data, starts, lengths, place.kind == "header", self.numbers[place])
             if place in reader.identities:
                 self.hashes[place] = np.empty(batch.count, np.uint64)
-                kernels.hash_spans(batch.data, starts, lengths, reader.seed, self.hashes[place])
+                least = 0 if place == KEY else 1  # an empty key is an identity, as the worker has it
+                kernels.hash_spans(batch.data, starts, lengths, least, reader.seed, self.hashes[place])
         if PARTITION in reader.identities:
             self.hashes[PARTITION] = np.full(batch.count, np.uint64(self.partition + 1))
 

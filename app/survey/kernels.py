@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.transport.batch import kernels as records
 
 ABSENT = -2
-"""Length of what a record does not have; what is null or empty is no identity either."""
+"""Length of what a record does not have; what is null is no identity either."""
 
 REPEATED = -3
 """Length of a header that a record has more than once: the worker takes none of them."""
@@ -121,6 +121,15 @@ def _value_end(data: U8, at: int, end: int) -> int:
     return -1
 
 
+@njit(inline="always", **records.OPTIONS)
+def _is_whole(data: U8, at: int, end: int) -> bool:
+    """Whether a number is written as a whole one."""
+    for q in range(at + 1, end):
+        if data[q] < 48 or data[q] > 57:
+            return False
+    return True
+
+
 @njit(**records.OPTIONS)
 def find_fields(
     data: U8,
@@ -133,10 +142,11 @@ def find_fields(
     starts: I64,
     lengths: I64,
 ) -> int:
-    """Where each record has some fields of its JSON value: of a string what is between the quotes, of a number all.
+    """Where each record has some fields of its JSON value: of a text what is between the quotes, of a whole number all.
 
-    Null, true, false, objects and lists are ABSENT. Of a name that occurs twice in one object the last counts, as in
-    Python. Names and values are compared as they are written: one with an escape is another one.
+    As an identity of `field:PATH` is read: null, true, false, fractions, objects and lists are ABSENT. Of a name that
+    occurs twice in one object the last counts, as in Python. Names and values are compared as they are written: one
+    with an escape is another one.
 
     Args:
         data: uint8[bytes], of a record batch whose records are sound
@@ -234,7 +244,8 @@ def _fields_of(
                     last = _value_end(data, at, end)
                     if last < 0:
                         return False
-                    starts[place, i], lengths[place, i] = at, last - at
+                    if _is_whole(data, at, last):
+                        starts[place, i], lengths[place, i] = at, last - at
         if inner and data[at] == 123:
             depth += 1
             masks[depth] = inner
@@ -315,10 +326,10 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
 
 
 @njit(**records.OPTIONS)
-def hash_spans(data: U8, starts: I64, lengths: I64, seed: np.uint64, hashes: U64) -> None:
-    """Hashes of one place, uint64[records]; 0 where a record does not have it, or has an empty one."""
+def hash_spans(data: U8, starts: I64, lengths: I64, least: int, seed: np.uint64, hashes: U64) -> None:
+    """Hashes of one place, uint64[records]; 0 where a record does not have it, or one shorter than `least` bytes."""
     for i in range(len(starts)):
-        hashes[i] = hash_of(data, starts[i], lengths[i], seed) if lengths[i] > 0 else np.uint64(0)
+        hashes[i] = hash_of(data, starts[i], lengths[i], seed) if lengths[i] >= least else np.uint64(0)
 
 
 @njit(**records.OPTIONS)

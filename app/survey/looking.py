@@ -94,7 +94,7 @@ class Sample:
         value = batch.value(index)
         places: dict[Place, bytes] = {}
         key = batch.key(index)
-        if key:
+        if key is not None:
             places[KEY] = key
         several: set[Place] = set()
         for header in batch.headers(index)[:FIELDS_MOST]:

@@ -49,6 +49,8 @@ class Candidate:
     @property
     def setting(self) -> str | list[str]:
         """`identity` as a stream's settings have it."""
+        if self.identity == (PRODUCER,):
+            return "producer"
         names = [str(place) for place in self.identity]
         return names[0] if len(names) == 1 else names
 

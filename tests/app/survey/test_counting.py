@@ -47,7 +47,7 @@ def pair(record: PlainRecord) -> Hashable | None:
 
 IDENTITIES: dict[Candidate, Callable[[PlainRecord], Hashable | None]] = {
     Candidate((WHOLE,)): lambda record: (record.key, record.value, record.headers),
-    Candidate((KEY,)): lambda record: record.key or None,
+    Candidate((KEY,)): lambda record: record.key,
     Candidate((ID,)): lambda record: header(record, "ce_id"),
     Candidate((SOURCE, ID)): pair,
     Candidate((FIELD,)): field,
