@@ -135,6 +135,22 @@ def restart(
 
 
 @bench.command()
+def survey(
+    records: Records = 2_000_000,
+    keys: Keys = 10_000,
+    compression: Compression = "none",
+    partitions: Partitions = 4,
+    value_bytes: ValueBytes = 200,
+    rounds: Rounds = 3,
+) -> None:
+    """Measure `ratchet survey` next to a bare client that reads the topic and does nothing; one line of JSON."""
+    from bench.survey import survey as measured
+
+    load = _load(records, keys, compression, "spread", partitions, value_bytes, 1_000_000)
+    print(json_text.dumps(measured(load, rounds, _say)), flush=True)
+
+
+@bench.command()
 def sink(
     kinds: Annotated[
         list[str] | None, typer.Argument(help="delta, postgres, duckdb, iceberg, usual, nothing; default: all.")

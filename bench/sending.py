@@ -52,7 +52,7 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
             for kind in KINDS:
                 topic = f"{kind}-{number}"
                 create(broker.bootstrap, topic, partitions=PARTITIONS)
-                seconds = float(_run("bench.peers.send", kind, broker.bootstrap, topic, records, value_bytes))
+                seconds = float(run_module("bench.peers.send", kind, broker.bootstrap, topic, records, value_bytes))
                 held = sum(ends(broker.bootstrap, topic, PARTITIONS))
                 if held != records:
                     raise BenchFailed(f"{kind}: {records} records were sent, {topic} holds {held}")
@@ -110,7 +110,12 @@ def _restarted(path: Path, bootstrap: str, topic: str) -> float:
             return time.monotonic() - began
 
 
-def _run(module: str, *arguments: object) -> str:
+def run_module(module: str, *arguments: object) -> str:
+    """Run a module as a program of its own, and return what it prints.
+
+    Raises:
+        BenchFailed: it fails.
+    """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode:
