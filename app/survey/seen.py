@@ -7,7 +7,7 @@ A table is open addressing with linear probing, int64[slots, 4], so that a look 
     OFFSET  where it came last
     WHAT    the upper half is that of the hash of its first value, the lower is the partition, or SEVERAL
 
-Equal hashes are taken as equal identities: `kafka_ratchet.app.survey.found.mistaken` says how often that is wrong.
+Equal hashes are taken as equal identities: `kafka_ratchet.app.survey.report.mistaken` says how often that is wrong.
 An identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
 table, by a hash of both. So what one partition sees, which is what a worker sees, is exact, and costs nothing where
 identities keep to a partition.
