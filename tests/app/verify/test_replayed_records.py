@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.rule import Rule
@@ -26,21 +27,28 @@ MARKS = st.lists(
     | st.tuples(st.sampled_from(["ratchet-replay", "ratchet-replayed-fromm"]), st.just(b"1")),
     max_size=3,
 )
+IDENTITIES = [Identity.KEY, Identity.parse(["key", "header:trace"]), Identity.parse("header:trace")]
 SENT = st.tuples(st.sampled_from([b"a", b"b", None]), st.sampled_from([b"1", b"2", b"3", b"bad"]), MARKS)
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(SENT, max_size=8), max_size=3))
-def test_verify_and_the_table_agree(batches: list[list[tuple[bytes | None, bytes, list[tuple[str, bytes | None]]]]]):
-    report, expected = Report("events"), ExpectedPartition(Rule(Identity.KEY, SOURCE), 0)
-    read, offset = reader_for(SOURCE), 0
+@given(st.sampled_from(IDENTITIES), st.lists(st.lists(SENT, max_size=8), max_size=3))
+def test_verify_and_the_table_agree(
+    identity: Identity, batches: list[list[tuple[bytes | None, bytes, list[tuple[str, bytes | None]]]]]
+) -> None:
+    report, expected = Report("events"), ExpectedPartition(Rule(identity, SOURCE), 0)
+    read, read_identities, offset = reader_for(SOURCE), whose(identity), 0
     with tempfile.TemporaryDirectory() as folder:
-        table = SequencePartition(Path(folder), "changelog", 0, Identity.KEY, 1 << 20)
+        table = SequencePartition(Path(folder), "changelog", 0, identity, 1 << 20)
         table.open()
         for sent in batches:
-            rows = [Sent(key, b"v", (("ratchet-sequence", number), *marks)) for key, number, marks in sent]
-            batch = fetched(rows, offset)
-            verdicts, _ = table.judge(batch, *read(batch))
+            rows = [
+                Sent(key, b"v", (("ratchet-sequence", number), ("trace", key), *marks)) for key, number, marks in sent
+            ]
+            batch = fetched(rows, offset, identity_header=b"trace" if identity.header else b"")
+            found, reasons = read(batch)
+            identities = read_identities(batch, reasons) if read_identities else None
+            verdicts, _ = table.judge(batch, found, reasons, identities=identities)
             views = [RecordView(row.key, row.value, list(row.headers), 0) for row in rows]
             wanted = [expected.judge(offset + index, view, report) for index, view in enumerate(views)]
             assert [NAMES[each] for each in verdicts.tolist()] == wanted
