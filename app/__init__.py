@@ -30,13 +30,18 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
     # Imported here, so that `import app` stays light for the commands that need none of it.
     from kafka_ratchet.app.worker.application import Application
     from kafka_ratchet.app.worker.global_tables import prepare_global_tables
-    from kafka_ratchet.app.worker.topics import prepare, prepare_policy
+    from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
+    from kafka_ratchet.app.worker.steps import prepare_streams, refuse_abandoned, with_steps
+    from kafka_ratchet.app.worker.topics import prepare_policy
     from kafka_ratchet.errors import SettingsError
 
     bootstrap = bootstrap or settings.bootstrap
     if bootstrap is None:
         raise SettingsError("bootstrap: is missing. Say which Kafka the streams are in")
+    settings = with_steps(settings, program)
     prepare_policy(bootstrap, settings)
-    topics = {name: prepare(bootstrap, settings, name, stream) for name, stream in settings.streams.items()}
+    refuse_abandoned(bootstrap, settings)
+    topics = prepare_streams(bootstrap, settings, program)
     prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
-    return Application(settings, bootstrap, topics, program)
+    sends = prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
+    return Application(settings, bootstrap, topics, program, sends)

@@ -28,6 +28,7 @@ from pydantic_settings import SettingsError as UnreadableVariable
 
 from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
 from kafka_ratchet.app.names import is_ratchets_own, repartition_topic
+from kafka_ratchet.app.repartition import Arrivals, repartitioned
 from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep, of_client
@@ -213,8 +214,9 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: there is none, or several and no name.
         """
-        if name is None and len(self.streams) == 1:
-            return next(iter(self.streams.items()))
+        judged = {each: stream for each, stream in self.streams.items() if not isinstance(stream, Arrivals)}
+        if name is None and len(judged) == 1:
+            return next(iter(judged.items()))
         known = ", ".join(self.streams) or "none"
         if name is None:
             raise SettingsError(f"say which stream (settings have: {known})")
@@ -261,7 +263,7 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     except UnreadableVariable as error:
         raise SettingsError(unreadable(error)) from None
     keep(_secrets(settings))
-    return settings
+    return settings.model_copy(update={"streams": repartitioned(settings.app, settings.streams)})
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

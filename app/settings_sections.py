@@ -82,6 +82,8 @@ class StreamSettings(_Section):
     """What becomes of a record with the last sequence of its identity and another value."""
     dense: bool = False
     """Whether sequences have no holes, so that those missing are counted."""
+    repartition_by: Literal["identity"] | None = None
+    """Whether records are sent to the partition of their identity before they are judged; see `app.repartition`."""
     deduplicate: bool | None = None
     """Whether records are judged; False forwards them unjudged. None: not said here.
     `kafka_ratchet.app.worker.policy` has who wins."""
@@ -151,6 +153,17 @@ class StreamSettings(_Section):
             )
         if self.sequence == "none" and (self.reorder_window or self.dense):
             raise ValueError('reorder_window and dense are about numbers, and sequence = "none". Remove them')
+        return self
+
+    @model_validator(mode="after")
+    def _identity_has_a_partition(self) -> StreamSettings:
+        if self.repartition_by is not None and self.identity == Identity.PARTITION:
+            raise ValueError(
+                'repartition_by = "identity" sends each identity to one partition, and identity = "partition" is where '
+                "a record arrived. Remove one of them"
+            )
+        if self.repartition_by is not None and self.deduplicate is False:
+            raise ValueError("repartition_by is about where records are judged, and deduplicate = false. Remove one")
         return self
 
     @model_validator(mode="after")

@@ -43,6 +43,7 @@ ORDER = [
     "app.extras",
     "app.version",
     "app.settings_sections",
+    "app.repartition",
     "app.settings",
     "app.log_setup",
     "app.local",

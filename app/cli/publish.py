@@ -87,13 +87,14 @@ def publish(
 ) -> None:
     """Publish files under a producer name. After a crash, run it again: it continues where it stopped."""
     from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.repartition import arrives_in
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.producers import Producer
     from kafka_ratchet.producers import publish as publish_source
 
     decided = _topic_decision(topic_replaced)
     settings = load(config)
-    topic = topic or settings.stream(stream)[1].input
+    topic = topic or arrives_in(settings.streams, settings.stream(stream)[0])
     source = _source(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
     with choose_broker(settings) as bootstrap:
         options = {"bootstrap.servers": bootstrap, **settings.kafka}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.app.repartition import Arrivals, arrivals_of
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.results import result_stream
+from kafka_ratchet.app.verify.arrivals import compare_arrivals
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.findings import Finding, FindingKind, IntervalCheck
 from kafka_ratchet.app.verify.halted import halted_partitions
@@ -117,6 +119,13 @@ def _verify(
     state: Path | None,
     source: SourceFiles | None,
 ) -> Report:
+    if isinstance(chosen, Arrivals):
+        raise SettingsError(f"streams.{name}: is verified together with the stream it belongs to: --stream {chosen.of}")
+    if source is not None and chosen.repartition_by is not None:
+        raise SettingsError(
+            f"streams.{name}: with repartition_by, files cannot be compared: their records are in another partition of "
+            f"{chosen.input} than they were published to. Leave out --source"
+        )
     rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
     reader = TopicReader(settings, chosen, bootstrap)
     sent = None if source is None else SourceComparison(source, reader.published(source.producer))
@@ -170,6 +179,8 @@ def _verify(
             dropped_wait = None if dropped is None else run.compare_dropped(dropped, partition, baseline, owner)
             run.end(partition, expected, [letters_wait, dropped_wait], lettered)
         letters.finish()
+        if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):
+            compare_arrivals(reader, arrivals, rule.identity_of, report)
     if table is not None:
         report.results = table.finish()
     if sent is not None:

@@ -254,9 +254,21 @@ class TopicReader:
                 raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
         return counts
 
-    def _committed(self, consumer: Consumer) -> tuple[dict[int, int], frozenset[int]]:
+    def committed_of(self, topic: str, count: int) -> dict[int, int]:
+        """What the group has committed of each partition of a topic; 0 where that is nothing.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        with self._consumer(self._settings.app) as asked:
+            return self._committed(asked, topic, count)[0]
+
+    def _committed(
+        self, consumer: Consumer, topic: str | None = None, count: int = 0
+    ) -> tuple[dict[int, int], frozenset[int]]:
         """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
-        asked = [TopicPartition(self._stream.input, partition) for partition in range(self.partitions)]
+        places = (topic, count) if topic else (self._stream.input, self.partitions)
+        asked = [TopicPartition(places[0], partition) for partition in range(places[1])]
         try:
             answered = consumer.committed(asked, timeout=self._timeout_s)
         except KafkaException as failure:

@@ -67,7 +67,7 @@ class Rule:
         """Identity and sequence; None where the record is invalid. A replayed record may be judged by its letter."""
         if letter := _letter_of(record):
             return letter, 0
-        identity = self._identity_of(record)
+        identity = self.identity_of(record)
         sequence = self._sequence_of(record)
         if identity is None or len(identity) > MAX_IDENTITY_BYTES:
             return None
@@ -75,7 +75,8 @@ class Rule:
             return None
         return identity, sequence
 
-    def _identity_of(self, record: RecordView) -> bytes | None:
+    def identity_of(self, record: RecordView) -> bytes | None:
+        """Whose it is; None where that cannot be read."""
         parts = [self._part_of(part, record) for part in self._identity.parts]
         if len(parts) == 1:
             return parts[0]

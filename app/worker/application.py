@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 from yarl import URL
 
-from kafka_ratchet.agents.deduplicate import register, withhold
+from kafka_ratchet.agents.deduplicate import Then, register, withhold
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.holding import watch_loop
 from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.route import router
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.timers import WorkerTimers
 from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
+from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
@@ -52,7 +54,7 @@ from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import AlwaysOff
-from kafka_ratchet.transport.sent_topics import SentTopics
+from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics
 from kafka_ratchet.transport.standby import Standby
 
 
@@ -74,8 +76,16 @@ class Stream:
         agents = program.of(name) if program else []
         tables = program.tables_of(name) if program and agents else []
         self.sends = sends if agents else {}
-        self.is_internal = is_repartition_topic(settings.input, app)
         self.rule = settings.rule | ({"output": AGENTS} if agents else {})
+        self.then: Then | None = None if settings.forward else withhold
+        if isinstance(settings, Arrivals):
+            self.then = router(settings.identity, settings.output)
+            self.sends = {settings.output: SentTopic(topics.sent, read_by=settings.of)}
+            self.rule |= {"partitions": str(topics.sent)}
+        self.is_internal = is_repartition_topic(settings.input, app)
+        self.is_judged = not isinstance(settings, Arrivals) and (
+            not self.is_internal or settings.repartition_by is not None
+        )
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
         self.identity_header = (settings.identity.header or "").encode()
@@ -94,7 +104,7 @@ class Stream:
         if program is not None and agents:
             timers = program.streams[name].timers
             self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables, timers)
-        self.then = self.program.take if self.program else None if settings.forward else withhold
+            self.then = self.program.take
         self.lettered = _lettered(settings)
 
     def lane(
@@ -135,8 +145,8 @@ class Stream:
             batch_most=settings.max_batch_mb << 20,
             sends=self.sends,
         )
-        # An internal stream has nothing to judge by, whatever is said of all streams.
-        switch = AlwaysOff() if self.is_internal else StreamSwitch(policies, self.name)
+        # An internal stream of a program has nothing to judge by, whatever is said of all streams.
+        switch = StreamSwitch(policies, self.name) if self.is_judged else AlwaysOff()
         permit = partial(claims.refuse, self.name, self.topics.changelog)
         ticks = self.program.ticks(number) if self.program else None
         return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit, ticks)
@@ -310,7 +320,7 @@ class Application:
                     for (changelog, _), lane in sorted(self.lanes.running.items())
                     if changelog == stream.topics.changelog
                 ],
-                deduplicate=not stream.is_internal and self.policies.policies.effective(stream.name).deduplicate,
+                deduplicate=stream.is_judged and self.policies.policies.effective(stream.name).deduplicate,
                 origin=str(self.policies.policies.effective(stream.name).origin),
                 problem=self.empty_inputs.problem(stream.name),
                 tables=[table.name for table in stream.sequences.tables],

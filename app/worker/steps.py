@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from kafka_ratchet.agents.program import App, StreamDefinition, ancestors_of
 from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
+from kafka_ratchet.app.repartition import arrivals_of
 from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings
 from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, all_topics, consumer, records
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
@@ -30,7 +31,7 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
     """
     internal = {} if program is None else {name: each for name, each in program.streams.items() if each.topic}
     for name, stream in settings.streams.items():
-        if is_repartition_topic(stream.input, settings.app) and name not in internal:
+        if is_repartition_topic(stream.input, settings.app) and name not in internal and not stream.repartition_by:
             raise SettingsError(
                 f"streams.{name}: its input {stream.input} is filled by agents, and no program that is started here "
                 "has an internal stream of that name: see `ratchet worker --app`"
@@ -181,5 +182,7 @@ def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> 
             if "partitions" in stream.model_fields_set:
                 partitions = stream.partitions
             internal = InternalInput(partitions, max(each.dead_letters_limit for each in parents))
+        elif (arrivals := topics.get(arrivals_of(name))) is not None and stream.repartition_by:
+            internal = InternalInput(arrivals.sent, arrivals.dead_letters_limit)
         topics[name] = prepare(bootstrap, settings, name, stream, internal)
     return topics

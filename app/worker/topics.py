@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafka_ratchet.app.names import OWNERS_TOPIC, policy_topic
+from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import refuse_missing
 from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
@@ -63,6 +64,8 @@ class StreamTopics(NamedTuple):
     """By topic that this stream writes alone, the id it had when it was claimed."""
     duplicates_limit: int = 0
     """0 where dropped records are not kept."""
+    sent: int = 0
+    """Partitions of the output where records go there by their identity; else 0."""
 
 
 def prepare(
@@ -90,7 +93,10 @@ def prepare(
     changelog = ownership.changelog()
     ownership.check(changelog)
     if not settings.creates_topics(name):
-        refuse_missing(admin, name, stream, {*found, stream.input} if internal else found)
+        internals = (
+            {stream.input} if internal else {stream.output, stream.dead_letters} if isinstance(stream, Arrivals) else {}
+        )
+        refuse_missing(admin, name, stream, {*found, *internals})
     partitions = found.get(stream.input, internal.partitions if internal else stream.partitions)
     if stream.input not in found:
         config = NOT_COMPACTED | {"max.message.bytes": str(internal.limit)} if internal else {}
@@ -108,6 +114,9 @@ def prepare(
     }
     if stream.duplicates is not None:
         wanted[stream.duplicates] = wanted[stream.dead_letters]
+    sent = 0
+    if isinstance(stream, Arrivals):
+        sent = _prepare_sent(admin, stream, partitions, found, wanted.pop(stream.output))
     for topic, config in wanted.items():
         if topic not in found:
             create(admin, topic, partitions, stream.replication, config)
@@ -130,7 +139,24 @@ def prepare(
         limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
     )
     duplicates = limit_of(admin, stream.duplicates) if stream.duplicates is not None else 0
-    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed, duplicates)
+    return StreamTopics(changelog, partitions, output, dead_letters, entries, claimed, duplicates, sent)
+
+
+def _prepare_sent(
+    admin: AdminClient, stream: Arrivals, partitions: int, found: Mapping[str, int], config: Mapping[str, str]
+) -> int:
+    """Create the topic to which records are sent by their identity, where it is missing; returns its partitions."""
+    sent = found.get(stream.output, stream.to_partitions or partitions)
+    if sent < partitions:
+        # A lane writes to the partition of its own number first of all, and fewer would be no help to anybody.
+        raise PartitionsDiffer(
+            f"stream {stream.of}: {stream.output} has {sent} partitions or is to have them, and input {stream.input} "
+            f"has {partitions}. Records are sent to as many partitions as the input has, or more: set "
+            f"streams.{stream.of}.partitions, and delete {stream.output} if it was never used"
+        )
+    if stream.output not in found:
+        create(admin, stream.output, sent, stream.replication, {**NOT_COMPACTED, **config})
+    return sent
 
 
 def prepare_owners(admin: AdminClient, settings: Settings) -> None:

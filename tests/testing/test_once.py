@@ -74,7 +74,7 @@ def test_too_few_events_are_a_sentence() -> None:
 def test_what_is_kept_outside_tables_is_noticed_in_a_worker_that_died(ratchet_broker: str) -> None:
     with pytest.raises(AssertionError, match="outputs of numbers: 20 instead of 20"):
         assert_once(
-            "tests.testing.counting:forgetful", {"numbers": EVENTS}, bootstrap=ratchet_broker, points=("judged",)
+            "tests.testing.counting:forgetful", {"numbers": EVENTS}, bootstrap=ratchet_broker, points=("committed",)
         )
 
 

@@ -1,0 +1,82 @@
+"""`repartition_by`: two streams in the place of one, so that records of one identity are judged in one partition.
+
+The records of a stream S arrive in any partition. The stream `S-arrivals` sends each of them, byte for byte, to the
+partition of an internal topic that its identity gives, in the transaction of the input's offsets: so each is there
+exactly once. S judges what is there. It may have more partitions than the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kafka_ratchet.app.names import is_repartition_topic, repartition_topic
+from kafka_ratchet.app.settings_sections import StreamSettings
+from kafka_ratchet.errors import SettingsError
+
+ARRIVALS: Final = "-arrivals"
+NAME_MOST: Final = 63
+"""Characters of a stream's name: `kafka_ratchet.app.settings.STREAM_NAME`."""
+
+
+class Arrivals(StreamSettings):
+    """The stream that sends the records of another one to their partitions.
+
+    of: name of that stream
+    to_partitions: of the topic that they are sent to; None: as many as the input has
+    """
+
+    of: str
+    to_partitions: int | None = None
+
+    @property
+    def rule(self) -> dict[str, str]:
+        """How the partition is chosen: under another identity, records would be looked for in another one."""
+        return {"identity": str(self.identity), "sends_to": self.output}
+
+
+def arrivals_of(name: str) -> str:
+    """Name of the stream that sends the records of a stream to their partitions."""
+    return name + ARRIVALS
+
+
+def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
+    """The streams, with two in the place of each that says `repartition_by`. Done twice, it changes nothing.
+
+    Raises:
+        SettingsError: a name that the second one needs is not free.
+    """
+    made: dict[str, StreamSettings] = {}
+    for name, stream in streams.items():
+        if stream.repartition_by is None or is_repartition_topic(stream.input, app):
+            made[name] = stream
+            continue
+        other, topic = arrivals_of(name), repartition_topic(app, name)
+        if other in streams or len(other) > NAME_MOST:
+            raise SettingsError(
+                f"streams.{name}.repartition_by: a stream {other!r} sends its records to their partitions, and "
+                + (f"{other} is a stream of the settings" if other in streams else "that name is too long")
+                + ". Give one of them another name"
+            )
+        made[other] = Arrivals(
+            of=name,
+            input=stream.input,
+            output=topic,
+            dead_letters=f"{app}-{other}-dead-letters",
+            identity=stream.identity,
+            sequence=stream.sequence,
+            deduplicate=False,
+            create_topics=stream.create_topics,
+            compression=stream.compression,
+            partitions=stream.partitions,
+            to_partitions=stream.partitions if "partitions" in stream.model_fields_set else None,
+            replication=stream.replication,
+        )
+        made[name] = stream.model_copy(update={"input": topic})
+    return made
+
+
+def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:
+    """The topic to which the records of a stream are published."""
+    other = streams.get(arrivals_of(name))
+    return other.input if isinstance(other, Arrivals) else streams[name].input

@@ -1,0 +1,68 @@
+"""Two streams in the place of one that is judged by identity wherever its records arrive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_ratchet.app.repartition import Arrivals, arrives_in, repartitioned
+from kafka_ratchet.app.settings import load
+from kafka_ratchet.errors import SettingsError
+
+TOML = """
+app = "shop"
+[streams.hooks]
+input = "in"
+output = "out"
+dead_letters = "dead"
+identity = "field:id"
+repartition_by = "identity"
+"""
+
+
+def test_one_stream_sends_and_the_other_judges(tmp_path: Path) -> None:
+    (tmp_path / "ratchet.toml").write_text(
+        TOML + "partitions = 12\n[streams.other]\ninput = 'a'\noutput = 'b'\ndead_letters = 'c'"
+    )
+    settings = load(tmp_path / "ratchet.toml")
+    assert list(settings.streams) == ["hooks-arrivals", "hooks", "other"]
+    arrivals, hooks = settings.streams["hooks-arrivals"], settings.streams["hooks"]
+    assert isinstance(arrivals, Arrivals)
+    assert (arrivals.input, arrivals.output, arrivals.to_partitions) == ("in", "shop-repartition.hooks", 12)
+    assert (hooks.input, hooks.output, hooks.dead_letters) == ("shop-repartition.hooks", "out", "dead")
+    assert arrivals.rule == {"identity": "field:id", "sends_to": "shop-repartition.hooks"}
+    assert arrives_in(settings.streams, "hooks") == "in"
+    assert arrives_in(settings.streams, "other") == "a"
+    assert repartitioned("shop", settings.streams) == settings.streams
+
+
+def test_the_only_stream_is_the_one_that_judges(tmp_path: Path) -> None:
+    (tmp_path / "ratchet.toml").write_text(TOML)
+    settings = load(tmp_path / "ratchet.toml")
+    assert settings.stream()[0] == "hooks"
+    arrivals = settings.streams["hooks-arrivals"]
+    assert isinstance(arrivals, Arrivals)
+    assert arrivals.to_partitions is None  # as many as the input has
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
+            "hooks-arrivals is a stream of the settings",
+        ),
+        ("deduplicate = false", "repartition_by is about where records are judged, and deduplicate = false"),
+    ],
+)
+def test_what_cannot_be(tmp_path: Path, more: str, says: str) -> None:
+    (tmp_path / "ratchet.toml").write_text(TOML + more)
+    with pytest.raises(SettingsError, match=says):
+        load(tmp_path / "ratchet.toml")
+
+
+def test_a_partition_is_nobodys_identity(tmp_path: Path) -> None:
+    (tmp_path / "ratchet.toml").write_text(TOML.replace("field:id", "partition"))
+    with pytest.raises(SettingsError, match=r"repartition_by.*Remove one of them"):
+        load(tmp_path / "ratchet.toml")

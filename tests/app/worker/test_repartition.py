@@ -1,0 +1,90 @@
+"""Real workers: records of one id that arrive in several partitions are judged together, whatever crashes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.repartition import arrivals_of
+from kafka_ratchet.app.verify import verify
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.producers import create_topic
+from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
+
+TOML = """
+commit_interval_ms = 50
+session_timeout_ms = 6000
+[streams.hooks]
+input = "{app}.in"
+output = "{app}.out"
+dead_letters = "{app}.dead"
+identity = "field:id"
+sequence = "none"
+inactive_after_s = 604800
+repartition_by = "identity"
+partitions = 4
+"""
+EVENTS = 600
+INPUTS = 2
+
+
+def publish(broker: str, topic: str, numbers: list[int], choose: Random) -> None:
+    """Each to any partition, as four threads behind a load balancer do."""
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+    for number in numbers:
+        value = json.dumps({"id": str(uuid.UUID(int=number)), "n": number}).encode()
+        producer.produce(topic, value, partition=choose.randrange(INPUTS))
+    producer.produce(topic, b"no id", partition=1)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("offered:3",),
+        pytest.param(("committed:2", "produced:2", "fenced:3", "judged:2", "logged"), marks=pytest.mark.long),
+    ],
+)
+def test_each_id_passes_once_wherever_it_arrives(broker: str, tmp_path: Path, points: tuple[str, ...]) -> None:
+    app = f"rep-{uuid.uuid4().hex[:8]}"
+    site = Site(tmp_path, broker, app, TOML.format(app=app))
+    create_topic(AdminClient({"bootstrap.servers": broker}), f"{app}.in", partitions=INPUTS, timeout_s=60, say=print)
+    choose = Random(app)
+    worker = WorkerProcess(site)
+    rounds = len(points) + 1
+    try:
+        for turn in range(rounds):
+            worker.start(crash_at=points[turn] if turn < len(points) else None)
+            new = [*range(EVENTS * turn // rounds, EVENTS * (turn + 1) // rounds)]
+            again = [choose.randrange(EVENTS * (turn + 1) // rounds) for _ in range(100)]
+            publish(broker, f"{app}.in", choose.sample([*new, *again], len(new) + 100), choose)
+            if turn < len(points):
+                assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
+        worker.wait_for(lambda: site.position(f"{app}.in") >= EVENTS + 101 * rounds, "what was sent")
+        worker.wait_for(lambda: site.position(f"{app}-repartition.hooks") >= EVENTS + 101 * rounds, "what was sent on")
+        worker.stop()
+    finally:
+        worker.end()
+    out = read_all(broker, f"{app}.out")
+    assert len(out) == 4
+    assert sorted(json.loads(each.value())["n"] for part in out.values() for each in part) == [*range(EVENTS)]
+    report = verify(site.settings)
+    assert report.is_proven, (report.findings, report.unproven())
+    assert (report.fresh, report.duplicate, report.invalid) == (EVENTS, 100 * rounds, rounds)
+    with pytest.raises(SettingsError, match="verified together with the stream it belongs to: --stream hooks"):
+        verify(site.settings, arrivals_of("hooks"))
+
+    # What is there once more, or in another partition than its identity's, is found.
+    producer = Producer({"bootstrap.servers": broker})
+    partition, first = next((number, part[0]) for number, part in out.items() if part)
+    producer.produce(f"{app}-repartition.hooks", first.value(), partition=(partition + 1) % 4)
+    producer.flush(30)
+    found = {finding.kind for finding in verify(site.settings).findings}
+    assert {"doubled", "unexpected"} <= found
