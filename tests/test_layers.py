@@ -54,6 +54,7 @@ ORDER = [
     "testing",
     "app.web",
     "app.verify",
+    "app.why",
     "app.demo",
     "app",
     "app.cli",

@@ -24,6 +24,7 @@ from kafka_ratchet.app.cli.survey import survey
 from kafka_ratchet.app.cli.tables import tables
 from kafka_ratchet.app.cli.verify import verify
 from kafka_ratchet.app.cli.web import web
+from kafka_ratchet.app.cli.why import why
 from kafka_ratchet.app.cli.worker import worker
 from kafka_ratchet.app.clone import clone_root
 from kafka_ratchet.errors import RatchetError
@@ -56,7 +57,7 @@ def options(
     """Exactly-once stream processing for Kafka: events that arrive more than once count exactly once."""
 
 
-for command in (demo, broker, survey, worker, web, publish, tables, producers, status, resume, verify, setup):
+for command in (demo, broker, survey, worker, web, publish, tables, producers, status, resume, verify, why, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")

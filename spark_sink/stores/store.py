@@ -240,6 +240,14 @@ class TableStore(ResultStore):
         """
         raise NotImplementedError
 
+    def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
+        """The job's commits, the newest first, as far as the store still says; none where it does not keep them apart.
+
+        Returns:
+            the store's name for each, and the next offset of each partition
+        """
+        return iter(())
+
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         """What holders of any job have left beside the table that a newer one has fenced; see `vacuum`.
 

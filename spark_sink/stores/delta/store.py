@@ -29,6 +29,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
 )
 from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, write_entry
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
+from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
 from kafka_ratchet.spark_sink.stores.delta.table import (
     open_or_create,
@@ -78,6 +79,15 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from self._for_reading().to_pyarrow_dataset().to_batches(columns=schema.names)
+
+    def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
+        table = self._find()
+        for version in range(-1 if table is None else table.version(), -1, -1):
+            if (entry := read_entry(self._folder, version)) is None:
+                return  # cleaned up
+            said = entry.user_metadata
+            if said.get("job") == self._name and said.get("topic") == self._topic:
+                yield f"version {version}", {int(number): offset for number, offset in said["offsets"].items()}
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         return vacuum.orphans(self._folder, needed=needed)

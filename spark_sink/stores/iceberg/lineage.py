@@ -110,6 +110,17 @@ def _is_newest(table: Table) -> bool:
     return newest == (0 if current is None else current.sequence_number or 0)
 
 
+def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, dict[int, int]]]:
+    """Snapshots that a job has made, the newest first, with the next offset of each partition."""
+    for snapshot in _ancestors(table):
+        if snapshot is None:
+            return
+        own, marked = _summary(snapshot, OFFSETS_KEY), _summary(snapshot, MARKS_KEY)
+        if own and marked and json.loads(own).get("mark") == json.loads(marked).get(job):
+            stored = json.loads(own)["topics"].get(topic, {})
+            yield f"snapshot {snapshot.snapshot_id}", {int(number): offset for number, offset in stored.items()}
+
+
 def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None:
     """Next offset of each partition by the rows that are there; None: nothing says it any more."""
     found = marks(table)

@@ -22,7 +22,7 @@ from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg import vacuum
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
-from kafka_ratchet.spark_sink.stores.iceberg.lineage import inconsistency, offsets_of_rows
+from kafka_ratchet.spark_sink.stores.iceberg.lineage import commits_of_job, inconsistency, offsets_of_rows
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
     SCHEMA_KEY,
@@ -82,6 +82,10 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from self._for_reading().scan(selected_fields=tuple(schema.names)).to_arrow_batch_reader()
+
+    def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
+        table = self._find()
+        return iter(()) if table is None else commits_of_job(table, self._name, self._topic)
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         table = self._existing() if needed else self._find()

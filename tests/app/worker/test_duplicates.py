@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import uuid
 from pathlib import Path
@@ -38,6 +39,37 @@ def publish(broker: str, topic: str) -> None:
     assert producer.flush(30) == 0
 
 
+def explained(site: Site) -> None:
+    """`ratchet why` of one record, which was sent four times."""
+    stream = site.settings.streams["events"]
+    asked = site.command("why", "--stream", "events", "--producer", "b", "--sequence", "2", "--json")
+    assert asked.returncode == 0, asked.stderr
+    found = json.loads(asked.stdout)
+    first, *others = found["arrivals"]
+    assert (first["verdict"], first["against"], first["forwarded"]["topic"]) == ("fresh", 1, stream.output)
+    assert first["kept"] is None
+    written = read_all(site.broker, stream.output)[first["forwarded"]["partition"]]
+    (there,) = [each for each in written if each.offset() == first["forwarded"]["offset"]]
+    assert there.value() == b"b 2"
+    assert [(each["verdict"], each["against"]) for each in others] == [("duplicate", last) for last in (2, 4, 4)]
+    for arrival in found["arrivals"]:
+        assert arrival["transaction"]["producer_id"] >= 0
+        assert arrival["result"] is None
+    assert any(each["transaction"]["changelog"] for each in others)
+    # Of one that was dropped the topic of duplicates says all: the input is not read.
+    at, kept = others[-1]["at"], others[-1]["kept"]
+    for place in (at, kept):
+        named = ["--topic", place["topic"], "--partition", str(place["partition"]), "--offset", str(place["offset"])]
+        asked = site.command("why", "--stream", "events", *named, "--json")
+        (alone,) = json.loads(asked.stdout)["arrivals"]
+        assert (alone["at"], alone["kept"], alone["against"]) == (at, kept, 4)
+    said = site.command("why", "--stream", "events", "--producer", "b", "--sequence", "2").stdout
+    assert f"forwarded to {stream.output} partition" in said
+    assert "duplicate, dropped; the last sequence of its identity was 4" in said
+    unknown = site.command("why", "--stream", "events", "--producer", "nobody", "--sequence", "2")
+    assert (unknown.returncode, "not found" in unknown.stdout) == (1, True)
+
+
 def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_nothing(
     broker: str, tmp_path: Path
 ) -> None:
@@ -67,6 +99,7 @@ def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_not
         dict(kept.headers())["ratchet-verdict"] for each in read_all(broker, f"{app}.dropped").values() for kept in each
     }
     assert said == {b"duplicate"}
+    explained(site)
     trial = verify(site.settings, "trial")
     assert trial.is_proven, trial.findings
     assert (trial.fresh, trial.duplicate, trial.delivered) == (fresh, 2 * len(SENT) - fresh, 0)

@@ -22,6 +22,7 @@ from kafka_ratchet.spark_sink.errors import (
 )
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
+from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from tests.spark_sink.sites import PostgresTasksSite, Site
 
@@ -75,6 +76,14 @@ def test_rows_and_offsets_of_sparse_partitions_come_back(site: Site, frame: Fram
     assert site.make(topic="other").offsets() == {}
     assert seen(site) == [("a", 1), ("b", 2), ("c", 3)]
     assert sorted(read_rows(site.location, ["who", "_partition"])) == [("a", 3), ("b", 3), ("c", 4)]
+    reader = store_class(site.location.kind)
+    told = [dict(offsets) for _, offsets in reader(site.location, "job", "events").commits()]
+    if site.location.kind in ("delta", "iceberg"):  # the others keep no commits apart
+        places = [told.index(offsets) for offsets in ({3: 9, 4: 1, 17: 6}, {3: 9, 17: 6}, {3: 2, 17: 5})]
+        assert places == sorted(places)
+    else:
+        assert told == []
+    assert not list(reader(site.location, "other", "events").commits())
 
 
 def test_looking_is_not_taking_over(site: Site, frame: Frame) -> None:

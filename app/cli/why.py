@@ -1,0 +1,224 @@
+"""`ratchet why`: what became of a record."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from kafka_ratchet.app.settings import StreamSettings
+    from kafka_ratchet.app.why.answer import Answer, Arrival
+    from kafka_ratchet.app.why.scan import Watch
+
+SHOWN = 20
+"""Arrivals on a screen; --json has up to a thousand."""
+
+
+def why(
+    producer: Annotated[str | None, typer.Option(help="The producer's name.")] = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(help="The identity, as text; of several parts: once for each part, in their order."),
+    ] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="The identity in hex, if it is not UTF-8 text.")] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="The record's sequence. Without it: all of the identity.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic of the stream in which the record stands.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Its partition there, or the one to look in.")] = None,
+    offset: Annotated[str | None, typer.Option(help="Its offset there.")] = None,
+    limit_s: Annotated[float, typer.Option("--timeout", help="Seconds that reading may take.")] = 600.0,
+    stream: Stream = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Say what became of a record: arrivals, verdicts, output, transaction, row.
+
+    \b
+    Ask by --producer N --sequence S, by --identity X [--sequence S],
+    or by --topic T --partition P --offset O.
+
+    \b
+    Exit codes:
+      0  found and explained
+      1  not found
+      2  the question cannot be asked; the sentence says why
+      3  not found, and the time was up before everything was read
+    """  # noqa: D301 - click keeps the lines behind a \\b as they are
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.lookup import QueryError, parse_partition, parse_sequence
+    from kafka_ratchet.app.why.explain import Explanation
+
+    settings = load(config)
+    name, spec = settings.stream(stream)
+    number, wanted = parse_partition(partition), parse_sequence(sequence)
+    at = _offset(topic, partition, offset)
+    who = None if at is not None else _identity(name, spec, producer, identity, identity_hex)
+    if at is not None and any(given is not None for given in (producer, identity, identity_hex, sequence)):
+        raise QueryError("--topic, --partition and --offset name one record: give no identity and no sequence beside")
+    if not limit_s > 0:
+        raise QueryError(f"--timeout is {limit_s:g}: give a number of seconds above 0")
+    with named_broker(settings) as bootstrap, _progress(quiet=json) as watch:
+        explanation = Explanation(settings, name, bootstrap, limit_s=limit_s, watch=watch)
+        if at is not None:
+            answer = explanation.of_record(topic or "", number or 0, at)
+        else:
+            answer = explanation.of_identity(who or b"", wanted, None if number is None else [number])
+    if json:
+        print(json_text.dumps(answer.as_dict()), flush=True)
+    else:
+        for line in sentences(answer):
+            typer.echo(line)
+    raise typer.Exit(answer.exit_code)
+
+
+def _offset(topic: str | None, partition: str | None, offset: str | None) -> int | None:
+    """The offset, where a record is named by its place; None where it is not."""
+    from kafka_ratchet.app.status.lookup import QueryError
+
+    if topic is None and offset is None:
+        return None
+    if topic is None or partition is None or offset is None:
+        raise QueryError("--topic, --partition and --offset go together: give all three")
+    if not (offset.isascii() and offset.isdecimal() and len(offset) <= 18):
+        raise QueryError(f"--offset is {offset[:40]!r}: give a whole number")
+    return int(offset)
+
+
+def _identity(
+    name: str, spec: StreamSettings, producer: str | None, texts: list[str] | None, hexadecimal: str | None
+) -> bytes:
+    """The identity's bytes; refuses one that the stream does not have."""
+    from kafka_ratchet.app.status.lookup import QueryError, parse_identity
+    from kafka_ratchet.tables.identity import Identity, joined
+
+    given = [each for each in (producer, texts, hexadecimal) if each]
+    if spec.identity == Identity.PARTITION:
+        if given:
+            raise QueryError(
+                f"stream {name!r} has one sequence for each partition: give --partition and --sequence only"
+            )
+        return b""
+    if len(given) != 1:
+        raise QueryError(
+            "say which record: --producer N --sequence S, --identity X [--sequence S], or --topic T --partition P "
+            "--offset O"
+        )
+    if producer and spec.identity != Identity.PRODUCER:
+        raise QueryError(f"the identity of stream {name!r} is {spec.identity}, and not the producer: give --identity")
+    if hexadecimal:
+        return parse_identity(None, hexadecimal)
+    parts = [parse_identity(text, None) for text in (texts or [producer or ""])]
+    if len(parts) != len(spec.identity.parts):
+        raise QueryError(
+            f"the identity of stream {name!r} has {len(spec.identity.parts)} parts ({spec.identity}): give --identity "
+            "once for each"
+        )
+    return parts[0] if len(parts) == 1 else joined(parts)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Watch]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def sentences(answer: Answer) -> list[str]:
+    """The answer in lines."""
+    from kafka_ratchet.app.status.producers import shown as plain
+
+    lines = [f"{answer.stream}: {answer.asked}"]
+    if not answer.arrivals:
+        lines.append("  not found: no record of the input is it")
+    for arrival in answer.arrivals[:SHOWN]:
+        lines += _of_arrival(arrival, told=answer.sequence is not None)
+    left = len(answer.arrivals) - SHOWN + answer.more if len(answer.arrivals) > SHOWN else answer.more
+    if left:
+        lines.append(f"  and {left:,} more arrivals (--sequence S tells of one, --json of {SHOWN * 50:,})")
+    lines += [f"note: {limit}" for limit in answer.limits]
+    return [plain(line.encode()) for line in lines]
+
+
+_SAID = {
+    "fresh": "fresh",
+    "duplicate": "duplicate, dropped",
+    "too-late": "too late: below the reorder window",
+    "content-differs": "same sequence, another content",
+    "invalid": "invalid: no usable identity or sequence",
+    "unjudged": "not judged: deduplication was off",
+    "skipped": "not judged: a person has decided to skip it (`ratchet resume`)",
+}
+
+
+def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
+    which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
+    lines = [f"  {which}arrived at {arrival.at}, timestamp {arrival.timestamp}"]
+    if arrival.verdict == "waiting":
+        lines.append(f"    not judged yet: {arrival.lag or 0:,} offsets before it wait for a worker as well")
+    else:
+        lines.append(f"    {_SAID[arrival.verdict]}{_against(arrival)}")
+    if arrival.forwarded is not None:
+        lines.append(f"    forwarded to {arrival.forwarded}")
+    if arrival.kept is not None:
+        lines.append(f"    kept in {arrival.kept}")
+    if arrival.dead_letter is not None:
+        lines.append(f"    dead letter in {arrival.dead_letter}, reason {arrival.reason}")
+    lines += _of_transaction(arrival) + _of_result(arrival)
+    return lines + [f"    note: {note}" for note in arrival.notes]
+
+
+def _against(arrival: Arrival) -> str:
+    if arrival.verdict not in ("fresh", "duplicate", "too-late", "content-differs"):
+        return ""
+    if arrival.against is None:
+        return "; the first of its identity" if arrival.verdict == "fresh" else ""
+    return f"; the last sequence of its identity was {arrival.against}"
+
+
+def _of_transaction(arrival: Arrival) -> list[str]:
+    transaction = arrival.transaction
+    if transaction is None:
+        return []
+    parts = []
+    if transaction.changelog is not None:
+        parts.append(f"of {transaction.changelog}, {transaction.at}")
+    if transaction.producer_id is not None:
+        parts.append(f"producer id {transaction.producer_id}, epoch {transaction.epoch}")
+    return [f"    in the transaction {'; '.join(parts)}"] if parts else []
+
+
+def _of_result(arrival: Arrival) -> list[str]:
+    result = arrival.result
+    if result is None:
+        return []
+    has_read = arrival.forwarded is not None and result.read_to > arrival.forwarded.offset
+    commit = f", {result.commit}" if result.commit else ""
+    if result.rejects:
+        return [f"    rejected: its value did not parse; in the rejects of {result.table}{commit}"]
+    if result.rows:
+        more = f" ({result.rows} rows)" if result.rows > 1 else ""
+        return [f"    row of {result.table}{more}, job {result.job}{commit}"]
+    if not has_read:
+        return [f"    not yet in {result.table}: job {result.job} has read up to offset {result.read_to:,}"]
+    if result.rows is None:
+        return [f"    counted in {result.table}, job {result.job}{commit}"]
+    return [
+        f"    no row of {result.table} is of it now, job {result.job}: a later record of its key may have replaced it"
+    ]

@@ -1,0 +1,151 @@
+"""What the changelog says of one input partition: transactions, intervals that were not judged, who was forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.kafka_topics import consumer, records
+from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.why.answer import Place
+from kafka_ratchet.errors import RatchetError, StateError
+from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
+from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.transport.batch.record_batch import HEAD, LENGTH_FROM
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.owner import KEY as OWNER
+from kafka_ratchet.transport.owner import Owner
+
+IDENTITY: Final = b"i"
+"""What the key of an identity's entry begins with."""
+WAIT_MS: Final = 500
+
+
+class Step(NamedTuple):
+    """A progress entry: input before `next` was judged by then. at_ms: when Kafka appended it."""
+
+    next: int
+    offset: int
+    at_ms: int
+
+
+@dataclass
+class Log:
+    """One partition of the changelog."""
+
+    topic: str
+    partition: int
+    steps: list[Step] = field(default_factory=list)
+    """Rising. Compaction leaves the newest of those that it has come to, and all later ones."""
+    intervals: list[PolicyInterval] = field(default_factory=list)
+    owner: Owner | None = None
+    is_whole: bool = False
+    """Whether all is there that came before the first of them."""
+    forgotten: list[int] = field(default_factory=list)
+    """ms, when the identity that is asked for was forgotten, as far as Kafka still says so."""
+
+    def step(self, offset: int) -> tuple[Step, bool] | None:
+        """The first entry that passes an input offset, and whether it is that of its transaction.
+
+        It is, where one before it is still there: compaction would have removed that one first. And the first one is,
+        where nothing was removed before it.
+        """
+        at = bisect_right(self.steps, offset, key=lambda step: step.next)
+        if at == len(self.steps):
+            return None
+        return self.steps[at], at > 0 or self.is_whole
+
+
+def read_log(settings: Settings, bootstrap: str, reader: TopicReader, name: str, partition: int, of: bytes) -> Log:
+    """Read one partition of a stream's changelog. of: the identity that is asked for.
+
+    Raises:
+        OwnerDiffers, StateError: an entry is of a newer Ratchet.
+        BrokerUnavailable: Kafka does not answer.
+    """
+    topic = reader.changelog_name(settings.app, name)
+    log = Log(topic, partition)
+    spans = reader.spans(topic)
+    if partition not in spans:
+        return log
+    intervals: dict[bytes, PolicyInterval] = {}
+    begin, _ = spans[partition]
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    with consumer(options, "ratchet-why") as asked:
+        given = records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s)
+        for count, message in enumerate(given):
+            key, value, at_ms = message.key() or b"", message.value(), message.timestamp()[1]
+            if key == PROGRESS and value is not None:
+                step = Step(Progress.unpack(value).next, message.offset() or 0, at_ms)
+                while log.steps and log.steps[-1].next > step.next:
+                    log.steps.pop()  # a person has moved the partition back
+                log.is_whole |= not log.steps and step.offset == count
+                log.steps.append(step)
+            elif key.startswith(POLICY_INTERVAL) and value is not None:
+                intervals[key] = PolicyInterval.unpack(key, value)
+            elif key == OWNER and value is not None:
+                log.owner = Owner.unpack(value)
+            elif key == IDENTITY + of and value is None:
+                log.forgotten.append(at_ms)
+    log.intervals = sorted(intervals.values())
+    return log
+
+
+def who_wrote(
+    settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[Place]
+) -> dict[Place, tuple[int, int]]:
+    """Producer id and epoch of the record batches at these places; those that cannot be read are left out.
+
+    ids: topics of the places
+    """
+    wanted = list(dict.fromkeys(places))
+    return asyncio.run(_who_wrote(settings, bootstrap, sorted(set(ids)), wanted)) if wanted else {}
+
+
+async def _who_wrote(
+    settings: Settings, bootstrap: str, topics: list[str], places: list[Place]
+) -> dict[Place, tuple[int, int]]:
+    found: dict[Place, tuple[int, int]] = {}
+    cluster = Cluster(client_options(bootstrap, settings.kafka))
+    await cluster.start(settings.kafka_timeout_s)
+    try:
+        there = await cluster.topics(topics)
+        for place in places:
+            if place.topic not in there:
+                continue
+            try:
+                fetched = await cluster.fetch(
+                    place.topic,
+                    place.partition,
+                    place.offset,
+                    "why",
+                    max_bytes=1,
+                    max_wait_ms=WAIT_MS,
+                    topic_id=there[place.topic].id,
+                )
+                found[place] = _writer(fetched.data, place.offset)
+            except (RatchetError, StateError):
+                continue  # retention was quicker
+    finally:
+        await cluster.close()
+    return found
+
+
+def _writer(data: bytes, offset: int) -> tuple[int, int]:
+    """Producer id and epoch of the batch that holds an offset.
+
+    Raises:
+        StateError: none does.
+    """
+    at = 0
+    while at + HEAD.size <= len(data):
+        base, length, *_, last, _, _, producer_id, epoch, _, _ = HEAD.unpack_from(data, at)
+        if base + last >= offset:
+            return producer_id, epoch
+        at += LENGTH_FROM + length
+    raise StateError(f"no batch of offset {offset} was given")

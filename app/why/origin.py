@@ -1,0 +1,43 @@
+"""Where a dead letter or a dropped record came from, by the headers that were appended to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafka_ratchet.app.verify.rule import Headers
+
+
+class Origin(NamedTuple):
+    """The place in the input that the headers name, and what else they say; None where they do not."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str | None
+    verdict: str | None
+    last_sequence: int | None
+
+
+def origin_of(headers: Headers) -> Origin | None:
+    """Read the last occurrence of each header; None where they are not as Ratchet writes them."""
+    said = dict(headers)
+    partition, offset = _number(said.get("ratchet-partition")), _number(said.get("ratchet-offset"))
+    topic = said.get("ratchet-topic")
+    if partition is None or offset is None or topic is None:
+        return None
+    return Origin(
+        topic.decode("utf-8", "replace"),
+        partition,
+        offset,
+        _text(said.get("ratchet-reason")),
+        _text(said.get("ratchet-verdict")),
+        _number(said.get("ratchet-last-sequence")),
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) <= 19 else None
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

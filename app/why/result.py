@@ -1,0 +1,79 @@
+"""Which rows of the result table are of which records of the output, and by which commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.results import access_of, planner_of, spec_of
+from kafka_ratchet.app.verify.rows import RowOffsets
+from kafka_ratchet.app.why.answer import Place, Result
+from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.stores.registry import store_class
+from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
+
+
+def find_rows(
+    settings: Settings, name: str, bootstrap: str, places: Iterable[Place]
+) -> tuple[dict[Place, Result], list[str]]:
+    """Look for rows of records of a stream's output.
+
+    Args:
+        settings: whose `[sink]` says where the table is
+        name: of the stream
+        bootstrap: host:port[,host:port]
+        places: of the output
+
+    Returns:
+        what the table has of each, nothing where there is no table; and what cannot be known
+    """
+    wanted, kept = list(places), settings.sink
+    if not wanted or (kept.stream or (name if len(settings.streams) == 1 else None)) != name:
+        return {}, []
+    try:
+        return _find(settings, name, bootstrap, wanted)
+    except SinkError as error:
+        return {}, [f"the result table cannot be read: {error}"]
+
+
+def _find(settings: Settings, name: str, bootstrap: str, wanted: list[Place]) -> tuple[dict[Place, Result], list[str]]:
+    kept, access, topic = settings.sink, access_of(settings), settings.streams[name].output
+    spec = spec_of(settings, topic, bootstrap)
+    location = spec.location(access)
+    store = store_class(location.kind)(location, kept.name, topic, planner_of(bootstrap, settings, topic).topic_id())
+    try:
+        if store.generation() == 0:
+            return {}, []
+        stored = store.offsets()
+        table = f"{kept.store} {location}"
+        found = {place: Result(table, kept.name, stored.get(place.partition, 0)) for place in wanted}
+        limits: list[str] = []
+        if kept.kind == "totals" or kept.sql is not None or kept.transform is not None:
+            what = "kind totals" if kept.kind == "totals" else "a query or transform"
+            limits.append(f"the rows of {table} are of many records ({what}): which one a record is in cannot be told")
+        else:
+            rows = RowOffsets()
+            rows.add(scan(location, partition_and_offset()))
+            for place, result in found.items():
+                result.rows = int((rows.of(place.partition) == place.offset).sum())
+        if kept.rejects:
+            rejects = RowOffsets()
+            rejects.add(scan(location, partition_and_offset(), rejects=True))
+            for place, result in found.items():
+                result.rejects = int((rejects.of(place.partition) == place.offset).sum())
+        commits = [(called, dict(offsets)) for called, offsets in store.commits()]
+    finally:
+        store.close()
+    for place, result in found.items():
+        result.commit = oldest_past(commits, place)
+    return found, limits
+
+
+def oldest_past(commits: list[tuple[str, dict[int, int]]], place: Place) -> str | None:
+    """The oldest commit whose offset is past the record, if one before it is known that is not, or it is the first."""
+    past = None
+    for called, offsets in commits:
+        if offsets.get(place.partition, 0) <= place.offset:
+            return past
+        past = called
+    return past if past is None else f"{past} at the latest"

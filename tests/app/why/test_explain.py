@@ -1,0 +1,102 @@
+"""What became of a record, in topics that are written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as Topic
+
+from kafka_ratchet.app.cli.why import sentences
+from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.why.answer import Answer, ExitCode, Place
+from kafka_ratchet.app.why.changelog import Log, Step
+from kafka_ratchet.app.why.explain import Explanation
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from tests.app.written_stream import NewTopic, Stage, record
+
+
+def asked(stage: Stage, limit_s: float = 60.0) -> Explanation:
+    return Explanation(stage.settings, "events", stage.broker, limit_s=limit_s, watch=lambda done, total: None)
+
+
+def verdicts(answer: Answer) -> list[tuple[int, str, int | None]]:
+    return [(each.at.offset, each.verdict, each.against) for each in answer.arrivals]
+
+
+def test_a_transaction_is_told_where_the_changelog_still_has_it() -> None:
+    first, second = Step(5, 10, 0), Step(9, 12, 0)
+    log = Log("changelog", 0, [first, second])
+    assert [log.step(offset) for offset in (4, 5, 8, 9)] == [(first, False), (second, True), (second, True), None]
+    log.is_whole = True
+    assert log.step(4) == (first, True)
+
+
+def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    given, output, letters = stage.topics
+    sent = [
+        *(record(3), record(None), record(3, b"b"), record(3), record(4)),
+        *(record(4), record(9)),  # off
+        *(record(9), record(10), record(10)),  # the last two wait
+    ]
+    stage.write(0, 0, sent)
+    stage.write(1, 0, [sent[i] for i in (0, 2, 4, 5, 6, 7)])
+    stage.write(2, 0, [stage.letter(sent[1], 0, 1)])
+    changelog = changelog_name(stage.settings.app, "events")
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
+    steps = [(PROGRESS, Progress(offset, 0, 0, 0).pack()) for offset in (3, 5, 8)]
+    off = PolicyInterval(0, False, 5, 7, 1, 2).pack()
+    for key, value in [*steps, off, (b"ia", None)]:
+        stage.producer.produce(changelog, value, key)
+    stage.producer.flush()
+    stage.commit(8)
+
+    answer = asked(stage).of_identity(b"a", None)
+    assert verdicts(answer) == [
+        *((0, "fresh", None), (3, "duplicate", 3), (4, "fresh", 3), (5, "unjudged", None), (6, "unjudged", None)),
+        *((7, "fresh", 4), (8, "waiting", None), (9, "waiting", None)),
+    ]
+    assert [each.lag for each in answer.arrivals[-2:]] == [0, 1]
+    where = [each.forwarded and each.forwarded.offset for each in answer.arrivals]
+    assert where == [0, None, 2, 3, 4, 5, None, None]
+    own = [each.transaction and each.transaction.changelog for each in answer.arrivals]
+    first, second, third = (Place(changelog, 0, offset) for offset in range(3))
+    assert own == [first, second, second, third, third, third, None, None]
+    assert any(limit.startswith("the identity was forgotten at ") for limit in answer.limits)
+    said = "\n".join(sentences(answer))
+    assert f"sequence 10 arrived at {given} partition 0 offset 9" in said
+    assert "not judged yet: 1 offsets before it wait" in said
+
+    (only,) = asked(stage).of_identity(b"b", 3).arrivals
+    assert (only.at.offset, only.verdict, only.forwarded) == (2, "fresh", Place(output, 0, 1))
+    (bad,) = asked(stage).of_record(given, 0, 1).arrivals
+    assert (bad.verdict, bad.dead_letter, bad.reason) == ("invalid", Place(letters, 0, 0), "sequence-missing")
+    assert asked(stage).of_record(letters, 0, 0).arrivals == [bad]
+    assert verdicts(asked(stage).of_record(output, 0, 0)) == [(0, "fresh", None), (3, "duplicate", 3)]
+
+    nothing = asked(stage).of_identity(b"a", 5)
+    assert (nothing.exit_code, nothing.arrivals, nothing.limits[-1:]) == (ExitCode.NOT_FOUND, [], nothing.limits[-1:])
+    assert asked(stage).of_record(given, 0, 99).exit_code is ExitCode.NOT_FOUND
+    assert asked(stage, limit_s=-1.0).of_identity(b"a", 5).exit_code is ExitCode.NOT_ALL_READ
+    with pytest.raises(SettingsError, match="has 1 partitions, 0 to 0: there is no partition 7"):
+        asked(stage).of_record(given, 7, 0)
+    with pytest.raises(SettingsError, match="stream events has no topic 'elsewhere'"):
+        asked(stage).of_record("elsewhere", 0, 0)
+
+
+def test_what_the_output_lacks_or_has_too_often_is_said(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    sent = [record(1), record(2), replace(record(2), value=b"again")]
+    stage.write(0, 0, sent)
+    stage.write(1, 0, [sent[1], sent[2]])
+    stage.commit(3)
+    (lost,) = asked(stage).of_identity(b"a", 1).arrivals
+    assert "and by the rule it should be: run `ratchet verify`" in lost.notes[-1]
+    twice = asked(stage).of_identity(b"a", 2)
+    assert [each.forwarded and each.forwarded.offset for each in twice.arrivals] == [0, None]
+    assert not twice.limits  # without bounds the output is read up to the first only
