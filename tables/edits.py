@@ -162,6 +162,11 @@ class Edits:
         """How many requests have forgotten something, persisted."""
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
+    def of(self, identity: bytes) -> list[Edit]:
+        """What was forgotten of an identity, persisted, the oldest first."""
+        name = identity.hex()
+        return [edit for edit in self if edit.kind == FORGET and edit.identity == name and edit.has_changed]
+
     def push(self, edits: Sequence[Edit]) -> None:
         """They are part of the open transaction."""
         self._pushed |= dict(enumerate(edits, self.next))

@@ -13,6 +13,7 @@ import typer
 from kafka_ratchet.app.cli.broker import broker
 from kafka_ratchet.app.cli.dead_letters import dead_letters
 from kafka_ratchet.app.cli.demo import demo
+from kafka_ratchet.app.cli.forget import forget
 from kafka_ratchet.app.cli.policy import policy
 from kafka_ratchet.app.cli.producers import producers
 from kafka_ratchet.app.cli.publish import publish
@@ -57,7 +58,7 @@ def options(
     """Exactly-once stream processing for Kafka: events that arrive more than once count exactly once."""
 
 
-for command in (demo, broker, survey, worker, web, publish, tables, producers, status, resume, verify, why, setup):
+for command in (demo, broker, survey, worker, web, publish, tables, producers, status, forget, resume, verify, why, setup):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")

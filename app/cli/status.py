@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, Json, Stream, WhichPartitioner
+from kafka_ratchet.app.partitioner import Partitioner
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import StreamSettings
     from kafka_ratchet.app.status.model import Lookup
 
+RecordKey = Annotated[
+    str | None,
+    typer.Option("--record-key", help="The record's key, from which its partition is computed."),
+]
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
 """2 is for questions that cannot be asked."""
 
@@ -24,6 +29,8 @@ def status(
     key: Annotated[str | None, typer.Option(help="The record's key, if the stream's identity is the key.")] = None,
     identity_hex: Annotated[str | None, typer.Option(help="Name or key in hex, if it is not UTF-8 text.")] = None,
     partition: Annotated[str | None, typer.Option(help="The partition that the record was sent to, if known.")] = None,
+    record_key: RecordKey = None,
+    partitioner: WhichPartitioner = Partitioner.MURMUR2,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -46,13 +53,19 @@ def status(
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.cluster_view import lookup
-    from kafka_ratchet.app.status.lookup import parse_identity, parse_partition, parse_sequence
+    from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_partition, parse_sequence
+    from kafka_ratchet.app.status.placement import partition_of_key
 
     settings = load(config)
     name, spec = settings.stream(stream)
     text = _identity(name, spec, producer, key, identity_hex)
     wanted = parse_identity(text, identity_hex), parse_sequence(sequence), parse_partition(partition)
+    if record_key is not None and partition is not None:
+        raise QueryError("give --partition or --record-key, not both")
     with named_broker(settings) as bootstrap:
+        if record_key is not None:
+            where = partition_of_key(settings, bootstrap, name, record_key.encode(), partitioner)
+            wanted = wanted[0], wanted[1], where
         found = asyncio.run(lookup(bootstrap, settings, name, *wanted))
     if json:
         typer.echo(msgspec.json.encode(found).decode())
@@ -87,6 +100,12 @@ def _sentences(found: Lookup) -> list[str]:
             f"  partition {row.partition}: persisted {_number(row.persisted)}, pushed {_number(row.pushed)}, "
             f"a record with sequence {found.sequence} would be {row.verdict}"
         )
+        for each in row.forgotten:
+            said = (
+                f"    forgotten at {each.at} by {each.by}, from input offset {each.position} on: the last sequence was "
+                f"{_number(each.before)}, and then {_number(each.after)}; {each.reason}"
+            )
+            lines.append(shown(said.encode()))
     if found.answer == "depends":
         lines.append("  the partitions differ; say with --partition which one the record was sent to")
     if found.not_asked:

@@ -10,7 +10,7 @@ from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.lookup import Answer, Verdict
 from kafka_ratchet.app.status.result_view import Results
-from kafka_ratchet.app.status.server import IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
+from kafka_ratchet.app.status.server import Forgotten, IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
 
 UNSERVED = "unserved"
 """State of a partition that no live worker reported."""
@@ -130,6 +130,8 @@ class KnownIdentity:
     persisted: int | None
     pushed: int | None
     verdict: Verdict | None
+    forgotten: list[Forgotten] = field(default_factory=list)
+    """What people have had forgotten of it, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,8 @@ class Lookup:
     deduplicate: bool | None = None
     origin: str | None = None
     unjudged: int = 0
+    cannot_forget: list[str] = field(default_factory=list)
+    """Workers of an earlier version, which do not know of `ratchet forget`."""
 
 
 def merge(
@@ -277,5 +281,6 @@ def _sum(figures: Iterable[int | None]) -> int | None:
 def known(worker: str, identities: Iterable[IdentityStatus]) -> list[KnownIdentity]:
     """One worker's answer to a look-up, with its name."""
     return [
-        KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict) for found in identities
+        KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict, found.forgotten)
+        for found in identities
     ]

@@ -108,6 +108,23 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What a person has had forgotten of an identity (`ratchet forget`), in one partition.
+
+    at: ISO 8601, UTC; position: input offset from which on it holds; above: only sequences above it, None: all;
+    before, after: the last sequence; None: none
+    """
+
+    at: str
+    by: str
+    reason: str
+    position: int
+    above: int | None
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class IdentityStatus:
     """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed.
 
@@ -118,6 +135,8 @@ class IdentityStatus:
     persisted: int | None
     pushed: int | None
     verdict: Verdict | None = None
+    forgotten: list[Forgotten] = field(default_factory=list)
+    """The oldest first."""
 
 
 class StatusProvider(Protocol):
@@ -171,7 +190,7 @@ class IdentityAnswer:
 
     asked lists the partitions that were looked into, those that do not know the identity included, those whose table
     is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
-    here knows of.
+    here knows of. can_forget is False of a worker of an earlier version, which does not know of `ratchet forget`.
     """
 
     partitions: list[IdentityStatus]
@@ -179,6 +198,7 @@ class IdentityAnswer:
     deduplicate: bool = True
     origin: str = "default"
     unjudged: int = 0
+    can_forget: bool = False
 
 
 def worker_name() -> str:
@@ -258,7 +278,7 @@ class StatusServer:
         unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
         if sequence is not None:
             found = [replace(each, verdict=verdict_of(sequence, each.persisted, each.pushed)) for each in found]
-        return _json(IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged))
+        return _json(IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged, can_forget=True))
 
     async def _producers(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)

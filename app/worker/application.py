@@ -28,7 +28,7 @@ from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
-from kafka_ratchet.app.status.server import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.server import Forgotten, GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.status.table_reading import read_table
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
@@ -40,9 +40,11 @@ from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import SettingsError, StateError
+from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
+from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.assignment import Lanes
@@ -334,15 +336,17 @@ class Application:
         ]
 
     def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
-        """The partitions here that know the identity."""
+        """The partitions here that know the identity, or have forgotten it as a person has asked."""
         if stream not in self.streams:
             return []
-        changelog = self.streams[stream].topics.changelog
-        return [
-            IdentityStatus(number, _known(last.persisted), _known(last.pushed))
-            for number, last in sorted(self.streams[stream].sequences.last(identity).items())
-            if (changelog, number) in self.lanes.running
-        ]
+        sequences, changelog = self.streams[stream].sequences, self.streams[stream].topics.changelog
+        known, found = sequences.last(identity), []
+        for number, partition in sorted(sequences.partitions.items()):
+            forgotten = [_forgotten(edit) for edit in partition.edits.of(identity)]
+            if (changelog, number) in self.lanes.running and (number in known or forgotten):
+                last = known.get(number, LastSequence(-1, -1))
+                found.append(IdentityStatus(number, _known(last.persisted), _known(last.pushed), None, forgotten))
+        return found
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         """The producers that these partitions know, at most limit of them, from behind a name on."""
@@ -392,6 +396,11 @@ def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | No
             f"share. Write {partitions} or more"
         )
     return Bounds(None if most is None else most // partitions, settings.inactive_after_s)
+
+
+def _forgotten(edit: Edit) -> Forgotten:
+    who = edit.at, edit.by, edit.reason
+    return Forgotten(*who, edit.position, edit.above, _known(edit.before), _known(edit.after))
 
 
 def _known(sequence: int) -> int | None:

@@ -61,6 +61,17 @@ def write_policy(settings: Settings, bootstrap: str, stream: str | None, dedupli
         TopicError: the topic cannot be created, or is not as it must be.
         BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
     """
+    value = None if deduplicate is None else policy_value(deduplicate)
+    return write_record(settings, bootstrap, policy_key(stream), value, "the policy")
+
+
+def write_record(settings: Settings, bootstrap: str, key: bytes, value: bytes | None, what: str) -> int:
+    """Write a record of the policy topic, and create the topic if need be; returns its offset. what: is written.
+
+    Raises:
+        TopicError: the topic cannot be created, or is not as it must be.
+        BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
+    """
     prepare_policy(bootstrap, settings)
     producer = Producer(
         {
@@ -78,16 +89,16 @@ def write_policy(settings: Settings, bootstrap: str, stream: str | None, dedupli
     def delivered(error: KafkaError | None, message: Message) -> None:
         outcome.append((error, -1 if error else int(message.offset() or 0)))
 
-    value = None if deduplicate is None else policy_value(deduplicate)
     try:
-        producer.produce(topic, value, policy_key(stream), 0, on_delivery=delivered)
+        producer.produce(topic, value, key, 0, on_delivery=delivered)
         producer.flush(WRITE_FOR_S + 5)
     except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic}: the policy cannot be written: {failure.args[0].str()}") from failure
+        raise BrokerUnavailable(f"{topic}: {what} cannot be written: {failure.args[0].str()}") from failure
     error, offset = outcome[0] if outcome else (None, -1)
     if offset < 0:
         why = error.str() if error else f"no answer within {WRITE_FOR_S:g} s"
         raise BrokerUnavailable(
-            f"{topic}: Kafka did not take the policy: {why}. See with `ratchet policy get` what holds, and set it again"
+            f"{topic}: Kafka did not take {what}: {why}. It may stand there all the same: see what holds "
+            "(`ratchet policy get`, `ratchet status`), and do it again"
         )
     return offset

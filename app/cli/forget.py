@@ -1,0 +1,85 @@
+"""`ratchet forget`: an identity begins anew, while workers run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from kafka_ratchet.app.worker.forget import Outcome
+
+WAIT_S = 30.0
+NOT_YET = 3
+"""Exit code."""
+
+
+def forget(
+    identity: Annotated[str | None, typer.Option(help="The identity, as text: a producer's name, a key, ...")] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="The same in hex, if it is not UTF-8 text.")] = None,
+    above: Annotated[
+        str | None, typer.Option(help="Forget only sequences above this one: it becomes the last, if that was higher.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Only in this input partition. Default: in all.")] = None,
+    reason: Annotated[str, typer.Option(help="Why. It is recorded in the changelog with your name.")] = "",
+    wait: Annotated[float, typer.Option(help="Seconds to wait until every partition has applied it.")] = WAIT_S,
+    stream: Stream = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Forget the last sequence of an identity: a producer that starts anew, or one wrong number that blocks it.
+
+    Each partition applies it in a transaction of its own, also while workers run. Records of the identity that come
+    after that are judged as if nothing had come before: stop its producer first, and start it when this is done.
+
+    \b
+    Exit codes:
+      0  every partition has applied it
+      2  it cannot be asked for; the sentence says why
+      3  it is written, and some partitions have not applied it yet:
+         they do as soon as a worker has them
+    """  # noqa: D301 - click keeps the lines behind a \\b as they are
+    import msgspec
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.lookup import parse_identity, parse_partition, parse_sequence
+    from kafka_ratchet.app.worker.forget import Forgetting
+
+    settings = load(config)
+    name, _ = settings.stream(stream)
+    wanted, bound, number = parse_identity(identity, identity_hex), parse_sequence(above), parse_partition(partition)
+    with named_broker(settings) as bootstrap:
+        forgetting = Forgetting(settings, bootstrap, name)
+        request, partitions = forgetting.request(wanted, bound, reason, number)
+        forgetting.refuse_earlier_workers(wanted)
+        outcome = forgetting.write(request, partitions, wait)
+    if json:
+        typer.echo(msgspec.json.encode(outcome).decode())
+    else:
+        for line in _sentences(outcome):
+            typer.echo(line)
+    if outcome.pending:
+        raise typer.Exit(NOT_YET)
+
+
+def _sentences(outcome: Outcome) -> list[str]:
+    lines = []
+    for each in outcome.applied:
+        before, after = (_number(number) for number in (each.before, each.after))
+        change = f"the last sequence was {before}, and is {after} now" if before != after else f"it stays at {before}"
+        lines.append(f"partition {each.partition}: from input offset {each.position} on; {change}")
+    if outcome.pending:
+        where = ", ".join(map(str, outcome.pending))
+        why = "no worker runs" if not outcome.members else "their lanes start, are halted, or belong to nobody now"
+        lines.append(
+            f"not applied yet: partitions {where} ({why}). Request {outcome.request} is written: they apply it before "
+            "their next records. Do not start the producer before `ratchet status` shows it"
+        )
+    return lines
+
+
+def _number(sequence: int | None) -> str:
+    return "nothing" if sequence is None else str(sequence)

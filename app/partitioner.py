@@ -1,0 +1,22 @@
+"""How producers choose the partition of a key."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Partitioner(StrEnum):
+    """MURMUR2: Java's producers, and `topic.send` of an agent; CRC32: librdkafka's default, and Ratchet's producer."""
+
+    MURMUR2 = "murmur2"
+    CRC32 = "crc32"
+
+    def place(self, key: bytes, count: int) -> int:
+        """The partition of a key, of so many."""
+        if self is Partitioner.CRC32:
+            from zlib import crc32
+
+            return crc32(key) % count
+        from aiokafka.partitioner import murmur2
+
+        return int(murmur2(key) & 0x7FFFFFFF) % count

@@ -1,0 +1,155 @@
+"""`ratchet forget`: writes the request, and waits until every partition has applied it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaException, TopicPartition
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.cluster_view import lookup
+from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts
+from kafka_ratchet.app.worker.claims import now, this_user
+from kafka_ratchet.app.worker.forget_requests import MAX_REASON, request_key, request_value
+from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
+from kafka_ratchet.app.worker.policy_topic import write_record
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
+from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.tables.edits import EDIT, Edit
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.transport.policy import Forget
+
+POLL_S: Final = 0.25
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What a partition has made of the request: last sequences before and after, None where there is none.
+
+    position: input offset from which on it holds
+    """
+
+    partition: int
+    before: int | None
+    after: int | None
+    position: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What has become of a request. pending: partitions that have not applied it; members: of the workers' group."""
+
+    stream: str
+    request: str
+    identity_hex: str
+    above: int | None
+    applied: list[Applied]
+    pending: list[int]
+    members: int
+
+
+class Forgetting:
+    """One stream of the settings, connected to its Kafka."""
+
+    def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
+        """Looks at the topics and claims.
+
+        Raises:
+            TopicMissing: there is no input or no changelog.
+            TopicTaken: the changelog is somebody else's.
+            BrokerUnavailable: Kafka did not answer.
+        """
+        self._settings, self._bootstrap, self._name = settings, bootstrap, name
+        self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
+        found = partition_counts(admin_client(self._options), names_of(settings, name))
+        ownership = StreamOwnership(settings, bootstrap, name, found)
+        self._changelog = ownership.changelog()
+        ownership.refuse_others(self._changelog)
+        for topic in (settings.streams[name].input, self._changelog):
+            if topic not in found:
+                raise TopicMissing(f"stream {name}: there is no topic {topic}, so there is nothing to forget")
+        self.partitions = found[self._changelog]
+
+    def request(
+        self, identity: bytes, above: int | None, reason: str, partition: int | None = None
+    ) -> tuple[Forget, list[int]]:
+        """A request that can be written, and the partitions that are to apply it.
+
+        Raises:
+            SettingsError: it says too little, or too much.
+        """
+        kind = self._settings.streams[self._name].identity
+        if kind == Identity.PARTITION and (identity or partition is None):
+            raise SettingsError(
+                f'stream {self._name!r} has identity = "partition": one sequence in each. Say --partition, and no '
+                "identity"
+            )
+        if kind != Identity.PARTITION and not identity and kind != Identity.KEY:
+            raise SettingsError(f"say which identity of stream {self._name!r}: --identity or --identity-hex")
+        if not reason.strip() or len(reason) > MAX_REASON:
+            raise SettingsError(f"--reason: say why, in at most {MAX_REASON:,} characters; each partition keeps it")
+        if partition is not None and partition >= self.partitions:
+            raise SettingsError(f"--partition: there are partitions 0 to {self.partitions - 1}")
+        asked = Forget(secrets.token_hex(8), identity, above, now(), this_user(), reason.strip(), partition)
+        return asked, list(range(self.partitions)) if partition is None else [partition]
+
+    def refuse_earlier_workers(self, identity: bytes) -> None:
+        """Refuse while a worker of an earlier version works: it would not see the request.
+
+        Raises:
+            SettingsError: there is one.
+        """
+        asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
+        if asked.cannot_forget:
+            raise SettingsError(
+                f"workers of an earlier Ratchet would not see the request: {', '.join(asked.cannot_forget)}. Update "
+                "them first"
+            )
+
+    def write(self, request: Forget, partitions: Sequence[int], wait_s: float) -> Outcome:
+        """Write the request, and wait until these partitions have applied it.
+
+        Where no worker is a member of the group, it does not wait: the next owners apply it.
+
+        Raises:
+            BrokerUnavailable: Kafka did not take it, or does not answer. Whether it stands in the topic is unknown.
+        """
+        with consumer(self._options, "ratchet-forget") as asked:
+            ends = offset_ranges(asked, self._changelog, self.partitions)
+            key = request_key(self._name, request.id)
+            write_record(self._settings, self._bootstrap, key, request_value(request), "the request")
+            members = asyncio.run(describe_group(self._bootstrap, self._settings)).members
+            try:
+                asked.assign([TopicPartition(self._changelog, number, ends[number].end) for number in partitions])
+                found = self._read(asked, request.id, set(partitions), wait_s if members else 0.0)
+            except KafkaException as failure:
+                raise BrokerUnavailable(
+                    f"{self._changelog}: cannot be read: {explained(failure.args[0])}. The request is written, and "
+                    "workers apply it"
+                ) from failure
+        applied = [
+            Applied(number, _known(edit.before), _known(edit.after), edit.position)
+            for number, edit in sorted(found.items())
+        ]
+        pending = sorted(set(partitions) - found.keys())
+        return Outcome(self._name, request.id, request.identity.hex(), request.above, applied, pending, members)
+
+    def _read(self, asked: object, request: str, partitions: set[int], wait_s: float) -> dict[int, Edit]:
+        found: dict[int, Edit] = {}
+        deadline = time.monotonic() + wait_s
+        while found.keys() < partitions and time.monotonic() < deadline:
+            message = asked.poll(POLL_S)  # type: ignore[attr-defined]
+            key = message.key() if message is not None and message.error() is None else None
+            if key is not None and key.startswith(EDIT):
+                _, edit = Edit.unpack(key, message.value() or b"")
+                if edit.id == request:
+                    found[message.partition()] = edit
+        return found
+
+
+def _known(sequence: int) -> int | None:
+    return sequence if sequence >= 0 else None

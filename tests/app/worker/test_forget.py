@@ -1,0 +1,125 @@
+"""`ratchet forget` from outside: while a worker runs, while none does, and what a topic of strangers can ask for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.worker.forget_requests import ReadRequests, request_key, request_value, stream_and_id
+from kafka_ratchet.transport.policy import Forget, Requests
+from tests.app.worker_process import Site, WorkerProcess, read_all
+
+STREAM = """
+session_timeout_ms = 6000
+[streams.events]
+input = "{name}.in"
+output = "{name}.out"
+dead_letters = "{name}.dead"
+partitions = 2
+"""
+
+
+@pytest.fixture
+def place(broker: str, tmp_path: Path) -> Site:
+    app = f"forget-{uuid.uuid4().hex[:8]}"
+    return Site(tmp_path, broker, app, STREAM.format(name=app))
+
+
+@pytest.fixture
+def worker(place: Site) -> Iterator[WorkerProcess]:
+    process = WorkerProcess(place)
+    yield process
+    process.end()
+
+
+def publish(place: Site, name: bytes, *numbers: int) -> None:
+    producer = Producer({"bootstrap.servers": place.broker, "enable.idempotence": True})
+    for number in numbers:
+        headers = [("ratchet-producer", name), ("ratchet-sequence", b"%d" % number)]
+        producer.produce(f"{place.app}.in", b"%d" % number, partition=0, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def forwarded(place: Site) -> list[int]:
+    return [int(message.value() or b"") for message in read_all(place.broker, f"{place.app}.out")[0]]
+
+
+def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: Site, worker: WorkerProcess) -> None:
+    worker.start()
+    worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+    publish(place, b"me", 1, 2, 10**18)
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 3, "three records")
+    # One wrong number blocks the identity: put back while the worker is at work.
+    done = place.command("forget", "--identity", "me", "--above", "2", "--reason", "a wrong number", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["applied"] == [
+        {"partition": 0, "before": 10**18, "after": 2, "position": 3},
+        {"partition": 1, "before": None, "after": None, "position": 0},
+    ]
+    publish(place, b"me", 2, 3)
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 5, "the numbers after it")
+    told = place.command("status", "--producer", "me", "--sequence", "3", "--partition", "0")
+    assert told.returncode == 0
+    assert (
+        "from input offset 3 on: the last sequence was 1000000000000000000, and then 2; a wrong number" in told.stdout
+    )
+    worker.stop()
+    # Nobody has it: the next owner applies it, before any record.
+    done = place.command("forget", "--identity", "me", "--reason", "began anew")
+    assert (done.returncode, "not applied yet: partitions 0, 1 (no worker runs)" in done.stdout) == (3, True)
+    publish(place, b"me", 1, 1)
+    worker.start()
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 7, "the records after it")
+    worker.stop()
+    assert forwarded(place) == [1, 2, 10**18, 3, 1]
+    report = verify(place.settings)
+    assert (report.ok, report.fresh, report.duplicate) == (True, 5, 2), report.findings
+    assert [(number, edit.before, edit.after) for number, edit in report.edits] == [(0, 10**18, 2), (0, 3, -1)]
+
+
+FORGET = Forget("0" * 16, b"\xffme", 7, "now", "me@here", "so", 1)
+
+
+def test_a_request_is_read_as_it_was_written_and_can_be_taken_back() -> None:
+    read = ReadRequests()
+    key = stream_and_id(json.loads(request_key("events", FORGET.id)))
+    assert key == ("events", FORGET.id)
+    read.take(*key, request_value(FORGET), 4)
+    assert (read.of("events"), read.of("others")) == (Requests((FORGET,), 5), Requests())
+    read.take(*key, None, 9)
+    assert read.of("events") == Requests((), 10)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[" * 10_000,
+        b"x" * 20_000,
+        b"{}",
+        request_value(FORGET).replace(b'"ff', b'"zz'),
+        request_value(FORGET._replace(identity=b"x" * 1025)),
+        request_value(FORGET._replace(above=-1)),
+        request_value(FORGET._replace(above=2**63)),
+    ],
+)
+def test_what_cannot_be_read_asks_for_nothing(value: bytes) -> None:
+    read = ReadRequests()
+    with pytest.raises(ValueError, match=r"."):
+        read.take("events", FORGET.id, value, 0)
+    assert read.of("events").forgets == ()
+
+
+@pytest.mark.parametrize(
+    "key", [["forget"], ["forget", "events"], ["forget", "a b", "0" * 16], ["forget", "events", 1]]
+)
+def test_a_key_that_nobody_writes_is_refused(key: list[object]) -> None:
+    with pytest.raises(ValueError, match="a request to forget has the key"):
+        stream_and_id(key)
