@@ -39,6 +39,7 @@ ORDER = [
     "spark_sink",
     "app.clone",
     "app.names",
+    "app.partitioner",
     "app.mistakes",
     "app.extras",
     "app.version",

@@ -100,7 +100,7 @@ def _sentences(found: Lookup) -> list[str]:
             f"  partition {row.partition}: persisted {_number(row.persisted)}, pushed {_number(row.pushed)}, "
             f"a record with sequence {found.sequence} would be {row.verdict}"
         )
-        for each in row.forgotten:
+        for each in row.forgotten or ():
             said = (
                 f"    forgotten at {each.at} by {each.by}, from input offset {each.position} on: the last sequence was "
                 f"{_number(each.before)}, and then {_number(each.after)}; {each.reason}"

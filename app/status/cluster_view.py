@@ -151,7 +151,7 @@ class ClusterView:
             deduplicate=told.deduplicate if told else None,
             origin=told.origin if told else None,
             unjudged=sum(each.unjudged for each in answers.values()),
-            cannot_forget=sorted(names[url] for url, each in answers.items() if not each.can_forget),
+            cannot_forget=sorted(names[url] for url, each in answers.items() if not each.can_forget) or msgspec.UNSET,
         )
 
     async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:

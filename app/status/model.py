@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
@@ -130,8 +132,8 @@ class KnownIdentity:
     persisted: int | None
     pushed: int | None
     verdict: Verdict | None
-    forgotten: list[Forgotten] = field(default_factory=list)
-    """What people have had forgotten of it, the oldest first."""
+    forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
+    """What people have had forgotten of it, the oldest first; unset where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,8 @@ class Lookup:
     deduplicate: bool | None = None
     origin: str | None = None
     unjudged: int = 0
-    cannot_forget: list[str] = field(default_factory=list)
-    """Workers of an earlier version, which do not know of `ratchet forget`."""
+    cannot_forget: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Workers of an earlier version, which do not know of `ratchet forget`; unset where there is none."""
 
 
 def merge(

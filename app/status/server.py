@@ -135,8 +135,8 @@ class IdentityStatus:
     persisted: int | None
     pushed: int | None
     verdict: Verdict | None = None
-    forgotten: list[Forgotten] = field(default_factory=list)
-    """The oldest first."""
+    forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
+    """The oldest first; unset where there is none."""
 
 
 class StatusProvider(Protocol):

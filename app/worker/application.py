@@ -345,7 +345,11 @@ class Application:
             forgotten = [_forgotten(edit) for edit in partition.edits.of(identity)]
             if (changelog, number) in self.lanes.running and (number in known or forgotten):
                 last = known.get(number, LastSequence(-1, -1))
-                found.append(IdentityStatus(number, _known(last.persisted), _known(last.pushed), None, forgotten))
+                found.append(
+                    IdentityStatus(
+                        number, _known(last.persisted), _known(last.pushed), None, forgotten or msgspec.UNSET
+                    )
+                )
         return found
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:

@@ -104,7 +104,7 @@ class Forgetting:
             SettingsError: there is one.
         """
         asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
-        if asked.cannot_forget:
+        if asked.cannot_forget is not msgspec.UNSET:
             raise SettingsError(
                 f"workers of an earlier Ratchet would not see the request: {', '.join(asked.cannot_forget)}. Update "
                 "them first"

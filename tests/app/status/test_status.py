@@ -14,7 +14,7 @@ from tests.app.worker.known_worker import KnownWorker, partition, table
 
 HOSTILE = ["<script>alert(1)</script>", "a\0b", "../../etc/passwd", "a&sequence=9", "%41", "Zürich ☂", "' OR 1=1 --"]
 
-POLICY = {"deduplicate": True, "origin": "default", "unjudged": 0}
+POLICY = {"deduplicate": True, "origin": "default", "unjudged": 0, "can_forget": True}
 
 
 @pytest.fixture
@@ -255,7 +255,14 @@ async def test_policy_and_unjudged_records_are_told(http: aiohttp.ClientSession,
     off = table(partition(0, unjudged=70, deduplicate=False, since=12), partition(3, unjudged=7))
     worker.tables_now = [replace(off, deduplicate=False, origin="stream policy")]
     _, body = await get(http, f"{url}/status/identity", stream="events", identity="nobody", sequence="1")
-    assert body == {"partitions": [], "asked": [0, 3], "deduplicate": False, "origin": "stream policy", "unjudged": 77}
+    assert body == {
+        "partitions": [],
+        "asked": [0, 3],
+        "deduplicate": False,
+        "origin": "stream policy",
+        "unjudged": 77,
+        "can_forget": True,
+    }
     async with http.get(f"{url}/metrics") as response:
         families = {family.name: family for family in text_string_to_metric_families(await response.text())}
     records = {(s.labels["partition"], s.labels["verdict"]): s.value for s in families["ratchet_records"].samples}
