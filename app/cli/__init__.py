@@ -58,7 +58,22 @@ def options(
     """Exactly-once stream processing for Kafka: events that arrive more than once count exactly once."""
 
 
-for command in (demo, broker, survey, worker, web, publish, tables, producers, status, forget, resume, verify, why, setup):
+for command in (
+    demo,
+    broker,
+    survey,
+    worker,
+    web,
+    publish,
+    tables,
+    producers,
+    status,
+    forget,
+    resume,
+    verify,
+    why,
+    setup,
+):
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
