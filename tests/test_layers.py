@@ -24,6 +24,8 @@ ORDER = [
     "transport.transactions",
     "transport",
     "tables.reasons",
+    "tables.identity",
+    "tables.identities",
     "tables.map",
     "tables",
     "agents",

@@ -22,12 +22,16 @@ EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
 
 
 def status(
-    sequence: Annotated[str, typer.Option(help="The record's sequence.")],
+    sequence: Annotated[str | None, typer.Option(help="The record's sequence. Not where the stream has none.")] = None,
     producer: Annotated[
         str | None, typer.Option(help="The producer's name, if the stream's identity is the producer.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="The record's key, if the stream's identity is the key.")] = None,
-    identity_hex: Annotated[str | None, typer.Option(help="Name or key in hex, if it is not UTF-8 text.")] = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(help="The identity, whatever it is; one of several parts by one option for each, in their order."),
+    ] = None,
+    identity_hex: Annotated[str | None, typer.Option(help="The same in hex, if it is not UTF-8 text.")] = None,
     partition: Annotated[str | None, typer.Option(help="The partition that the record was sent to, if known.")] = None,
     record_key: RecordKey = None,
     partitioner: WhichPartitioner = Partitioner.MURMUR2,
@@ -53,13 +57,14 @@ def status(
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.cluster_view import lookup
-    from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_partition, parse_sequence
+    from kafka_ratchet.app.status.lookup import QueryError, parse_partition, parse_parts, parse_sequence
     from kafka_ratchet.app.status.placement import partition_of_key
 
     settings = load(config)
     name, spec = settings.stream(stream)
-    text = _identity(name, spec, producer, key, identity_hex)
-    wanted = parse_identity(text, identity_hex), parse_sequence(sequence), parse_partition(partition)
+    texts = _identity(name, spec, {"producer": producer, "key": key}, identity or [], identity_hex)
+    number = parse_sequence(_sequence(name, spec, sequence))
+    wanted = parse_parts(spec.identity, texts, identity_hex), number, parse_partition(partition)
     if record_key is not None and partition is not None:
         raise QueryError("give --partition or --record-key, not both")
     with named_broker(settings) as bootstrap:
@@ -70,35 +75,59 @@ def status(
     if json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
-        for line in _sentences(found):
+        for line in _sentences(found, has_none=spec.sequence == "none"):
             typer.echo(line)
     raise typer.Exit(EXIT[found.answer or "unknown"])
 
 
-def _identity(name: str, spec: StreamSettings, producer: str | None, key: str | None, hexadecimal: str | None) -> str:
-    """The identity as text, if it was given as text; refuses an identity that the stream does not have."""
+def _identity(
+    name: str, spec: StreamSettings, given: dict[str, str | None], texts: list[str], hexadecimal: str | None
+) -> list[str]:
+    """The identity as it was given as text; refuses one that the stream does not have.
+
+    given: by the word for it (producer, key)
+    """
     from kafka_ratchet.app.status.lookup import QueryError
 
     kind = str(spec.identity)
-    given = {"producer": producer, "key": key}
+    rather = {
+        "partition": "no identity: each partition has one sequence",
+        "producer": "--producer",
+        "key": "--key",
+    }.get(kind, "--identity")
     wrong = next((other for other, text in given.items() if text is not None and other != kind), None)
-    if wrong:
-        rather = "no identity: each partition has one sequence" if kind == "partition" else f"--{kind}"
-        raise QueryError(f"the identity of stream {name!r} is the {kind}, not the {wrong}: give {rather}")
-    text = given.get(kind)
-    if kind != "partition" and text is None and hexadecimal is None:
-        raise QueryError(f"the identity of stream {name!r} is the {kind}: give --{kind} or --identity-hex")
-    return text or ""
+    if wrong or (texts and kind == "partition"):
+        raise QueryError(f"the identity of stream {name!r} is the {kind}, not the {wrong or 'identity'}: give {rather}")
+    if (text := given.get(kind)) is not None:
+        texts = [text, *texts]
+    if len(texts) > len(spec.identity.parts):
+        raise QueryError("the identity is given twice; give it once")
+    if kind != "partition" and not texts and hexadecimal is None:
+        raise QueryError(f"the identity of stream {name!r} is the {kind}: give {rather} or --identity-hex")
+    return texts
 
 
-def _sentences(found: Lookup) -> list[str]:
+def _sequence(name: str, spec: StreamSettings, sequence: str | None) -> str:
+    """The sequence as it was given; "0" where the stream has none, as each of its records is judged."""
+    from kafka_ratchet.app.status.lookup import QueryError
+
+    if spec.sequence == "none":
+        if sequence is not None:
+            raise QueryError(f"the records of stream {name!r} have no sequence: leave --sequence out")
+        return "0"
+    if sequence is None:
+        raise QueryError(f"which record of the identity? Give --sequence: the records of stream {name!r} have one")
+    return sequence
+
+
+def _sentences(found: Lookup, *, has_none: bool) -> list[str]:
     from kafka_ratchet.app.status.producers import shown
 
     lines = [f"{found.answer}"]
     for row in found.partitions:
         lines.append(
             f"  partition {row.partition}: persisted {_number(row.persisted)}, pushed {_number(row.pushed)}, "
-            f"a record with sequence {found.sequence} would be {row.verdict}"
+            f"{'it' if has_none else f'a record with sequence {found.sequence}'} would be {row.verdict}"
         )
         for each in row.forgotten or ():
             said = (

@@ -45,7 +45,8 @@ def tables(
     config: Config = None,
     stream: Stream = None,
     identity: Annotated[
-        str | None, typer.Option(help="Look up this identity, given as text: a producer's name or a key.")
+        list[str] | None,
+        typer.Option(help="Look up this identity, given as text; one of several parts by one option for each."),
     ] = None,
     identity_hex: Annotated[str | None, typer.Option(help="The same, given in hex.")] = None,
     sequence: Annotated[
@@ -72,12 +73,12 @@ def tables(
     from kafka_ratchet.app.cli import own_tables
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.status.cluster_view import lookup
-    from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_sequence
+    from kafka_ratchet.app.status.lookup import QueryError, parse_parts, parse_sequence
 
     settings = all_settings.load(config)
     # A table may be of an internal stream, which the settings need not have: the workers know.
     chosen = settings.stream(stream)[0] if stream is not None and name is None else stream
-    asks_identity = identity is not None or identity_hex is not None or sequence is not None
+    asks_identity = bool(identity) or identity_hex is not None or sequence is not None
     console = Console()
     if name is None and (key_hex or after or limit):
         raise QueryError("--key-hex, --after and --limit are of a table of your agents: name it first")
@@ -89,7 +90,8 @@ def tables(
             page = asyncio.run(own_tables.ask(bootstrap, settings, name, chosen, query))
         body, shown = msgspec.json.encode(page), own_tables.render(page, query)
     elif asks_identity:
-        wanted, number = parse_identity(identity, identity_hex), parse_sequence(sequence)
+        kind = settings.stream(stream)[1].identity
+        wanted, number = parse_parts(kind, identity or [], identity_hex), parse_sequence(sequence)
         with named_broker(settings) as bootstrap:
             found = asyncio.run(lookup(bootstrap, settings, chosen, wanted, number))
         body, shown = msgspec.json.encode(found), _render_lookup(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
@@ -20,7 +20,7 @@ from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.internal_streams import with_internal
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
-from kafka_ratchet.app.status.lookup import QueryError, answer_of
+from kafka_ratchet.app.status.lookup import QueryError, answer_of, parse_parts
 from kafka_ratchet.app.status.model import (
     KnownIdentity,
     Lookup,
@@ -105,6 +105,15 @@ class ClusterView:
                 self._overview = await self._ask()
                 self._asked_at = asyncio.get_running_loop().time()
             return self._overview
+
+    def identity_of(self, stream: str | None, texts: Sequence[str], hexadecimal: str | None) -> bytes:
+        """The bytes of an identity as it was typed; see `parse_parts`.
+
+        Raises:
+            SettingsError: there is no such stream.
+            QueryError: it cannot be read.
+        """
+        return parse_parts(self._settings.stream(stream)[1].identity, texts, hexadecimal)
 
     async def lookup(
         self, stream: str | None, identity: bytes, sequence: int | None, partition: int | None = None

@@ -6,12 +6,14 @@ The status address, the page and `ratchet tables` use it, so that all three acce
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity, joined
 
 Verdict = Literal["fresh", "duplicate", "unknown"]
 Answer = Literal["persisted", "in flight", "unseen", "depends", "unknown"]
@@ -50,11 +52,51 @@ def parse_identity(text: str | None, hexadecimal: str | None) -> bytes:
             identity = (text or "").encode("utf-8")
         except UnicodeEncodeError:
             raise QueryError("the identity is not UTF-8 text; give its bytes in hex") from None
+    return _bounded(identity)
+
+
+def _bounded(identity: bytes) -> bytes:
     if len(identity) > MAX_IDENTITY_BYTES:
         raise QueryError(
             f"the identity has {len(identity):,} bytes; the longest one accepted has {MAX_IDENTITY_BYTES:,}"
         )
     return identity
+
+
+def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | None) -> bytes:
+    """The bytes of a stream's identity, from the text of each of its parts or from hex digits.
+
+    Args:
+        identity: what the stream's identities are made of
+        texts: one for each part, in their order; or one JSON list of them
+        hexadecimal: the whole identity
+
+    Raises:
+        QueryError: with a sentence that says what to write instead.
+    """
+    parts = identity.parts
+    if hexadecimal or not texts:
+        return parse_identity(next(iter(texts), None), hexadecimal)
+    if len(parts) > 1 and len(texts) == 1 and texts[0].startswith("["):
+        texts = _listed(texts[0])
+    if len(texts) != len(parts):
+        wanted = "one part" if len(parts) == 1 else f"{len(parts)} parts, {', '.join(map(str, parts))}"
+        raise QueryError(
+            f"the identity of this stream has {wanted}, and {len(texts)} are given. Give each with an option of its "
+            'own, or all as a list such as ["a", "b"]'
+        )
+    if len(parts) == 1:
+        return parse_identity(texts[0], None)
+    return _bounded(joined([parse_identity(text, None) for text in texts]))
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        return msgspec.json.decode(text.encode(), type=list[str])
+    except (msgspec.MsgspecError, UnicodeError):
+        raise QueryError(
+            'the identity begins as a list and is none; write a list of texts such as ["a", "b"]'
+        ) from None
 
 
 def parse_sequence(text: str | None) -> int | None:

@@ -34,6 +34,7 @@ from kafka_ratchet.app.status.lookup import (
     Verdict,
     parse_identity,
     parse_limit,
+    parse_parts,
     parse_query,
     parse_sequence,
     verdict_of,
@@ -41,6 +42,7 @@ from kafka_ratchet.app.status.lookup import (
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.errors import SetupError
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.invalid_share import InvalidShare
 
 log = structlog.get_logger(__name__)
@@ -269,9 +271,10 @@ class StatusServer:
 
     async def _identity(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
-        identity = parse_identity(query.get("identity"), query.get("hex"))
         sequence = parse_sequence(query.get("sequence"))
         name, table, asked = self._asked(query)
+        texts = [query["identity"]] if query.get("identity") else []
+        identity = parse_parts(Identity.parse(table.identity), texts, query.get("hex"))
         if not identity and table.identity != "partition":
             raise QueryError("give the identity, as identity=TEXT or hex=HEX")
         found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]

@@ -157,9 +157,10 @@ async def _lookup(request: web.Request) -> web.Response:
     found, problem, query = None, None, {}
     try:
         query = parse_query(request.rel_url.raw_query_string)
-        found = await request.app[CLUSTER_VIEW].lookup(
-            query.get("stream") or None,
-            parse_identity(query.get("identity"), query.get("hex")),
+        view, stream = request.app[CLUSTER_VIEW], query.get("stream") or None
+        found = await view.lookup(
+            stream,
+            view.identity_of(stream, [query["identity"]] if query.get("identity") else [], query.get("hex")),
             parse_sequence(query.get("sequence", "").strip()),
             parse_partition(query.get("partition", "").strip()),
         )

@@ -1,7 +1,14 @@
 import pytest
 
-from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_query, parse_sequence, verdict_of
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.app.status.lookup import (
+    QueryError,
+    parse_identity,
+    parse_parts,
+    parse_query,
+    parse_sequence,
+    verdict_of,
+)
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,43 @@ def test_an_identity_is_its_bytes(text: str | None, hexadecimal: str | None, ide
 def test_an_identity_that_cannot_be_read(text: str | None, hexadecimal: str | None, sentence: str) -> None:
     with pytest.raises(QueryError, match=sentence):
         parse_identity(text, hexadecimal)
+
+
+@pytest.mark.parametrize(
+    ("of", "texts", "hexadecimal", "identity"),
+    [
+        ("header:a,header:b", ["shop", "17"], None, b"\x04shop\x0217"),
+        ("header:a,header:b", ['["shop", "17"]'], None, b"\x04shop\x0217"),
+        ("header:a,header:b", ["[", "]"], None, b"\x01[\x01]"),
+        ("key,header:b", ["", "é"], None, b"\x00\x02\xc3\xa9"),
+        ("header:a,header:b", [], "0161026263", b"\x01a\x02bc"),
+        ("header:a", ['["shop", "17"]'], None, b'["shop", "17"]'),
+        ("field:n", ["7"], None, b"7"),
+        ("key", ["k"], None, b"k"),
+        ("partition", [], None, b""),
+    ],
+)
+def test_an_identity_by_its_parts(of: str, texts: list[str], hexadecimal: str | None, identity: bytes) -> None:
+    assert parse_parts(Identity.parse(of), texts, hexadecimal) == identity
+
+
+@pytest.mark.parametrize(
+    ("of", "texts", "hexadecimal", "sentence"),
+    [
+        ("header:a,header:b", ["shop"], None, "has 2 parts, header:a, header:b, and 1 are given"),
+        ("header:a,header:b", ['["shop"]'], None, "has 2 parts, header:a, header:b, and 1 are given"),
+        ("header:a,header:b", ['["shop", 17]'], None, "begins as a list and is none"),
+        ("header:a,header:b", ["[shop"], None, "begins as a list and is none"),
+        ("header:a,header:b", ["[\udcff"], None, "begins as a list and is none"),
+        ("header:a", ["a", "b"], None, "has one part, and 2 are given"),
+        ("header:a,header:b", ["a", "\udcff"], None, "not UTF-8"),
+        ("header:a,header:b", ["a", "b"], "61", "not both"),
+        ("header:a,header:b", ["x" * 600, "y" * 600], None, "has 1,204 bytes"),
+    ],
+)
+def test_parts_that_cannot_be_read(of: str, texts: list[str], hexadecimal: str | None, sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        parse_parts(Identity.parse(of), texts, hexadecimal)
 
 
 def test_the_longest_identity_is_accepted() -> None:
