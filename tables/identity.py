@@ -96,6 +96,9 @@ class Identity:
             raise ValueError("a part of the identity is there twice. Remove one")
         return cls(parts)
 
+    def __repr__(self) -> str:
+        return f"Identity.parse({str(self)!r})"
+
     def __str__(self) -> str:
         """As in the settings; several parts are a JSON list."""
         texts = [str(part) for part in self.parts]
