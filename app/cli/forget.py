@@ -17,7 +17,10 @@ NOT_YET = 3
 
 
 def forget(
-    identity: Annotated[str | None, typer.Option(help="The identity, as text: a producer's name, a key, ...")] = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(help="The identity, as text: a producer's name, a key, ...; one option for each of its parts."),
+    ] = None,
     identity_hex: Annotated[str | None, typer.Option(help="The same in hex, if it is not UTF-8 text.")] = None,
     above: Annotated[
         str | None, typer.Option(help="Forget only sequences above this one: it becomes the last, if that was higher.")
@@ -45,12 +48,13 @@ def forget(
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.status.lookup import parse_identity, parse_partition, parse_sequence
+    from kafka_ratchet.app.status.lookup import parse_partition, parse_parts, parse_sequence
     from kafka_ratchet.app.worker.forget import Forgetting
 
     settings = load(config)
-    name, _ = settings.stream(stream)
-    wanted, bound, number = parse_identity(identity, identity_hex), parse_sequence(above), parse_partition(partition)
+    name, spec = settings.stream(stream)
+    wanted = parse_parts(spec.identity, identity or [], identity_hex)
+    bound, number = parse_sequence(above), parse_partition(partition)
     with named_broker(settings) as bootstrap:
         forgetting = Forgetting(settings, bootstrap, name)
         request, partitions = forgetting.request(wanted, bound, reason, number)
