@@ -24,7 +24,7 @@ from kafka_ratchet.errors import BenchFailed
 
 ROOT: Final = Path(__file__).parents[1]
 FIRST: Final = "first records"
-NO_MORE: Final[Mapping[str, int]] = MappingProxyType({})
+NO_MORE: Final[Mapping[str, int | str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,12 @@ class Subject:
 
 
 def worker_settings(
-    task: Task, identity: str = "key", sequence: str = "header:ratchet-sequence", more: Mapping[str, int] = NO_MORE
+    task: Task,
+    identity: str = "key",
+    sequence: str = "header:ratchet-sequence",
+    more: Mapping[str, int | str] = NO_MORE,
 ) -> Path:
-    """Write a worker's settings for a task; returns the file. more: settings of the stream."""
+    """Write a worker's settings for a task; returns the file. more: settings of the stream; OUTPUT: its output."""
     folder = Path(task.folder)
     config = folder / "ratchet.toml"
     config.write_text(
@@ -101,13 +104,13 @@ dead_letters = "{task.output}.dead"
 identity = "{identity}"
 sequence = "{sequence}"
 """
-        + "".join(f"{name} = {value}\n" for name, value in more.items()),
+        + "".join(f"{name} = {json.dumps(value).replace('OUTPUT', task.output)}\n" for name, value in more.items()),
         "utf-8",
     )
     return config
 
 
-def _worker(identity: str, sequence: str, program: str | None = None, **more: int) -> Callable[[Task], list[str]]:
+def _worker(identity: str, sequence: str, program: str | None = None, **more: int | str) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
         config = str(worker_settings(task, identity, sequence, more))
         agents = [] if program is None else ["--app", f"bench.peers.{program}:app"]
@@ -160,6 +163,16 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "ratchet-window": Subject(
         "Ratchet, by key, late records let through within 64",
         _worker("key", "header:ratchet-sequence", reorder_window=64),
+        LANE,
+    ),
+    "ratchet-duplicates": Subject(
+        "Ratchet, by key, duplicates kept in a topic",
+        _worker("key", "header:ratchet-sequence", duplicates="OUTPUT.dropped"),
+        LANE,
+    ),
+    "ratchet-duplicates-headers": Subject(
+        "the same, their keys and headers only",
+        _worker("key", "header:ratchet-sequence", duplicates="OUTPUT.dropped", duplicates_keep="headers"),
         LANE,
     ),
     "ratchet-off": Subject("Ratchet without judging: forwards all", _module("forward"), LANE, exact=False),

@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from kafka_ratchet.app.repartition import Arrivals, arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import UNTOLD, ExpectedPartition
-from kafka_ratchet.app.verify.dropped import Kept
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.skips import skipped_by_decision
-from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, Transaction, Verdict, moment, shown
-from kafka_ratchet.app.why.changelog import Log, read_log, who_wrote
+from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, Verdict, moment, shown
+from kafka_ratchet.app.why.changelog import Log, read_log
+from kafka_ratchet.app.why.follow import DROPPED, Following
 from kafka_ratchet.app.why.origin import Origin, origin_of
-from kafka_ratchet.app.why.result import find_rows
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.transport.owner import AGENTS
-
-WRITERS_MOST = 20
-"""Arrivals of which it is looked up who wrote their transaction: each asks Kafka once."""
-DROPPED = ("duplicate", "too-late", "content-differs")
 
 
 class Explanation:
     """One question to one stream.
 
     Raises:
+        SettingsError: the stream is one that only sends records to another one (`repartition_by`).
         TopicMissing: a topic of the stream does not exist.
         BrokerUnavailable: Kafka does not answer.
     """
@@ -47,12 +44,17 @@ class Explanation:
         """
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = stream = settings.streams[name]
+        if isinstance(stream, Arrivals):
+            raise SettingsError(f"streams.{name}: ask the stream that it belongs to: --stream {stream.of}")
         self._rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
         self._reader = TopicReader(settings, stream, bootstrap)
         self._ranges = self._reader.offset_ranges()
         self._scan = Scan(self._reader, limit_s, watch)
+        self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
-        self._kept_spans: dict[int, tuple[int, int]] | None = None
+        self._against: int | None = None
+        """What the record was judged against that was judged last."""
+        self._following = Following(settings, name, bootstrap, self._reader, self._ranges, self._rule, self._scan)
 
     def of_identity(self, identity: bytes, sequence: int | None, partitions: Sequence[int] | None = None) -> Answer:
         """What became of all records of an identity, or of those with one sequence.
@@ -73,8 +75,10 @@ class Explanation:
         for number in numbers:
             log = self._log(number, identity)
             self._arrivals(answer, number, log, identity, sequence)
-        self._follow(answer)
-        return answer
+        if self._arrives_in != self._stream.input:
+            self._on_their_way(answer, identity, sequence)
+        self._following.follow(answer, self._logs)
+        return self._told(answer)
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
         """What became of the record that stands at an offset of the input, or where that of another topic came from.
@@ -84,10 +88,9 @@ class Explanation:
             TransportError: a partition cannot be read.
         """
         stream = self._stream
-        if topic not in (stream.input, *stream.writes):
-            raise SettingsError(
-                f"stream {self._name} has no topic {topic!r}: it has {', '.join((stream.input, *stream.writes))}"
-            )
+        topics = dict.fromkeys((self._arrives_in, stream.input, *stream.writes))
+        if topic not in topics:
+            raise SettingsError(f"stream {self._name} has no topic {topic!r}: it has {', '.join(topics)}")
         self._require(topic, partition)
         place = Place(topic, partition, offset)
         record = self._scan.one(topic, partition, offset)
@@ -100,7 +103,7 @@ class Explanation:
             return nothing
         if topic == stream.input:
             return self._of_input(place, record)
-        if topic == stream.output:
+        if topic in (stream.output, self._arrives_in):
             return self._of_output(place, record)
         origin = origin_of(record.headers)
         if origin is None or origin.topic != stream.input or origin.partition >= self._reader.partitions:
@@ -118,11 +121,11 @@ class Explanation:
         if found is None:
             nothing = Answer(self._name, str(place))
             nothing.limits.append(
-                f"{place}: it has no identity or no sequence, so it was forwarded while deduplication was off, and "
-                "cannot be told apart from others"
+                f"{place}: it has no identity or no sequence, and cannot be told apart from others in another topic"
             )
             return nothing
-        answer = self.of_identity(*found, [place.partition])
+        # Behind `repartition_by` a record is judged in another partition than it arrived in.
+        answer = self.of_identity(*found, [place.partition] if place.topic == self._stream.output else None)
         answer.asked = str(place)
         return answer
 
@@ -131,7 +134,7 @@ class Explanation:
         if found is None:
             return self._of_invalid(place, record)
         log = self._log(place.partition, found[0])
-        if (kept := self._kept_at(place, log)) is not None:
+        if (kept := self._following.kept_at(place, log)) is not None:
             return self._of_kept(place, record, found, *kept, log)
         answer = self.of_identity(*found, [place.partition])
         answer.asked = str(place)
@@ -148,7 +151,7 @@ class Explanation:
             self._note_wait(arrival)
         if verdict == "unjudged":
             arrival.notes.append("it was forwarded; which record of the output it is cannot be told without a sequence")
-        self._follow(answer)
+        self._following.follow(answer, self._logs)
         return answer
 
     def _of_kept(
@@ -165,7 +168,15 @@ class Explanation:
             f"the input was not read, as {kept.topic} has the record: ask for its identity and sequence to see its "
             "other arrivals"
         )
-        self._follow(answer)
+        self._following.follow(answer, self._logs)
+        return self._told(answer)
+
+    def _told(self, answer: Answer) -> Answer:
+        """Without the number that stands for none, where identities have no sequence."""
+        if self._stream.sequence == "none":
+            answer.sequence = None
+            for each in answer.arrivals:
+                each.sequence = each.against = None
         return answer
 
     def _arrivals(self, answer: Answer, number: int, log: Log, identity: bytes, sequence: int | None) -> None:
@@ -179,7 +190,7 @@ class Explanation:
             if found is None or found[0] != identity:
                 continue
             place, before = Place(topic, number, offset), expected.last_of(identity)
-            self._against: int | None = before if before >= 0 else None
+            self._against = before if before >= 0 else None
             verdict = self._verdict(expected, place, record)
             if sequence is not None and found[1] != sequence:
                 continue
@@ -203,6 +214,23 @@ class Explanation:
                 "after that passes as new, and the verdicts here do not know when that was"
             )
         answer.limits += [f"the identity was forgotten at {moment(at)} (partition {number})" for at in log.forgotten]
+
+    def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
+        """Records that have not been sent to the partition of their identity yet (`repartition_by`)."""
+        topic = self._arrives_in
+        answer.limits.append(
+            f"places are those of {self._stream.input}, where records of {topic} are judged (repartition_by)"
+        )
+        spans = self._reader.spans(topic)
+        committed = self._reader.committed_of(topic, len(spans))
+        for number, (first, end) in spans.items():
+            begin = max(first, committed[number])
+            for offset, record in self._scan.records(topic, number, end, begin):
+                found = self._rule.judge(record)
+                if found is not None and found[0] == identity and sequence in (None, found[1]):
+                    place = Place(topic, number, offset)
+                    waits = Arrival(place, moment(record.timestamp_ms), found[1], "waiting", lag=offset - begin)
+                    answer.arrivals.append(waits)
 
     def _expected(self, log: Log, number: int) -> ExpectedPartition:
         if log.owner is not None and log.owner.rule.get("output") == AGENTS:
@@ -235,173 +263,6 @@ class Explanation:
         arrival.lag = place.offset - max(
             self._ranges.committed_to[place.partition], self._ranges.input_begins[place.partition]
         )
-
-    # Where they went
-
-    def _follow(self, answer: Answer) -> None:
-        partitions = sorted({each.at.partition for each in answer.arrivals})
-        for number in partitions:
-            mine = [each for each in answer.arrivals if each.at.partition == number]
-            if answer.identity is not None and self._stream.forward:
-                self._find_forwarded(answer, number, [each for each in mine if each.verdict in ("fresh", "unjudged")])
-            self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
-            missing = [each for each in mine if each.verdict == "invalid" or self._is_lettered(each)]
-            self._find_letters(number, missing)
-            for each in mine:
-                self._find_transaction(each, self._logs[number])
-        self._find_writers(answer)
-        forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
-        results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded)
-        for each in answer.arrivals:
-            each.result = results.get(each.forwarded) if each.forwarded is not None else None
-        answer.limits += limits
-        if self._scan.stopped:
-            answer.read_all = False
-            answer.limits += [f"the time was up: {each}" for each in self._scan.stopped]
-
-    def _is_lettered(self, arrival: Arrival) -> bool:
-        stream = self._stream
-        asked = {"too-late": stream.late, "content-differs": stream.conflicts}
-        return asked.get(arrival.verdict) == "dead-letter"
-
-    def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival]) -> None:
-        """Pair them with the records of the output of their sequence, in order."""
-        if not arrivals:
-            return
-        wanted: dict[int | None, list[Arrival]] = {}
-        for each in arrivals:
-            wanted.setdefault(each.sequence, []).append(each)
-        topic, ranges = self._stream.output, self._ranges
-        begin, end = ranges.output_begins[number], ranges.output_ends[number]
-        found: dict[int | None, list[Place]] = {}
-        left = len(arrivals) if not self._stream.is_bounded and not begin else -1
-        for offset, record in self._scan.records(topic, number, end, begin):
-            judged = self._rule.judge(record)
-            if judged is None or judged[0] != answer.identity or judged[1] not in wanted:
-                continue
-            found.setdefault(judged[1], []).append(Place(topic, number, offset))
-            left -= 1
-            if not left:
-                break
-        for sequence, group in wanted.items():
-            places = found.get(sequence, [])
-            if begin and len(places) < len(group):
-                group = group[len(group) - len(places) :]  # the oldest ones are deleted
-            for each, place in zip(group, places, strict=False):
-                each.forwarded = place
-            if len(places) > len(group):
-                extra = ", ".join(f"{place.offset:,}" for place in places[len(group) :][:5])
-                answer.limits.append(
-                    f"{topic} partition {number} has {len(places)} records of sequence {sequence} (also offsets "
-                    f"{extra}), and by the rule {len(group)} had to be forwarded: the identity was forgotten in "
-                    "between, or `ratchet verify` says what is wrong"
-                )
-        for each in arrivals:
-            if each.forwarded is None and not self._scan.stopped:
-                each.notes.append(f"it is not in {topic}{self._why_absent(number)}")
-
-    def _why_absent(self, number: int) -> str:
-        if self._ranges.output_begins[number]:
-            return f", which begins at offset {self._ranges.output_begins[number]:,}: what came before is deleted"
-        if self._ranges.input_begins[number]:
-            return ": it is a repeat of input that is deleted, or `ratchet verify` says what is wrong"
-        return ", and by the rule it should be: run `ratchet verify`"
-
-    def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
-        """Look for dropped records in the topic of duplicates."""
-        topic = self._stream.duplicates
-        if topic is None or not arrivals:
-            return
-        wanted = {each.at.offset: each for each in arrivals}
-        begin, end = self._spans_of_kept().get(number, (0, 0))
-        for offset, record in self._scan.records(topic, number, end, begin):
-            origin = origin_of(record.headers)
-            if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
-                continue
-            each = wanted.get(origin.offset)
-            if each is not None and each.kept is None:
-                each.kept = Place(topic, number, offset)
-                each.against = origin.last_sequence if each.against is None else each.against
-
-    def _find_letters(self, number: int, arrivals: list[Arrival]) -> None:
-        if not arrivals:
-            return
-        topic, ranges = self._stream.dead_letters, self._ranges
-        wanted = {each.at.offset: each for each in arrivals}
-        begin, end = ranges.dead_letter_begins.get(number, 0), ranges.dead_letter_ends.get(number, 0)
-        for offset, record in self._scan.records(topic, number, end, begin):
-            origin = origin_of(record.headers)
-            if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
-                continue
-            each = wanted.get(origin.offset)
-            if each is not None and each.dead_letter is None:
-                each.dead_letter, each.reason = Place(topic, number, offset), origin.reason
-
-    def _find_transaction(self, arrival: Arrival, log: Log) -> None:
-        if arrival.verdict in ("waiting", "skipped"):
-            return
-        found = log.step(arrival.at.offset)
-        if found is None:
-            return
-        step, is_its_own = found
-        if is_its_own:
-            arrival.transaction = Transaction(Place(log.topic, log.partition, step.offset), moment(step.at_ms))
-        else:
-            arrival.transaction = Transaction()
-            arrival.notes.append(
-                f"the changelog is compacted: it was committed by {moment(step.at_ms)} ({log.topic} partition "
-                f"{log.partition} offset {step.offset:,}), and the entry of its own transaction may be gone"
-            )
-
-    def _find_writers(self, answer: Answer) -> None:
-        asked: dict[Place, list[Transaction]] = {}
-        for each in answer.arrivals[:WRITERS_MOST]:
-            if each.transaction is None:
-                continue
-            if (place := each.forwarded or each.kept or each.dead_letter or each.transaction.changelog) is not None:
-                asked.setdefault(place, []).append(each.transaction)
-        found = who_wrote(self._settings, self._bootstrap, [place.topic for place in asked], asked)
-        for place, writer in found.items():
-            for transaction in asked[place]:
-                transaction.producer_id, transaction.epoch = writer
-
-    # The topic of duplicates, without reading all of it
-
-    def _spans_of_kept(self) -> dict[int, tuple[int, int]]:
-        if self._kept_spans is None:
-            self._kept_spans = dict(self._reader.spans(self._stream.duplicates or ""))
-        return self._kept_spans
-
-    def _kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
-        """Where the topic of duplicates has a record of the input; None: it does not, or it cannot be told.
-
-        Its records stand in the order of the input, unless a person has moved the partition back.
-        """
-        topic, number = self._stream.duplicates, place.partition
-        if topic is None or number not in self._spans_of_kept():
-            return None
-        compared = range(place.offset, place.offset + 1)
-        kept = Kept(log.owner, topic, self._reader.topic_ids[topic], compared, whole=True, complete=True)
-        if not kept.is_kept(place.offset) or not kept.is_told(place.offset):
-            return None
-        low, high = self._spans_of_kept()[number]
-        while low < high:
-            middle = (low + high) // 2
-            found = next(iter(self._reader.records(topic, number, high, middle)), None)
-            if found is None:
-                high = middle
-                continue
-            offset, record = found
-            origin = origin_of(record.headers)
-            if origin is None or (origin.topic, origin.partition) != (place.topic, number):
-                return None  # somebody else writes to it, so nothing can be said of its order
-            if origin.offset == place.offset:
-                return Place(topic, number, offset), origin
-            if origin.offset < place.offset:
-                low = offset + 1
-            else:
-                high = middle
-        return None
 
     def _log(self, number: int, identity: bytes) -> Log:
         if number not in self._logs:

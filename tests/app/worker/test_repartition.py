@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.repartition import arrivals_of
 from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import create_topic
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
@@ -80,6 +81,17 @@ def test_each_id_passes_once_wherever_it_arrives(broker: str, tmp_path: Path, po
     assert (report.fresh, report.duplicate, report.invalid) == (EVENTS, 100 * rounds, rounds)
     with pytest.raises(SettingsError, match="verified together with the stream it belongs to: --stream hooks"):
         verify(site.settings, arrivals_of("hooks"))
+
+    # Where a record went is told by its id, and by where it arrived.
+    watched: list[int] = []
+    why = Explanation(site.settings, "hooks", broker, limit_s=60, watch=lambda done, total: watched.append(done))
+    answer = why.of_record(f"{app}.in", 0, 0)
+    first, *others = answer.arrivals
+    assert ([each.verdict for each in others], first.verdict) == (["duplicate"] * len(others), "fresh")
+    assert first.forwarded is not None
+    (passed,) = [each for each in out[first.forwarded.partition] if each.offset() == first.forwarded.offset]
+    assert answer.identity == json.loads(passed.value())["id"].encode()
+    assert (first.sequence, others[-1].against if others else None) == (None, None)
 
     # What is there once more, or in another partition than its identity's, is found.
     producer = Producer({"bootstrap.servers": broker})

@@ -1,0 +1,214 @@
+"""Follows arrivals of a record to where they went: output, duplicates, dead letters, transaction, row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.verify.dropped import Kept
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
+from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Transaction, moment
+from kafka_ratchet.app.why.changelog import Log, who_wrote
+from kafka_ratchet.app.why.origin import Origin, origin_of
+from kafka_ratchet.app.why.result import find_rows
+from kafka_ratchet.app.why.scan import Scan
+
+WRITERS_MOST = 20
+"""Arrivals of which it is looked up who wrote their transaction: each asks Kafka once."""
+DROPPED = ("duplicate", "too-late", "content-differs")
+
+
+class Following:
+    """The topics of one stream, for one question."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        bootstrap: str,
+        reader: TopicReader,
+        ranges: OffsetRanges,
+        rule: Rule,
+        scan: Scan,
+    ) -> None:
+        """Nothing is read yet."""
+        self._settings, self._name, self._bootstrap = settings, name, bootstrap
+        self._stream = settings.streams[name]
+        self._reader, self._ranges, self._rule, self._scan = reader, ranges, rule, scan
+        self._kept_spans: dict[int, tuple[int, int]] | None = None
+
+    def follow(self, answer: Answer, logs: Mapping[int, Log]) -> None:
+        """Say of each arrival where it went.
+
+        Args:
+            answer: with its arrivals, which are completed here
+            logs: the changelog, by partition of the input
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+            TransportError: a partition cannot be read.
+        """
+        judged = [each for each in answer.arrivals if each.at.topic == self._stream.input]
+        for number in sorted({each.at.partition for each in judged}):
+            mine = [each for each in judged if each.at.partition == number]
+            if answer.identity is not None and self._stream.forward:
+                self._find_forwarded(answer, number, [each for each in mine if each.verdict in ("fresh", "unjudged")])
+            self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
+            missing = [each for each in mine if each.verdict == "invalid" or self._is_lettered(each)]
+            self._find_letters(number, missing)
+            for each in mine:
+                self._find_transaction(each, logs[number])
+        self._find_writers(answer)
+        forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
+        results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded)
+        for each in answer.arrivals:
+            each.result = results.get(each.forwarded) if each.forwarded is not None else None
+        answer.limits += limits
+        if self._scan.stopped:
+            answer.read_all = False
+            answer.limits += [f"the time was up: {each}" for each in self._scan.stopped]
+
+    def _is_lettered(self, arrival: Arrival) -> bool:
+        stream = self._stream
+        asked = {"too-late": stream.late, "content-differs": stream.conflicts}
+        return asked.get(arrival.verdict) == "dead-letter"
+
+    def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival]) -> None:
+        """Pair them with the records of the output of their sequence, in order."""
+        if not arrivals:
+            return
+        wanted: dict[int | None, list[Arrival]] = {}
+        for each in arrivals:
+            wanted.setdefault(each.sequence, []).append(each)
+        topic, ranges = self._stream.output, self._ranges
+        begin, end = ranges.output_begins[number], ranges.output_ends[number]
+        found: dict[int | None, list[Place]] = {}
+        left = len(arrivals) if not self._stream.is_bounded and not begin else -1
+        for offset, record in self._scan.records(topic, number, end, begin):
+            judged = self._rule.judge(record)
+            if judged is None or judged[0] != answer.identity or judged[1] not in wanted:
+                continue
+            found.setdefault(judged[1], []).append(Place(topic, number, offset))
+            left -= 1
+            if not left:
+                break
+        for sequence, group in wanted.items():
+            places = found.get(sequence, [])
+            if begin and len(places) < len(group):
+                group = group[len(group) - len(places) :]  # the oldest ones are deleted
+            for each, place in zip(group, places, strict=False):
+                each.forwarded = place
+            if len(places) > len(group):
+                extra = ", ".join(f"{place.offset:,}" for place in places[len(group) :][:5])
+                answer.limits.append(
+                    f"{topic} partition {number} has {len(places)} records of sequence {sequence} (also offsets "
+                    f"{extra}), and by the rule {len(group)} had to be forwarded: the identity was forgotten in "
+                    "between, or `ratchet verify` says what is wrong"
+                )
+        for each in arrivals:
+            if each.forwarded is None and not self._scan.stopped:
+                each.notes.append(f"it is not in {topic}{self._why_absent(number)}")
+
+    def _why_absent(self, number: int) -> str:
+        if self._ranges.output_begins[number]:
+            return f", which begins at offset {self._ranges.output_begins[number]:,}: what came before is deleted"
+        if self._ranges.input_begins[number]:
+            return ": it is a repeat of input that is deleted, or `ratchet verify` says what is wrong"
+        return ", and by the rule it should be: run `ratchet verify`"
+
+    def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
+        """Look for dropped records in the topic of duplicates."""
+        topic = self._stream.duplicates
+        if topic is None or not arrivals:
+            return
+        wanted = {each.at.offset: each for each in arrivals}
+        begin, end = self._spans_of_kept().get(number, (0, 0))
+        for offset, record in self._scan.records(topic, number, end, begin):
+            origin = origin_of(record.headers)
+            if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
+                continue
+            each = wanted.get(origin.offset)
+            if each is not None and each.kept is None:
+                each.kept = Place(topic, number, offset)
+                each.against = origin.last_sequence if each.against is None else each.against
+
+    def _find_letters(self, number: int, arrivals: list[Arrival]) -> None:
+        if not arrivals:
+            return
+        topic, ranges = self._stream.dead_letters, self._ranges
+        wanted = {each.at.offset: each for each in arrivals}
+        begin, end = ranges.dead_letter_begins.get(number, 0), ranges.dead_letter_ends.get(number, 0)
+        for offset, record in self._scan.records(topic, number, end, begin):
+            origin = origin_of(record.headers)
+            if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
+                continue
+            each = wanted.get(origin.offset)
+            if each is not None and each.dead_letter is None:
+                each.dead_letter, each.reason = Place(topic, number, offset), origin.reason
+
+    def _find_transaction(self, arrival: Arrival, log: Log) -> None:
+        if arrival.verdict in ("waiting", "skipped"):
+            return
+        found = log.step(arrival.at.offset)
+        if found is None:
+            return
+        step, is_its_own = found
+        if is_its_own:
+            arrival.transaction = Transaction(Place(log.topic, log.partition, step.offset), moment(step.at_ms))
+        else:
+            arrival.transaction = Transaction()
+            arrival.notes.append(
+                f"the changelog is compacted: it was committed by {moment(step.at_ms)} ({log.topic} partition "
+                f"{log.partition} offset {step.offset:,}), and the entry of its own transaction may be gone"
+            )
+
+    def _find_writers(self, answer: Answer) -> None:
+        asked: dict[Place, list[Transaction]] = {}
+        for each in answer.arrivals[:WRITERS_MOST]:
+            if each.transaction is None:
+                continue
+            if (place := each.forwarded or each.kept or each.dead_letter or each.transaction.changelog) is not None:
+                asked.setdefault(place, []).append(each.transaction)
+        found = who_wrote(self._settings, self._bootstrap, [place.topic for place in asked], asked)
+        for place, writer in found.items():
+            for transaction in asked[place]:
+                transaction.producer_id, transaction.epoch = writer
+
+    # The topic of duplicates, without reading all of it
+
+    def _spans_of_kept(self) -> dict[int, tuple[int, int]]:
+        if self._kept_spans is None:
+            self._kept_spans = dict(self._reader.spans(self._stream.duplicates or ""))
+        return self._kept_spans
+
+    def kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
+        """Where the topic of duplicates has a record of the input; None: it does not, or it cannot be told.
+
+        Its records stand in the order of the input, unless a person has moved the partition back.
+        """
+        topic, number = self._stream.duplicates, place.partition
+        if topic is None or number not in self._spans_of_kept():
+            return None
+        compared = range(place.offset, place.offset + 1)
+        kept = Kept(log.owner, topic, self._reader.topic_ids[topic], compared, whole=True, complete=True)
+        if not kept.is_kept(place.offset) or not kept.is_told(place.offset):
+            return None
+        low, high = self._spans_of_kept()[number]
+        while low < high:
+            middle = (low + high) // 2
+            found = next(iter(self._reader.records(topic, number, high, middle)), None)
+            if found is None:
+                high = middle
+                continue
+            offset, record = found
+            origin = origin_of(record.headers)
+            if origin is None or (origin.topic, origin.partition) != (place.topic, number):
+                return None  # somebody else writes to it, so nothing can be said of its order
+            if origin.offset == place.offset:
+                return Place(topic, number, offset), origin
+            if origin.offset < place.offset:
+                low = offset + 1
+            else:
+                high = middle
+        return None
