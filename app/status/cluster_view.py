@@ -371,7 +371,8 @@ def _about_invalid(worker: WorkerStatus) -> list[str]:
     return [
         f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
         f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
-        f"Why, the header ratchet-reason of each says in {table.dead_letters}"
+        f"Why: ratchet dead-letters list --stream {table.stream}, or the header ratchet-reason of each in "
+        f"{table.dead_letters}"
         for table in worker.tables
         for status in table.partitions
         if status.recent.has_jumped

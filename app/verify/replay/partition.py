@@ -18,7 +18,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.app.verify.compare import content
-from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS
+from kafka_ratchet.app.verify.letters import own_headers
 from kafka_ratchet.app.verify.replay.outputs import Output
 from kafka_ratchet.app.verify.replay.path import Leg
 from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
@@ -171,7 +171,7 @@ class ReplayedPartition:
                 has_time = not self.reads_batches
                 yield Output.of(record, origins.of(record), is_due=is_due, is_saved=is_saved, has_time=has_time)
             elif topic == self._spec.dead_letters:
-                own = record.headers[: -len(DEAD_LETTER_HEADERS)]
+                own = own_headers(record.headers)
                 offset = int(dict(record.headers)["ratchet-offset"] or b"")
                 self._expect_letter(offset, RecordView(record.key, record.value, own, 0))
             else:

@@ -12,6 +12,7 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS, own_headers
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
@@ -54,3 +55,12 @@ def test_verify_and_the_table_agree(
             assert [NAMES[each] for each in verdicts.tolist()] == wanted
             offset += len(rows)
         table.close()
+
+
+def test_the_header_that_names_agents_is_no_part_of_the_record() -> None:
+    agents: tuple[str, bytes | None] = ("ratchet-agents", b'["a"]')
+    mine: list[tuple[str, bytes | None]] = [("trace", b"1"), agents]
+    for reason, own in ((b"agent a: raised X", mine[:1]), (b"value does not decode: x", mine[:1]), (b"why", mine)):
+        appended = [("ratchet-reason", reason), *((name, b"1") for name in DEAD_LETTER_HEADERS[1:])]
+        assert own_headers([*mine, *appended]) == own
+        assert own_headers([*mine[:1], *appended]) == mine[:1]

@@ -196,7 +196,7 @@ async def test_a_jump_in_the_share_of_invalid_records_is_a_problem(
         html = await read(http, url)
         (problem,) = (await read_json(http, url))["problems"]
     assert "partition 1: 412 of 1,000 records within the last minute were invalid (41.2%; before: 0.3%)" in problem
-    assert f"says in {told.dead_letters}" in problem
+    assert f"the header ratchet-reason of each in {told.dead_letters}" in problem
     assert "412 of 1,000 records" in html
 
 
