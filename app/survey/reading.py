@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -25,6 +24,10 @@ SAMPLE_BYTES: Final = 1 << 20
 SAMPLE_PARTITIONS_MOST: Final = 16
 SAMPLE_PLACES: Final = 3
 """Beginning, middle and end of a partition: what its records look like may have changed."""
+SAMPLE_FETCHES_MOST: Final = 4
+"""Of each place: values may be large."""
+CONNECTION: Final = "survey"
+
 Item = TypeVar("Item")
 
 SIDE_BY_SIDE: Final = 2
@@ -87,15 +90,18 @@ class Topic:
         for number in numbers:
             if number >= self.partitions:
                 raise SettingsError(f"--partitions {number}: {self.name} has partitions 0 to {self.partitions - 1}")
-            first = await self.cluster.offset(self.name, number, EARLIEST, "survey")
-            end = await self.cluster.offset(self.name, number, LATEST, "survey")
+            first, end = [await self._offset(number, which, CONNECTION) for which in (EARLIEST, LATEST)]
             begin = first
             if wanted.since_ms is not None:
-                found = await self.cluster.offset(self.name, number, wanted.since_ms, "survey")
+                found = await self._offset(number, wanted.since_ms, CONNECTION)
                 begin = min(end, max(first, found)) if found >= 0 else end
             self.ranges.append(Range(number, first, begin, max(begin, end)))
         if wanted.limit is not None:
             _limit(self.ranges, wanted.limit)
+
+    async def _offset(self, partition: int, which: int, connection: str) -> int:
+        asked = self.cluster.offset(self.name, partition, which, connection)
+        return await answered(asked, f"{self.name} partition {partition}", self.timeout_s)
 
     @property
     def offsets(self) -> int:
@@ -119,8 +125,10 @@ class Topic:
             for place in range(SAMPLE_PLACES):
                 position = max(reached, each.begin + size * place // SAMPLE_PLACES)
                 taken = 0
-                while taken < share and position < each.end:
-                    batch = await self._read(each, position, SAMPLE_BYTES)
+                for _ in range(SAMPLE_FETCHES_MOST):
+                    if taken >= share or position >= each.end:
+                        break
+                    batch = await self._read(each, position, SAMPLE_BYTES, CONNECTION)
                     added = sample.add(batch, share - taken)
                     taken += added
                     position = batch.next
@@ -132,29 +140,38 @@ class Topic:
     async def batches(self) -> AsyncGenerator[RecordBatch, None]:
         """All records of the ranges; those of a partition in order."""
         waiting = deque(each for each in self.ranges if each.end > each.begin)
-        reading: deque[AsyncGenerator[RecordBatch, None]] = deque()
+        idle = [f"{CONNECTION}-{number}" for number in range(SIDE_BY_SIDE)]
+        reading: deque[tuple[str, AsyncGenerator[RecordBatch, None]]] = deque()
         try:
             while waiting or reading:
-                while waiting and len(reading) < SIDE_BY_SIDE:
-                    reading.append(ahead(self._partition(waiting.popleft())))
-                reader = reading.popleft()
-                if (batch := await anext(reader, None)) is not None:
-                    reading.append(reader)
+                while waiting and idle:
+                    reading.append((idle[-1], ahead(self._partition(waiting.popleft(), idle.pop()))))
+                connection, reader = reading[0]
+                batch = await anext(reader, None)
+                reading.popleft()
+                if batch is None:
+                    idle.append(connection)
+                else:
+                    reading.append((connection, reader))
                     yield batch
         finally:
-            for reader in reading:
+            for _, reader in reading:
                 await reader.aclose()
 
-    async def _partition(self, each: Range) -> AsyncGenerator[RecordBatch, None]:
+    async def _partition(self, each: Range, connection: str) -> AsyncGenerator[RecordBatch, None]:
         position = each.begin
         while position < each.end:
-            batch = await self._read(each, position, FETCH_BYTES, f"survey-{each.partition}")
+            batch = await self._read(each, position, FETCH_BYTES, connection)
             position = batch.next
             yield batch
 
-    async def _read(self, each: Range, position: int, most: int, connection: str = "survey") -> RecordBatch:
-        """The records from a position on, up to the range's end; more than none, unless it ends here."""
-        heard_at = time.monotonic()
+    async def _read(self, each: Range, position: int, most: int, connection: str) -> RecordBatch:
+        """The records from a position on, up to the range's end, which may be none."""
+        where = f"{self.name} partition {each.partition}, offset {position}"
+        return await answered(self._read_on(each, position, most, connection), where, self.timeout_s)
+
+    async def _read_on(self, each: Range, position: int, most: int, connection: str) -> RecordBatch:
+        start = position
         while True:
             try:
                 fetched = await self.cluster.fetch(
@@ -167,13 +184,14 @@ class Topic:
                     topic_id=self.id,
                 )
             except PositionLost:
-                first = await self.cluster.offset(self.name, each.partition, EARLIEST, connection)
+                first = await self._offset(each.partition, EARLIEST, connection)
                 if first <= position:
                     raise
+                # Retention was here in the meantime. It will not come back.
                 self.deleted += min(first, each.end) - position
                 position = first
                 if position >= each.end:
-                    return _none(self.name, each)
+                    return _none(self.name, each, start)
                 continue
             if len(fetched.data) >= HEAD.size:
                 attributes = HEAD.unpack_from(fetched.data)[5]
@@ -188,17 +206,29 @@ class Topic:
                     most=self.batch_most,
                 )
                 if batch.next > position:
+                    batch.start = start
                     return _before(batch, each.end)
-            if time.monotonic() - heard_at > self.timeout_s:
-                raise BrokerUnavailable(
-                    f"{self.name} partition {each.partition}: Kafka sent nothing of offset {position} for "
-                    f"{self.timeout_s:g} s; check that it runs"
-                )
 
 
-def _none(topic: str, each: Range) -> RecordBatch:
+async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:
+    """What Kafka gives, of which the client would wait for ever.
+
+    Raises:
+        BrokerUnavailable: it took longer than that.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asked
+    except TimeoutError:
+        raise BrokerUnavailable(
+            f"{where}: Kafka gave nothing within {timeout_s:g} s. Check that it runs, and that this user may read the "
+            "topic (docs/guide/rights.md)"
+        ) from None
+
+
+def _none(topic: str, each: Range, start: int) -> RecordBatch:
     columns = np.empty((COLUMNS, 0), np.int64)
-    return RecordBatch(topic, each.partition, each.end, each.end, np.frombuffer(b"", np.uint8), columns)
+    return RecordBatch(topic, each.partition, start, each.end, np.frombuffer(b"", np.uint8), columns)
 
 
 def _before(batch: RecordBatch, end: int) -> RecordBatch:
@@ -221,10 +251,11 @@ async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: 
 
     Raises:
         TopicMissing: there is none.
+        BrokerUnavailable: no answer.
     """
-    found = (await cluster.topics([name])).get(name)
+    found = (await answered(cluster.topics([name]), f"topic {name}", timeout_s)).get(name)
     if found is None:
-        raise TopicMissing(f"topic {name!r} does not exist; `ratchet survey` takes one that has records")
+        raise TopicMissing(f"topic {name!r} does not exist, or this user may not see it")
     return Topic(cluster, name, found.id, found.partitions, timeout_s, batch_most)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import tomllib
@@ -11,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.app.survey.counting import Counts
+from kafka_ratchet.app.survey.looking import Sample, choose
+from kafka_ratchet.app.survey.reading import Wanted, count_all, open_topic
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
 from tests.app.survey.plain_count import PlainCount, PlainRecord, plain_count, plain_order
 from tests.app.written_stream import NOW_MS
 
@@ -220,3 +226,32 @@ def test_a_topic_that_is_not_there_is_not_created(broker: str, capsys: pytest.Ca
     assert run(["survey", name, "--bootstrap", broker]) == 2
     assert f"topic '{name}' does not exist" in capsys.readouterr().err
     assert name not in AdminClient({"bootstrap.servers": broker}).list_topics(timeout=60).topics
+
+
+async def test_what_retention_deletes_meanwhile_is_counted_and_left_out(
+    broker: str, new_topic: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = new_topic(2)
+    cluster = Cluster(client_options(broker, {}))
+    await cluster.start(60)
+    try:
+        topic = await open_topic(cluster, name, 60, 64 << 20)
+        sent = Sent(broker, name)
+        for number in range(60):
+            sent.send(0, NOW_MS, b"%d" % number, None, [])
+        sent.send(1, NOW_MS, b"x", None, [])
+        sent.flush()
+        await topic.choose(Wanted())
+        admin = AdminClient({"bootstrap.servers": broker})
+        for partition, before in ((0, 40), (1, 1)):
+            [done] = admin.delete_records([TopicPartition(name, partition, before)]).values()
+            done.result(60)
+        counts = Counts(choose(Sample()), 1 << 20, NOW_MS, 1)
+        moved = []
+        await count_all(topic, counts, lambda offsets, records: moved.append(offsets))
+        assert (counts.records, topic.deleted, sum(moved)) == (20, 41, 61)
+    finally:
+        await cluster.close()
+    empty = new_topic(1)
+    assert await asyncio.to_thread(run, ["survey", empty, "--bootstrap", broker]) == 0
+    assert "0 records are too few" in capsys.readouterr().out
