@@ -94,6 +94,11 @@ def test_the_last_of_equal_names_counts_and_null_has_no_value() -> None:
     assert fields(None) == ({}, 1)
 
 
+def test_a_quote_behind_a_backslash_ends_nothing_and_stays_as_it_is_written() -> None:
+    value = json.dumps({"x": 'a","id":1', 'y"': {"id": 2}, "id": "b\\", "b": {"id": "\x07"}}).encode()
+    assert fields(value) == ({"id": b"b" + b"\\" * 2, "b.id": b"\\" + b"u0007"}, 0)
+
+
 def headers(batch: RecordBatch, names: tuple[str, ...]) -> list[dict[str, bytes | int]]:
     starts, lengths = np.zeros((2, len(names), batch.count), np.int64)
     kernels.find_headers(batch.data, batch.columns, *joined(names), starts, lengths)
