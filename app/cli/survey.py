@@ -34,6 +34,10 @@ Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read the last
 Since = Annotated[
     str | None, typer.Option("--since", help="Read from then on only: 24h, 7d, 2026-01-31 or 2026-01-31T08:00.")
 ]
+Identities = Annotated[
+    list[str] | None,
+    typer.Option("--identity", help="Count by this one as well: header:NAME, field:PATH, or parts with commas."),
+]
 Memory = Annotated[
     int,
     typer.Option(
@@ -49,6 +53,7 @@ def survey(
     partitions: Partitions = None,
     limit: Limit = None,
     since: Since = None,
+    identity: Identities = None,
     memory_mb: Memory = 1_024,
     plot: Plot = None,
     config: Config = None,
@@ -63,6 +68,7 @@ def survey(
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.settings_sections import is_topic_name
+    from kafka_ratchet.app.survey.places import candidate_of
     from kafka_ratchet.app.survey.plot import checked
     from kafka_ratchet.app.survey.proposal import propose
     from kafka_ratchet.app.survey.reading import Wanted
@@ -80,6 +86,7 @@ def survey(
         None if partitions is None else partitions_of(partitions),
         limit,
         None if since is None else since_ms(since, round(time.time() * 1_000)),
+        tuple(candidate_of(each) for each in identity or []),
     )
     settings = load(config) if bootstrap is None else load(config, bootstrap=bootstrap)
     with named_broker(settings) as found, _progress(topic) as begun:

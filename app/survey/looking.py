@@ -150,10 +150,10 @@ def _scalars(value: bytes) -> Iterator[tuple[str, bytes]]:
             yield path, b"%d" % inner if abs(inner) < 1 << 64 else b"large"
 
 
-def choose(sample: Sample) -> Candidates:
-    """What is worth a look at all records: at most a dozen."""
+def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
+    """What is worth a look at all records: at most a dozen, and what was named."""
     places = _Places(sample)
-    chosen = [Candidate((WHOLE,))]
+    chosen = [Candidate((WHOLE,)), *named]
     left_out: list[tuple[str, str]] = []
     pairs = [pair for pair in PAIRS if all(places.is_usual(place) for place in pair)]
     for pair in pairs:
@@ -162,14 +162,15 @@ def choose(sample: Sample) -> Candidates:
     fields = 0
     for place in places.ranked():
         if (why := places.no_identity(place)) is not None:
-            left_out.append((str(place), why))
+            if Candidate((place,)) not in named:
+                left_out.append((str(place), why))
         elif place.kind == "field" and (fields := fields + 1) > FIELDS_CHOSEN_MOST:
             left_out.append((str(place), "others come before it"))
-        elif len(chosen) > IDENTITIES_MOST:
+        elif len(chosen) - len(named) > IDENTITIES_MOST:
             left_out.append((str(place), "others come before it"))
         else:
             chosen.append(Candidate((place,)))
-    return Candidates((*chosen, *_sequences(sample, places)), tuple(left_out))
+    return Candidates(tuple(dict.fromkeys((*chosen, *_sequences(sample, places)))), tuple(left_out))
 
 
 class _Places:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.app.survey.kernels import DEPTH_MOST
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import Identity
 
 PLACES_MOST: Final = 60
 """Bits of the word in which the compiled pass follows the paths of fields."""
@@ -53,6 +55,26 @@ class Candidate:
             return "producer"
         names = [str(place) for place in self.identity]
         return names[0] if len(names) == 1 else names
+
+
+def candidate_of(text: str) -> Candidate:
+    """An identity as the settings write it.
+
+    Raises:
+        SettingsError: it is none, or one that a survey cannot read.
+    """
+    try:
+        parts = Identity.parse(text).parts
+    except ValueError as error:
+        raise SettingsError(f"--identity {text!r}: {error}") from None
+    places = []
+    for part in parts:
+        if part.kind == "function":
+            raise SettingsError(f"--identity {text!r}: a survey runs no functions; name headers, fields or the key")
+        if part.kind == "field" and part.name.count(".") >= DEPTH_MOST:
+            raise SettingsError(f"--identity {text!r}: a survey looks {DEPTH_MOST} levels deep")
+        places.append(PRODUCER if part.kind == "producer" else Place(part.kind, part.name))
+    return Candidate(tuple(places))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
-from kafka_ratchet.app.survey.places import KEY, WHOLE
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE
 from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Report
 
 RECORDS_LEAST: Final = 1_000
@@ -107,6 +107,7 @@ def propose(report: Report) -> Proposal:
         *_identity(report, chosen),
         *_order(chosen),
         *_conflicts(chosen),
+        *_across(chosen),
         *_bounds(report, chosen),
     ]
     found, equal = chosen.equal + chosen.across, whole.equal + whole.across
@@ -115,12 +116,6 @@ def propose(report: Report) -> Proposal:
         proposal.notes.append(
             f"{equal - found:,} records that equal an earlier one as a whole are new by this identity{example}: either "
             "events that are alike, or duplicates that it does not find"
-        )
-    if across := chosen.across + chosen.across_conflicts:
-        proposal.notes.append(
-            f"{across:,} duplicates came in another partition than the first: a worker knows what its own partition "
-            "had, so these pass. Have the sender take the identity for the record key, or bring the records of one "
-            "identity into one partition before"
         )
     return proposal
 
@@ -226,6 +221,14 @@ def _conflicts(each: Finding) -> list[Line]:
         return []
     example = f", such as {_at(each.conflict_examples[0])}" if each.conflict_examples else ""
     return [Line("conflicts", "count", f"{found:,} repeats have another value{example}")]
+
+
+def _across(each: Finding) -> list[Line]:
+    """Identities that are no partition may come in several."""
+    found = each.across + each.across_conflicts
+    if not found or each.candidate.identity == (PARTITION,):
+        return []
+    return [Line("repartition_by", "identity", f"{found:,} duplicates came in another partition than the first")]
 
 
 def _bounds(report: Report, each: Finding) -> list[Line]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from kafka_ratchet.app.survey.counting import Counts, Found
 from kafka_ratchet.app.survey.looking import SAMPLE_MOST, Sample
+from kafka_ratchet.app.survey.places import Candidate
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost, SettingsError, TopicMissing
 from kafka_ratchet.transport.batch.kernels import COLUMNS
 from kafka_ratchet.transport.batch.record_batch import HEAD, LOG_APPEND_TIME, RecordBatch, read_chunk
@@ -53,12 +54,14 @@ class Range:
 class Wanted:
     """Which part of the topic to read.
 
+    identities: to count besides those that the sample shows
     partitions: None: all; limit: the last so many records, by offsets; since_ms: from this time on
     """
 
     partitions: tuple[int, ...] | None = None
     limit: int | None = None
     since_ms: int | None = None
+    identities: tuple[Candidate, ...] = ()
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ async def _survey(
         topic = await open_topic(cluster, name, settings.kafka_timeout_s, settings.max_batch_mb << 20)
         await topic.choose(wanted)
         sample, batch = await topic.sample()
-        candidates = choose(sample)
+        candidates = choose(sample, wanted.identities)
         now_ms = round(time.time() * 1_000)
         if batch is not None:
             # Numba compiles what it has not compiled before on this machine.

@@ -112,7 +112,7 @@ VALUES = FEW | st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(-1, 5_000), FEW, VALUES, HEADERS),

@@ -49,7 +49,7 @@ def plain(value: Any, path: str) -> bytes | None:
     return str(value).encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(OBJECTS, st.sampled_from([None, 1]))
 def test_fields_are_those_that_json_reads(value: dict[str, Any], indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent)

@@ -128,9 +128,9 @@ def test_a_window_passes_every_late_number_or_is_not_proposed() -> None:
     assert "# reorder_window: not proposed: 50 records" in proposal.toml
 
 
-def test_duplicates_in_other_partitions_are_told() -> None:
+def test_duplicates_in_other_partitions_ask_for_a_repartition() -> None:
     proposal = proposed(finding(ID, across=200, ages_across=[Bucket(1 << 20, (1 << 21) - 1, 200)]))
-    assert proposal.notes[0].startswith("200 duplicates came in another partition than the first")
+    assert values(proposal)["repartition_by"] == "identity"
     # The oldest of them counts as well.
     assert values(proposal)["inactive_after_s"] == 2 * HOUR_MS / 1_000
 

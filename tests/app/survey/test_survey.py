@@ -199,17 +199,19 @@ def test_a_survey_counts_what_an_independent_count_does_and_leaves_nothing_behin
     [section] = proposed.values()
     StreamSettings(**section)
     assert section["input"] == topic
-    assert any("in another partition" in note for note in told["proposal"]["notes"])
+    assert section["repartition_by"] == "identity"
     assert (tmp_path / "found.svg").read_text().startswith("<?xml")
 
     # A part of it: the last records, one partition, from a time on.
-    last = surveyed(capsys, broker, topic, "--partitions", "1", "--limit", "500")
+    last = surveyed(capsys, broker, topic, "--partitions", "1", "--limit", "500", "--identity", "key")
     assert not last["whole"]
+    assert last["identities"][1]["identity"] == "key"
     of_one = [record for record in records if record.partition == 1]
     # Control records of the transaction that was rolled back are offsets, too.
     assert 500 - 2 <= last["records"] <= 500
     assert last["ranges"][0]["begin"] == of_one[-last["records"]].offset
     agrees(last["identities"][0], plain_count(of_one[-last["records"] :], lambda each: each[3:]))
+    agrees(last["identities"][1], plain_count(of_one[-last["records"] :], lambda each: each.key))
     since = surveyed(capsys, broker, topic, "--since", "1h")
     assert 0 < since["records"] < len(records)
 
