@@ -82,6 +82,10 @@ class Eviction:
         self.log = log.bind(**where)
         self._slot, self._key = 0, b"i"
         self._chosen = Evicted()
+        self._quiet_s: int | None = None
+        """Seconds, at least, for which each that the open transaction displaces was quiet; None: it displaces none."""
+        self._displaced, self._displaced_after_s = 0, 0
+        """Of those displaced here: how many, and the least such time."""
         self._names: list[bytes] = []
         self._told_at = -TOLD_EVERY_S
         self._untold, self._untold_names = Evicted(), list[bytes]()
@@ -121,16 +125,21 @@ class Eviction:
                 quiet = self._evict_entries(table, take, [entry for entry in entries if _seen(entry) < before])
             slots, self._slot = table.quiet(before, self._slot, EVICT_MOST - quiet, SWEEP_SLOTS)
             quiet += self._evict(table, slots)
-        displaced = 0
+        displaced, newest_s = 0, 0
         excess = known - quiet - self.bounds.most if self.bounds.most is not None else 0
         if excess > 0:
             excess = min(excess, EVICT_MOST + table.additions)
             if store is not None:
                 entries = self._next(table, store, max(SAMPLE_STORE * excess, SWEEP_ENTRIES))
-                displaced = self._evict_entries(table, take, sorted(entries, key=_seen)[:excess])
+                chosen = sorted(entries, key=_seen)[:excess]
+                newest_s = max(map(_seen, chosen), default=0)
+                displaced = self._evict_entries(table, take, chosen)
             if displaced < excess:
                 slots, self._slot = table.quiet(now + 1, self._slot, max(SAMPLE * excess, SAMPLE_LEAST))
-                displaced += self._evict(table, table.oldest(slots, excess - displaced))
+                oldest = table.oldest(slots, excess - displaced)
+                newest_s = max(newest_s, table.newest_s(oldest))
+                displaced += self._evict(table, oldest)
+        self._quiet_s = max(0, now - newest_s - self.bounds.refresh_s) if displaced else None
         self._chosen = Evicted(quiet, displaced)
         return self._chosen
 
@@ -158,10 +167,26 @@ class Eviction:
         chosen, self._chosen = self._chosen, Evicted()
         if not any(chosen):
             return
+        if self._quiet_s is not None:
+            self._displaced_after_s = min(self._displaced_after_s, self._quiet_s) if self._displaced else self._quiet_s
+            self._displaced += chosen.displaced
         self._untold = self._untold.plus(chosen)
         self._untold_names += self._names[: NAMES_TOLD - len(self._untold_names)]
         if self._clock() >= self._told_at + TOLD_EVERY_S:
             self.tell()
+
+    def recognised_for_s(self, displaced: int) -> int | None:
+        """Seconds after its last record for which each identity was recognised, at least.
+
+        None: none is forgotten for being inactive, and none was displaced; or some were, and not here, so that nobody
+        knows. displaced: how many identities were, of all workers so far.
+        """
+        if not displaced:
+            return self.bounds.inactive_s
+        if displaced != self._displaced:
+            return None
+        inactive_s = self.bounds.inactive_s
+        return self._displaced_after_s if inactive_s is None else min(inactive_s, self._displaced_after_s)
 
     def rollback(self) -> None:
         """The transaction is lost: nothing of what was chosen is evicted."""

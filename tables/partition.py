@@ -149,6 +149,14 @@ class SequencePartition:
         return self._eviction is not None
 
     @property
+    def recognised_for_s(self) -> int | None:
+        """Seconds after its last record for which each identity was recognised here, at least.
+
+        None: identities are kept for ever; or have been, so far; or some were displaced while others had the partition.
+        """
+        return self._eviction.recognised_for_s(self.evicted.displaced) if self._eviction else None
+
+    @property
     def _is_timed(self) -> bool:
         """Whether the store has to know how old it is: Kafka keeps nulls for a time only."""
         return self.is_bounded or self.tables.is_used

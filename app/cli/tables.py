@@ -129,6 +129,8 @@ def _render_overview(overview: Overview, console: Console) -> Iterator[Renderabl
         yield fitting(console, partial(_stream_table, stream), LEAST_FIRST)
         if stream.deduplicate is False:
             yield Text(f"▲ deduplication is off ({stream.origin}): everything is forwarded unjudged", "yellow")
+        if not stream.window.startswith("Identities") or stream.sequence == "none":
+            yield Text(stream.window)
         if stream.totals.unjudged:
             yield Text(f"▲ {stream.totals.unjudged:,} records were forwarded unjudged, beside the fresh ones", "yellow")
         for row in stream.partitions:

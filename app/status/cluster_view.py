@@ -160,6 +160,7 @@ class ClusterView:
             deduplicate=told.deduplicate if told else None,
             origin=told.origin if told else None,
             unjudged=sum(each.unjudged for each in answers.values()),
+            recognised_for_s=view.recognised_for_s,
             cannot_forget=sorted(names[url] for url, each in answers.items() if not each.can_forget) or msgspec.UNSET,
         )
 

@@ -21,7 +21,18 @@ NO_KAFKA = "no Kafka"
 """State of a partition whose lane would run, if Kafka answered."""
 
 
-AS_TOLD = ("keys", "changelog_position", "fresh", "duplicate", "invalid", "error", "unjudged", "deduplicate", "since")
+AS_TOLD = (
+    "keys",
+    "changelog_position",
+    "fresh",
+    "duplicate",
+    "invalid",
+    "error",
+    "unjudged",
+    "deduplicate",
+    "since",
+    "recognised_for_s",
+)
 """What a partition's view has from its worker as it is."""
 
 SUMMED = ("keys", "lag", "fresh", "duplicate", "invalid", "unjudged", "evicted")
@@ -63,6 +74,7 @@ class PartitionView:
     unjudged: int | None = None
     deduplicate: bool | None = None
     since: int | None = None
+    recognised_for_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,8 @@ class StreamView:
     """One stream: where it comes from, where it goes, how it is judged.
 
     deduplicate and origin are the policy as the workers know it; None: no worker tells. tables names those of
-    one's own.
+    one's own. recognised_for_s is for how many seconds after its last record each identity is recognised, at least, in
+    whatever partition; None: for ever so far, or nobody knows, and window says it in words.
     """
 
     stream: str
@@ -102,6 +115,8 @@ class StreamView:
     deduplicate: bool | None = None
     origin: str | None = None
     tables: list[str] = field(default_factory=list)
+    recognised_for_s: int | None = None
+    window: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +172,7 @@ class Lookup:
     deduplicate: bool | None = None
     origin: str | None = None
     unjudged: int = 0
+    recognised_for_s: int | None = None
     cannot_forget: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Workers of an earlier version, which do not know of `ratchet forget`; unset where there is none."""
 
@@ -213,6 +229,7 @@ def _stream(
         _row(number, reported, positions.get(number), committed.get(number))
         for number, reported in sorted(reports.items())
     ]
+    recognised_for_s = _recognised_for_s(rows)
     return StreamView(
         stream=name,
         input=stream.input,
@@ -226,7 +243,37 @@ def _stream(
         deduplicate=tables[0][1].deduplicate if tables else None,
         origin=tables[0][1].origin if tables else None,
         tables=sorted({name for _, table in tables for name in table.tables}),
+        recognised_for_s=recognised_for_s,
+        window=window(stream, recognised_for_s, rows),
     )
+
+
+def _recognised_for_s(rows: list[PartitionView]) -> int | None:
+    known = [row.recognised_for_s for row in rows]
+    return min((each for each in known if each is not None), default=None) if None not in known else None
+
+
+def window(stream: StreamSettings, recognised_for_s: int | None, rows: list[PartitionView]) -> str:
+    """For how long an identity is recognised, as a sentence."""
+    if not stream.is_bounded:
+        return "Identities are never forgotten."
+    if recognised_for_s is not None:
+        return f"An identity is recognised for at least {duration(recognised_for_s)} after its last record."
+    if any(row.fresh is None for row in rows):
+        return "For how long an identity is recognised is not known: a partition has no worker that tells."
+    if stream.inactive_after_s is None and not any(row.evicted for row in rows):
+        return "No identity was forgotten so far."
+    return "For how long an identity is recognised is not known: some were displaced under an earlier worker."
+
+
+def duration(seconds: int) -> str:
+    """Seconds in the largest units that say it: 604,800 is "7 d", 5,400 "1 h 30 min"."""
+    said = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if seconds >= size:
+            said.append(f"{seconds // size:,} {unit}")
+            seconds %= size
+    return " ".join(said[:2]) or "0 s"
 
 
 def _row(

@@ -59,10 +59,12 @@ class PartitionStatus:
     and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
     input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
     committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
-    evicted_inactive and evicted_displaced are durable totals of identities. restarts is how often the partition has
-    been tried again after an error since this worker began to serve it. jumps counts sequences that were more than
-    2^40 above their identity's last, since this worker has the partition. late counts writes of late events that tables
-    with windows have left out, where the stream has such; it is durable, and known once the program has run here.
+    evicted_inactive and evicted_displaced are durable totals of identities. recognised_for_s is for how many seconds
+    after its last record each was recognised, at least; None: for ever so far, or nobody knows.
+    restarts is how often the partition has been tried again after an error since this worker began to serve it. jumps
+    counts sequences that were more than 2^40 above their identity's last, since this worker has the partition. late
+    counts writes of late events that tables with windows have left out, where the stream has such; it is durable, and
+    known once the program has run here.
     recent has the records judged within the last minute, and before it.
     """
 
@@ -81,6 +83,7 @@ class PartitionStatus:
     since: int | None = None
     evicted_inactive: int = 0
     evicted_displaced: int = 0
+    recognised_for_s: int | None = None
     jumps: int = 0
     late: int | msgspec.UnsetType = msgspec.UNSET
     recent: InvalidShare = field(default_factory=InvalidShare)
@@ -347,6 +350,12 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         "evicted": CounterMetricFamily(
             "ratchet_evicted", "Identities forgotten, of all workers so far.", labels=[*where, "reason"]
         ),
+        "recognised_for_s": GaugeMetricFamily(
+            "ratchet_recognised_seconds",
+            "Seconds after its last record for which each identity is recognised, at least; not there where it is so "
+            "for ever, or where nobody knows.",
+            labels=where,
+        ),
         "jumps": CounterMetricFamily(
             "ratchet_sequence_jumps",
             "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
@@ -388,7 +397,7 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float
     yield "invalid_share", ["minute"], partition.recent.now
     yield "invalid_share", ["before"], partition.recent.before
     yield "jumped", [], int(partition.recent.has_jumped)
-    for name in ("keys", "input_position", "input_end", "changelog_position"):
+    for name in ("keys", "input_position", "input_end", "changelog_position", "recognised_for_s"):
         if (value := getattr(partition, name)) is not None:
             yield name, [], value
 

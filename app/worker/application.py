@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
+import structlog
 from yarl import URL
 
 from kafka_ratchet.agents.deduplicate import Then, register, withhold
@@ -59,6 +60,8 @@ from kafka_ratchet.transport.policy import AlwaysOff
 from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics
 from kafka_ratchet.transport.standby import Standby
 
+log = structlog.get_logger(__name__)
+
 
 class Stream:
     """One stream at work: its settings, its topics as found, its table."""
@@ -91,6 +94,12 @@ class Stream:
         source = SequenceSource.parse(settings.sequence)
         self.sequence_header = source.name.encode() if source.kind == "header" else b""
         self.identity_header = (settings.identity.header or "").encode()
+        if source.kind == "none" and not settings.is_bounded:
+            log.warning(
+                "every identity is kept for ever, and each event brings one: the state grows with the input. Set "
+                "inactive_after_s to how long a record may be sent again, or max_identities",
+                stream=name,
+            )
         self.read = reader_for(source, settings.sequence_form)
         self.whose = whose(settings.identity)
         self.sequences = Sequences(
@@ -431,6 +440,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         since=interval.start if interval else None,
         evicted_inactive=partition.evicted.inactive,
         evicted_displaced=partition.evicted.displaced,
+        recognised_for_s=partition.recognised_for_s,
         jumps=partition.jumps.total,
         late=sum(partition.tables.late.values()) if partition.tables.has_windows else msgspec.UNSET,
         recent=partition.recent.share(),

@@ -303,6 +303,10 @@ class LastSequences:
         """Of these slots, so many that were last active before the others."""
         return slots if len(slots) <= count else slots[np.argpartition(self._seen[slots], count - 1)[:count]]
 
+    def newest_s(self, slots: NDArray[np.int64]) -> int:
+        """When the last of these was active, in seconds; 0 where there are none."""
+        return int(self._seen[slots].max()) if len(slots) else 0
+
     def slots_of(self, identities: list[bytes]) -> NDArray[np.int64]:
         """Slots of identities that have one."""
         return np.array([self._slot(identity) for identity in identities], np.int64)

@@ -140,6 +140,32 @@ def test_who_was_quiet_for_too_long_goes_and_its_duplicates_pass(
     assert one.known() == {b"c": 7, b"i": 5}
 
 
+def test_for_how_long_an_identity_was_recognised(tmp_path: Path, made: list[Bounded]) -> None:
+    made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
+    assert one.state.recognised_for_s == 80
+    one.work(record(b"i", 5), record(b"c", 5))
+    assert one.work(record(b"i", 6), after_s=91) == ([0], [b"c"])
+    one.crash()
+    assert one.state.recognised_for_s == 80
+
+    made.append(two := Bounded(tmp_path / "1", Bounds(2, 80)))
+    two.work(record(b"i", 5), record(b"c", 5))
+    two.work(record(b"i", 6), after_s=40)
+    two.judge(record(b"e", 1))
+    two.now_s += 10
+    assert two.changes()[2] == [b"c"]
+    two.state.rollback()
+    assert two.state.recognised_for_s == 80
+    two.input -= 1
+    assert two.work(record(b"e", 1)) == ([0], [b"c"])
+    # Quiet for 50 s; of these, 10 may have had duplicates that were not written down.
+    assert two.state.recognised_for_s == 40
+    assert two.work(record(b"p", 1), after_s=5) == ([0], [b"i"])
+    assert two.state.recognised_for_s == 5
+    two.crash()
+    assert two.state.recognised_for_s is None  # what was displaced before this life of the worker, nobody knows
+
+
 def test_a_duplicate_is_activity_after_a_crash_too(tmp_path: Path, made: list[Bounded], room: int) -> None:
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80), room))
     one.work(record(b"i", 5), record(b"c", 5))

@@ -30,6 +30,7 @@ def worker() -> KnownWorker:
                     invalid=2,
                     evicted_inactive=30,
                     evicted_displaced=4,
+                    recognised_for_s=604_800,
                     jumps=7,
                     recent=InvalidShare(100, 20, 10_000, 100),
                     restarts=5,
@@ -89,6 +90,7 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "since": None,
         "evicted_inactive": 30,
         "evicted_displaced": 4,
+        "recognised_for_s": 604_800,
         "jumps": 7,
         "recent": {"judged": 100, "invalid": 20, "judged_before": 10000, "invalid_before": 100},
         "restarts": 5,
@@ -204,6 +206,8 @@ async def test_metrics_are_the_providers_figures(http: aiohttp.ClientSession, ur
     assert records["3", "invalid"] == 2
     assert records["0", "fresh"] == 9_000_000
     assert {s.labels["partition"]: s.value for s in families["ratchet_keys"].samples} == {"0": 1000, "3": 1003}
+    recognised = {s.labels["partition"]: s.value for s in families["ratchet_recognised_seconds"].samples}
+    assert recognised == {"3": 604_800}
     evicted = {(s.labels["partition"], s.labels["reason"]): s.value for s in families["ratchet_evicted"].samples}
     assert evicted == {
         ("0", "inactive"): 0,

@@ -1,0 +1,52 @@
+"""What is said of a stream, beside its figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.app.status.model import PartitionView, duration, window
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (604_800, "7 d"),
+        (5_400, "1 h 30 min"),
+        (90_061, "1 d 1 h"),
+        (86_399, "23 h 59 min"),
+        (61, "1 min 1 s"),
+        (59, "59 s"),
+        (0, "0 s"),
+        (86_400_000, "1,000 d"),
+    ],
+)
+def test_a_duration_is_never_said_to_be_longer_than_it_is(seconds: int, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def row(**changed: Any) -> PartitionView:
+    figures = {name: 0 for name in ("keys", "input_position", "input_end", "lag", "changelog_position", "invalid")}
+    row = {**figures, "changelog_end": 0, "fresh": 0, "duplicate": 0, "evicted": 0, **changed}
+    return PartitionView(partition=0, worker="w", state="running", **row)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "recognised_for_s", "rows", "said"),
+    [
+        ({}, None, [row()], "Identities are never forgotten."),
+        ({"inactive_after_s": 60}, 60, [row()], "An identity is recognised for at least 1 min after its last record."),
+        ({"max_identities": 5}, None, [row()], "No identity was forgotten so far."),
+        ({"max_identities": 5}, None, [row(evicted=1)], "not known: some were displaced under an earlier worker."),
+        ({"inactive_after_s": 60}, None, [row(evicted=1)], "not known: some were displaced under an earlier worker."),
+        ({"inactive_after_s": 60}, None, [row(fresh=None)], "not known: a partition has no worker that tells."),
+        ({"max_identities": 5}, None, [row(), row(fresh=None)], "not known: a partition has no worker that tells."),
+    ],
+)
+def test_the_window_in_words(
+    bounds: dict[str, int], recognised_for_s: int | None, rows: list[PartitionView], said: str
+) -> None:
+    stream = StreamSettings.model_validate({"input": "a", "output": "b", "dead_letters": "c", **bounds})
+    assert window(stream, recognised_for_s, rows).endswith(said)
