@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from kafka_ratchet.errors import LogTruncated, PositionLost
@@ -45,6 +46,7 @@ class PartitionMove:
         group: str,
         ids: tuple[str, str],
         writes: tuple[str, ...],
+        timeout_ms: int = 60_000,
     ) -> None:
         """Nothing is sent yet.
 
@@ -56,12 +58,13 @@ class PartitionMove:
             group: whose offset it is
             ids: the transactional id of an earlier version, and the lane's
             writes: topics that the lane writes to
+            timeout_ms: of the transaction
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
         self._connection = ("move", topic, partition)
         partitions = [(name, partition) for name in writes]
         self._earlier, ours = ids
-        self._producer = TransactionalProducer(cluster, ours, group, 60_000, partitions)
+        self._producer = TransactionalProducer(cluster, ours, group, timeout_ms, partitions)
         self._committed: Committed | None = None
 
     async def take_over(self) -> None:
@@ -130,12 +133,27 @@ class PartitionMove:
             Fenced: the lane has taken over again.
             Aborted: nothing of it is visible.
         """
+        await self.commit(self.state.moved(owner, position, forget=forget), position, owner.topics[INPUT].id)
+
+    async def commit(
+        self, entries: Iterable[EncodedBatch], position: int, input_id: str, epoch: int = NO_EPOCH
+    ) -> None:
+        """Commit entries of the changelog together with the group's offset.
+
+        Args:
+            entries: with the progress
+            position: input offset to read next
+            input_id: of the input topic, as text
+            epoch: leader epoch of the input batch that ends before position
+
+        Raises:
+            Fenced, Aborted: as `write`.
+        """
         changelog = self.state.changelog
         self._producer.begin([(changelog, self.partition)])
-        for entries in self.state.moved(owner, position, forget=forget):
-            await self._producer.produce(changelog, self.partition, entries)
-        metadata = offset_metadata(owner.topics[INPUT].id, NO_EPOCH)
-        await self._producer.commit(self.topic, self.partition, position, metadata)
+        for each in entries:
+            await self._producer.produce(changelog, self.partition, each)
+        await self._producer.commit(self.topic, self.partition, position, offset_metadata(input_id, epoch))
 
     def close(self) -> None:
         """Release the store."""

@@ -20,6 +20,7 @@ from kafka_ratchet.app.cli.publish import publish
 from kafka_ratchet.app.cli.resume import resume
 from kafka_ratchet.app.cli.setup import setup
 from kafka_ratchet.app.cli.sink import sink
+from kafka_ratchet.app.cli.state import state
 from kafka_ratchet.app.cli.status import status
 from kafka_ratchet.app.cli.survey import survey
 from kafka_ratchet.app.cli.tables import tables
@@ -77,6 +78,7 @@ for command in (
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
+cli.add_typer(state, name="state")
 cli.add_typer(dead_letters, name="dead-letters")
 for tool in TOOLS:
     # Only those of the clone: any package of a user may be called `bench`.

@@ -27,6 +27,7 @@ from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
@@ -110,7 +111,8 @@ class Resume:
             self.ownership.refuse_others(self.changelog)
 
     @asynccontextmanager
-    async def _cluster(self) -> AsyncIterator[Cluster]:
+    async def connected(self) -> AsyncIterator[Cluster]:
+        """A connection of its own."""
         cluster = Cluster(client_options(self.bootstrap, self.settings.kafka))
         await cluster.start(self.settings.kafka_timeout_s)
         try:
@@ -129,11 +131,11 @@ class Resume:
                 "--adopt is about a whole topic: without --partition. A partition that was left out would begin at "
                 "the earliest record, and everything in it would count twice"
             )
-        async with self._cluster() as cluster:
+        async with self.connected() as cluster:
             plans = []
             for number in numbers:
                 with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-                    move = self._move(cluster, number, Path(folder))
+                    move = self.move_of(cluster, number, self.state_of(number, Path(folder)))
                     try:
                         await move.read()
                         plan, _ = await self._planned(cluster, move, number)
@@ -154,12 +156,12 @@ class Resume:
             Fenced: a worker takes the partition over again and again.
         """
         await self.plan(numbers)
-        await self._refuse_other_rules()
+        await self.refuse_other_rules()
         prepare_owners(self._admin, self.settings)
         if self.wanted.adopt:
             self._refuse_while_others_work()
         by = this_user()
-        async with self._cluster() as cluster:
+        async with self.connected() as cluster:
             plans = [await self._execute(cluster, number, by) for number in numbers]
         is_whole = len(numbers) == self.partitions
         if self.wanted.adopt or (is_whole and self.ownership.is_stale(self.changelog)):
@@ -175,7 +177,7 @@ class Resume:
             TransactionError: Kafka refuses.
         """
         found: list[Hanging] = []
-        async with self._cluster() as cluster:
+        async with self.connected() as cluster:
             for number in numbers:
                 places = [(topic, number) for topic in (*self.stream.writes, self.changelog)]
                 hanging = await find_hanging(cluster, places, self.settings.transaction_timeout_ms, "resume")
@@ -188,7 +190,7 @@ class Resume:
 
     async def _execute(self, cluster: Cluster, number: int, by: str) -> Plan:
         with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-            move = self._move(cluster, number, Path(folder))
+            move = self.move_of(cluster, number, self.state_of(number, Path(folder)))
             try:
                 # Most of it before the lane is fenced: a lane that is at work comes back after a second or two.
                 await move.read()
@@ -215,11 +217,17 @@ class Resume:
                 move.close()
         raise AssertionError  # the last try raises
 
-    def _move(self, cluster: Cluster, number: int, folder: Path) -> PartitionMove:
-        stream, app = self.stream, self.settings.app
+    def state_of(self, number: int, folder: Path, bounds: Bounds | None = None) -> SequencePartition:
+        """An empty state of a partition, in a folder of its own. bounds: for one that knows when who was active."""
         room = self.settings.state_memory_mb << 20
-        store = folder / "store"
-        state = SequencePartition(store, self.changelog, number, stream.identity, CHANGELOG_BYTES, lambda: room)
+        where = folder / "store", self.changelog, number, self.stream.identity, CHANGELOG_BYTES
+        return SequencePartition(*where, lambda: room, bounds)
+
+    def move_of(
+        self, cluster: Cluster, number: int, state: SequencePartition, timeout_ms: int = 60_000
+    ) -> PartitionMove:
+        """What reads a partition into a state, and writes to it. timeout_ms: of its transaction."""
+        stream, app = self.stream, self.settings.app
         return PartitionMove(
             cluster,
             state,
@@ -231,11 +239,12 @@ class Resume:
                 transactional_id(app, stream.input, number),
             ),
             writes=(*stream.writes, self.changelog),
+            timeout_ms=timeout_ms,
         )
 
     async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
         """What is there, compared with what the changelog says; and whose it would be, without the decision."""
-        owner = await self._owner(cluster)
+        owner = await self.owner_now(cluster)
         stored = move.state.owner
         found = stored.differences(owner) if stored else []
         here = owner.topics["input"]
@@ -286,7 +295,7 @@ class Resume:
                     )
                 return int(text)
 
-    async def _owner(self, cluster: Cluster) -> Owner:
+    async def owner_now(self, cluster: Cluster) -> Owner:
         """Whose it is with the topics that are there now. There may be no policy topic: nothing was ever said in it."""
         names = {"input": self.stream.input, "output": self.stream.output, "changelog": self.changelog}
         policy = policy_topic(self.settings.app)
@@ -308,7 +317,7 @@ class Resume:
             format=max(owner.format, before.format if duplicates and before is not None else 0),
         )
 
-    async def _refuse_other_rules(self) -> None:
+    async def refuse_other_rules(self) -> None:
         """Workers with another input have lanes of other transactional ids, which would go on behind this."""
         group = await describe_group(self.bootstrap, self.settings)
         if works_otherwise(rules_of(self.settings), group):

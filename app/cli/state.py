@@ -1,0 +1,86 @@
+"""`ratchet state`: takes what a stream knows of its identities out of Kafka, and puts it in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Config, Json, Stream, WhichPartitioner
+from kafka_ratchet.app.partitioner import Partitioner
+
+state = typer.Typer(no_args_is_help=True, help="Export and import what a stream knows of its identities.")
+
+File = Annotated[Path, typer.Argument(help="Its name ends with .parquet or .ndjson.")]
+
+
+@state.command("export")
+def export(file: File, stream: Stream = None, config: Config = None, json: Json = False) -> None:
+    """Write the last sequence of each identity in each partition to a new file. Workers may run."""
+    import json as json_text
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.worker.state_export import StateExport
+    from kafka_ratchet.app.worker.state_rows import write_rows
+
+    settings = load(config)
+    name, _ = settings.stream(stream)
+    with named_broker(settings) as bootstrap:
+        export = StateExport(settings, bootstrap, name)
+        count = write_rows(file, export.rows())
+    if json:
+        typer.echo(json_text.dumps({"stream": name, "rows": count, "partitions": export.partitions}))
+    else:
+        typer.echo(f"{count:,} rows of {export.partitions} partitions are in {file}")
+
+
+@state.command("import")
+def import_(
+    file: File,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also lower sequences: those of the file replace what is known.")
+    ] = False,
+    all_partitions: Annotated[
+        bool, typer.Option("--all-partitions", help="Put each identity into every partition.")
+    ] = False,
+    partition_column: Annotated[
+        bool, typer.Option("--partition-column", help="Take the partition of a key from the file, not from the key.")
+    ] = False,
+    partitioner: WhichPartitioner = Partitioner.MURMUR2,
+    reason: Annotated[str, typer.Option(help="Why. It is recorded in the changelog with your name.")] = "",
+    stream: Stream = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Take over last sequences from a file, while no worker of the application runs.
+
+    A sequence is never lowered without --replace. Each partition gets its part whole or not at all; stopped in between,
+    run it again.
+    """
+    import msgspec
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.worker.state_import import How, StateImport
+    from kafka_ratchet.app.worker.state_rows import read_rows
+
+    settings = load(config)
+    name, _ = settings.stream(stream)
+    how = How(partitioner, partition_column, all_partitions, replace, reason or f"import of {file.name}")
+    with named_broker(settings) as bootstrap:
+        done = StateImport(settings, bootstrap, name, how).run(read_rows(file), dry_run=dry_run)
+    if json:
+        body = {"stream": name, "dry_run": dry_run, "partitions": msgspec.to_builtins(done)}
+        typer.echo(msgspec.json.encode(body).decode())
+        return
+    would = "would be " * dry_run
+    for each in done:
+        typer.echo(
+            f"partition {each.partition}: {each.added:,} {would}added, {each.raised:,} {would}raised, "
+            f"{each.replaced:,} {would}replaced, {each.kept:,} kept as they are"
+        )
+    if not done:
+        typer.echo(f"{file} has no rows")

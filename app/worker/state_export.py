@@ -1,0 +1,54 @@
+"""`ratchet state export`: what is committed of a stream's identities, read from the changelog to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.worker.resume import Resume, Wanted
+from kafka_ratchet.app.worker.state_rows import Row
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.rocksdb import Store
+
+SEQUENCE, SEEN = 8, 4
+"""bytes, first and last of an entry in a store that knows when identities were active."""
+
+
+class StateExport:
+    """One stream of the settings, connected to its Kafka. Workers may run: nothing is written."""
+
+    def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
+        """Looks at the topics and claims; see `Resume` for what is raised."""
+        self._resume = Resume(settings, bootstrap, name, Wanted(None, "", False, False))
+        self.partitions = self._resume.partitions
+
+    def rows(self) -> Iterator[Row]:
+        """What each partition knows, one after the other; each as of its changelog's end.
+
+        Raises:
+            RatchetError: a changelog cannot be read.
+        """
+        for number in range(self.partitions):
+            with tempfile.TemporaryDirectory(prefix="ratchet-export-") as folder:
+                asyncio.run(self._read(number, Path(folder)))
+                store = Store(Path(folder) / "store")
+                try:
+                    with closing(store.entries()) as entries:
+                        for key, value in entries:
+                            sequence, seen = value[:SEQUENCE], value[-SEEN:]
+                            numbers = int.from_bytes(sequence, "big"), number, self.partitions
+                            yield Row(key[1:], *numbers, int.from_bytes(seen, "big"), value[SEQUENCE:-SEEN])
+                finally:
+                    store.close()
+
+    async def _read(self, number: int, folder: Path) -> None:
+        async with self._resume.connected() as cluster:
+            move = self._resume.move_of(cluster, number, self._resume.state_of(number, folder, Bounds()))
+            try:
+                await move.read()
+            finally:
+                move.close()

@@ -1,0 +1,212 @@
+"""`ratchet state import`: writes last sequences into the changelog while no worker runs.
+
+For each partition it is one transaction of the lane's own transactional id, as `ratchet resume` has it: the identities,
+an entry that says who has imported what, and the group's offset as it was. Done again it finds what is there already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kafka_ratchet.app.names import is_repartition_topic
+from kafka_ratchet.app.partitioner import Partitioner
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.worker.claims import now, this_user
+from kafka_ratchet.app.worker.resume import CHANGELOG_BYTES, Resume, Wanted
+from kafka_ratchet.app.worker.state_rows import Row
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.edits import IMPORT, Edit
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.transport.batch.encoding import encode_entries
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH
+from kafka_ratchet.transport.move import PartitionMove
+from kafka_ratchet.transport.owner import RECORDS
+
+TIMEOUT_MS: Final = 600_000
+"""Of the transaction, where a partition gets more than `MANY` identities; brokers allow 15 minutes by default."""
+MANY: Final = 1_000_000
+
+Seeds = dict[bytes, Row]
+"""By identity."""
+
+
+class How(msgspec.Struct, frozen=True):
+    """How a file is imported.
+
+    partitioner: of keys; from_column: take the partition from the file; everywhere: into all partitions;
+    replace: also lower a sequence; reason: recorded
+    """
+
+    partitioner: Partitioner = Partitioner.MURMUR2
+    from_column: bool = False
+    everywhere: bool = False
+    replace: bool = False
+    reason: str = ""
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What becomes of the identities of one partition."""
+
+    partition: int
+    added: int
+    raised: int
+    replaced: int
+    kept: int
+
+
+class StateImport:
+    """One stream of the settings, connected to its Kafka."""
+
+    def __init__(self, settings: Settings, bootstrap: str, name: str, how: How) -> None:
+        """Looks at the topics and claims; see `Resume` for what is raised."""
+        self._resume = Resume(settings, bootstrap, name, Wanted(None, how.reason, False, False))
+        self._how, self._stream = how, self._resume.stream
+        self._is_internal = is_repartition_topic(self._stream.input, settings.app)
+        self.partitions = self._resume.partitions
+
+    def run(self, rows: Iterable[Row], *, dry_run: bool) -> list[Imported]:
+        """Import rows; dry_run: only say what would be done.
+
+        Raises:
+            SettingsError: workers run, or it cannot be known to which partition an identity belongs.
+            RatchetError: Kafka refuses. The partitions before have theirs; do it again.
+        """
+        seeds = self.placed(rows)
+        return asyncio.run(self._run(seeds, dry_run=dry_run))
+
+    def placed(self, rows: Iterable[Row]) -> list[Seeds]:
+        """The rows by partition, and of each identity the one with the highest sequence.
+
+        Raises:
+            SettingsError: it cannot be known to which partition an identity belongs.
+        """
+        seeds: list[Seeds] = [{} for _ in range(self.partitions)]
+        for number, row in enumerate(rows, 1):
+            for partition in self._places(number, row):
+                known = seeds[partition].get(row.identity)
+                if known is None or row.sequence > known.sequence:
+                    seeds[partition][row.identity] = row
+        return seeds
+
+    def _places(self, number: int, row: Row) -> Sequence[int]:
+        how, kind, count = self._how, self._stream.identity, self.partitions
+        if kind == Identity.PARTITION and row.identity:
+            raise SettingsError(f'row {number}: a stream with identity = "partition" has no other identity than ""')
+        if how.everywhere:
+            return range(count)
+        if self._is_internal:
+            return (Partitioner.MURMUR2.place(row.identity, count),)
+        if kind == Identity.KEY and not how.from_column:
+            place = how.partitioner.place(row.identity, count)
+            if row.partition not in (None, place) and row.partitions == count:
+                raise SettingsError(
+                    f"row {number}: the file has the key in partition {row.partition}, and {how.partitioner} gives "
+                    f"{place}. Producers choose it in another way: say --partitioner, or --partition-column"
+                )
+            return (place,)
+        if row.partition is None:
+            raise SettingsError(
+                f"row {number}: it cannot be known in which partition an identity {kind} stands: give the file a "
+                "column partition, or say --all-partitions"
+            )
+        if row.partitions not in (None, count) or row.partition >= count:
+            raise SettingsError(
+                f"row {number}: is of partition {row.partition} of {row.partitions or 'unknown'}, and "
+                f"{self._stream.input} has {count}: its records may come in any of them. Say --all-partitions"
+            )
+        return (row.partition,)
+
+    async def _run(self, seeds: list[Seeds], *, dry_run: bool) -> list[Imported]:
+        await self._refuse_workers()
+        found = []
+        async with self._resume.connected() as cluster:
+            for number, wanted in enumerate(seeds):
+                if wanted:
+                    found.append(await self._import(cluster, number, wanted, dry_run=dry_run))
+        return found
+
+    async def _refuse_workers(self) -> None:
+        resume = self._resume
+        group = await describe_group(resume.bootstrap, resume.settings)
+        if group.members:
+            raise SettingsError(
+                f"{group.members} workers of {resume.settings.app!r} run: what they have in memory would go on to "
+                "hold. Stop them all, and do it again"
+            )
+
+    async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> Imported:
+        with tempfile.TemporaryDirectory(prefix="ratchet-import-") as folder:
+            state = self._resume.state_of(number, Path(folder))
+            timeout_ms = TIMEOUT_MS if len(wanted) > MANY else 60_000
+            move = self._resume.move_of(cluster, number, state, timeout_ms)
+            try:
+                if not dry_run:
+                    await move.take_over()
+                await move.read()
+                done, entries = self._compared(state, number, wanted)
+                if entries and not dry_run:
+                    await self._refuse_workers()
+                    await self._write(cluster, move, state, done, entries)
+                return done
+            finally:
+                move.close()
+
+    def _compared(
+        self, state: SequencePartition, number: int, wanted: Seeds
+    ) -> tuple[Imported, list[tuple[bytes, bytes | None]]]:
+        """What becomes of each identity, and the entries of those that change."""
+        added = raised = replaced = 0
+        entries: list[tuple[bytes, bytes | None]] = []
+        for identity, row in wanted.items():
+            before = state.last(identity).persisted
+            if before >= 0 and (row.sequence == before or (row.sequence < before and not self._how.replace)):
+                continue
+            added += before < 0
+            raised += 0 <= before < row.sequence
+            replaced += row.sequence < before
+            entries.append((bytes([ENTRY_PREFIX]) + identity, row.sequence.to_bytes(8, "big")))
+        return Imported(number, added, raised, replaced, len(wanted) - len(entries)), entries
+
+    async def _write(
+        self,
+        cluster: Cluster,
+        move: PartitionMove,
+        state: SequencePartition,
+        done: Imported,
+        entries: list[tuple[bytes, bytes | None]],
+    ) -> None:
+        owner = await self._resume.owner_now(cluster)
+        differs = []
+        if (held := state.owner) is not None:
+            # What the output holds is for the workers to say.
+            rule = {**owner.rule, "output": held.rule.get("output", RECORDS)}
+            differs = held.differences(msgspec.structs.replace(owner, rule=rule))
+        input_id = owner.topics["input"].id
+        if move.committed_in not in (None, input_id):
+            differs.append(f"the group's offset is of the topic of id {move.committed_in}, and not of {input_id}")
+        if differs:
+            raise SettingsError(
+                f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Decide that first with "
+                "`ratchet resume`"
+            )
+        position = move.position
+        if position is None:
+            position = await cluster.offset(self._stream.input, done.partition, EARLIEST, "import")
+        epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
+        progress = (state.progress or Progress(0, 0, 0, 0))._replace(next=position, epoch=epoch)
+        who = secrets.token_hex(8), IMPORT, now(), this_user(), self._how.reason
+        edit = Edit(*who, position, added=done.added, raised=done.raised, replaced=done.replaced)
+        whole = [(PROGRESS, progress.pack()), *entries, edit.pack(state.edits.next)]
+        await move.commit(encode_entries(whole, CHANGELOG_BYTES), position, input_id, epoch)

@@ -1,0 +1,191 @@
+"""The file of `ratchet state export` and `ratchet state import`: one row for each identity and partition.
+
+    identity      text, or bytes in Parquet; null where it is not UTF-8
+    identity_hex  the same in hex
+    sequence      the last sequence; 0 where it is missing, as ids without a number have it
+    partition     of the input
+    partitions    how many the input had when the row was written
+    last_seen     ISO 8601, UTC: when Kafka has written the identity's newest entry; for people, import leaves it out
+    state         in hex: what else is known of the identity, where the stream keeps more than a sequence
+
+NDJSON has an object of these in each line, Parquet a column for each. Import needs an identity alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+
+AT_ONCE: Final = 10_000
+"""Rows of a group of a Parquet file."""
+MAX_LINE_BYTES: Final = 64 * 1024
+MAX_STATE_BYTES: Final = 8 * 1024
+PARQUET, NDJSON = ".parquet", ".ndjson"
+COLUMNS: Final = ("identity", "identity_hex", "sequence", "partition", "partitions", "last_seen", "state")
+
+
+class Row(NamedTuple):
+    """What a partition knows of an identity. None: not said. state: what follows the sequence in its entry."""
+
+    identity: bytes
+    sequence: int
+    partition: int | None = None
+    partitions: int | None = None
+    seen: int = 0
+    state: bytes = b""
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> int:
+    """Write a new file, by its name's ending; returns how many rows.
+
+    Raises:
+        SettingsError: it is there already, cannot be written, or has another ending.
+    """
+    ending = _ending(path)
+    if path.exists():
+        raise SettingsError(f"{path}: is there already. Name a new file")
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        count = (_write_parquet if ending == PARQUET else _write_ndjson)(temporary, rows)
+        temporary.rename(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def _ending(path: Path) -> str:
+    if path.suffix not in (PARQUET, NDJSON):
+        raise SettingsError(f"{path}: its name must end with {PARQUET} or {NDJSON}")
+    return path.suffix
+
+
+def _as_object(row: Row) -> dict[str, Any]:
+    try:
+        text = row.identity.decode()
+    except UnicodeDecodeError:
+        text = None
+    seen = datetime.fromtimestamp(row.seen, UTC).isoformat() if row.seen else None
+    state = row.state.hex() if row.state else None
+    told = text, row.identity.hex(), row.sequence, row.partition, row.partitions, seen, state
+    return dict(zip(COLUMNS, told, strict=True))
+
+
+def _write_ndjson(path: Path, rows: Iterable[Row]) -> int:
+    count = 0
+    with path.open("x", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(_as_object(row), separators=(",", ":")) + "\n")
+            count += 1
+    return count
+
+
+def _write_parquet(path: Path, rows: Iterable[Row]) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = (pa.string(), pa.string(), pa.int64(), pa.int32(), pa.int32(), pa.string(), pa.string())
+    schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+    count, waiting = 0, list[dict[str, Any]]()
+    with pq.ParquetWriter(path, schema) as writer:
+        for row in rows:
+            waiting.append(_as_object(row))
+            if len(waiting) == AT_ONCE:
+                writer.write_table(pa.Table.from_pylist(waiting, schema))
+                count, waiting = count + len(waiting), []
+        writer.write_table(pa.Table.from_pylist(waiting, schema))
+    return count + len(waiting)
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, in their order.
+
+    Raises:
+        SettingsError: it cannot be read; the text says which row.
+    """
+    objects = _parquet_objects(path) if _ending(path) == PARQUET else _ndjson_objects(path)
+    for number, found in enumerate(objects, 1):
+        try:
+            yield _row(found)
+        except (ValueError, TypeError) as error:
+            raise SettingsError(f"{path}: row {number}: {error}") from None
+
+
+def _ndjson_objects(path: Path) -> Iterator[Any]:
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES):
+                number += 1
+                if len(line) == MAX_LINE_BYTES:
+                    raise SettingsError(f"{path}: row {number}: is longer than {MAX_LINE_BYTES:,} bytes")
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    raise SettingsError(f"{path}: row {number}: is not JSON") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parquet_objects(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(AT_ONCE):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise SettingsError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+
+
+def _row(found: Any) -> Row:
+    if not isinstance(found, dict):
+        raise ValueError("is not an object")
+    identity = _identity(found.get("identity"), found.get("identity_hex"))
+    sequence = _number(found, "sequence", SEQUENCE_MAX)
+    state = bytes.fromhex(_text(found.get("state") or "", "state"))
+    if len(state) > MAX_STATE_BYTES:
+        raise ValueError(f"a state of {len(state):,} bytes")
+    return Row(
+        identity,
+        0 if sequence is None else sequence,
+        _number(found, "partition", 2**31 - 1),
+        _number(found, "partitions", 2**31 - 1),
+        state=state,
+    )
+
+
+def _identity(text: object, hexadecimal: object) -> bytes:
+    if text is None and hexadecimal is None:
+        raise ValueError("has neither identity nor identity_hex")
+    told = [] if text is None else [text if isinstance(text, bytes) else _text(text, "identity").encode()]
+    if hexadecimal is not None:
+        told.append(bytes.fromhex(_text(hexadecimal, "identity_hex")))
+    if told[0] != told[-1]:
+        raise ValueError("identity and identity_hex are two different ones")
+    if len(told[0]) > MAX_IDENTITY_BYTES:
+        raise ValueError(f"an identity of {len(told[0]):,} bytes; the longest has {MAX_IDENTITY_BYTES:,}")
+    return told[0]
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _number(found: dict[str, Any], name: str, most: int) -> int | None:
+    value = found.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} is no whole number from 0 to {most}: {str(value)[:40]!r}")
+    return value

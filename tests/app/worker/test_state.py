@@ -1,0 +1,149 @@
+"""`ratchet state export` and `import`: what a file says holds, nothing is lowered, and verify knows of it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_ratchet.app.partitioner import Partitioner
+from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.worker.state_rows import Row, read_rows, write_rows
+from kafka_ratchet.errors import SettingsError
+from tests.app.worker_process import Site, WorkerProcess, read_all
+
+STREAM = """
+session_timeout_ms = 6000
+[streams.events]
+input = "{name}.in"
+output = "{name}.out"
+dead_letters = "{name}.dead"
+identity = "key"
+partitions = 2
+"""
+
+
+@pytest.fixture
+def place(broker: str, tmp_path: Path) -> Site:
+    app = f"state-{uuid.uuid4().hex[:8]}"
+    return Site(tmp_path, broker, app, STREAM.format(name=app))
+
+
+@pytest.fixture
+def worker(place: Site) -> Iterator[WorkerProcess]:
+    process = WorkerProcess(place)
+    yield process
+    process.end()
+
+
+def publish(place: Site, *records: tuple[bytes, int]) -> None:
+    producer = Producer({"bootstrap.servers": place.broker, "partitioner": "murmur2"})
+    for key, number in records:
+        producer.produce(f"{place.app}.in", b"%d" % number, key, headers=[("ratchet-sequence", b"%d" % number)])
+    assert producer.flush(30) == 0
+
+
+def command(place: Site, *arguments: str) -> dict[str, list[dict[str, int]]]:
+    done = place.command("state", *arguments, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, list[dict[str, int]]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def summed(outcome: dict[str, list[dict[str, int]]]) -> list[int]:
+    return [sum(each[name] for each in outcome["partitions"]) for name in ("added", "raised", "replaced", "kept")]
+
+
+def test_a_state_is_exported_seeded_and_held(place: Site, worker: WorkerProcess, tmp_path: Path) -> None:
+    worker.start()
+    worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+    publish(place, (b"a", 5), (b"\xff", 7), (b"c", 1))
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 3, "three records")
+    exported = tmp_path / "state.parquet"
+    command(place, "export", str(exported))  # a worker may run
+    rows = {row.identity: row for row in read_rows(exported)}
+    assert {name: row.sequence for name, row in rows.items()} == {b"a": 5, b"\xff": 7, b"c": 1}
+    assert all(row.partition == Partitioner.MURMUR2.place(name, 2) for name, row in rows.items())
+    seeds = tmp_path / "seeds.ndjson"
+    seeds.write_text(
+        '{"identity":"a","sequence":9}\n{"identity_hex":"ff","sequence":3}\n{"identity":"new","sequence":4}\n'
+    )
+    refused = place.command("state", "import", str(seeds))
+    assert (refused.returncode, "1 workers of" in refused.stderr) == (2, True)
+    worker.stop()
+    assert summed(command(place, "import", str(seeds), "--dry-run")) == [1, 1, 0, 1]
+    assert summed(command(place, "import", str(seeds))) == [1, 1, 0, 1]
+    assert summed(command(place, "import", str(seeds))) == [0, 0, 0, 3]  # done again it finds what is there
+    publish(place, (b"a", 9), (b"a", 10), (b"\xff", 7), (b"new", 4), (b"new", 5), (b"c", 2))
+    worker.start()
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 9, "the records after it")
+    worker.stop()
+    out = [
+        (message.key(), int(message.value() or b""))
+        for messages in read_all(place.broker, f"{place.app}.out").values()
+        for message in messages
+    ]
+    assert sorted(out) == [(b"a", 5), (b"a", 10), (b"c", 1), (b"c", 2), (b"new", 5), (b"\xff", 7)]
+    report = verify(place.settings)
+    assert (report.ok, sum(edit.added + edit.raised for _, edit in report.edits)) == (True, 2), report.findings
+
+
+ROWS = st.builds(
+    Row,
+    st.binary(max_size=20),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 99),
+    st.integers(1, 99),
+    state=st.binary(max_size=9),
+)
+
+
+@given(rows=st.lists(ROWS, max_size=20), ending=st.sampled_from([".parquet", ".ndjson"]))
+def test_a_file_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], ending: str
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / f"state{ending}"
+    assert write_rows(path, rows) == len(rows)
+    assert list(read_rows(path)) == rows
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "has neither"),
+        ("[", "row 1: is not JSON"),
+        ("[" * 100_000, "row 1: is longer than"),
+        ("3", "row 1: is not an object"),
+        ('{"identity": 3}', "identity is no text"),
+        ('{"identity": "a", "identity_hex": "62"}', "two different ones"),
+        ('{"identity_hex": "zz"}', "row 1: non-hexadecimal"),
+        ('{"identity": "a", "sequence": -1}', "sequence is no whole number"),
+        ('{"identity": "a", "sequence": 1.5}', "sequence is no whole number"),
+        ('{"identity": "a", "sequence": 9223372036854775808}', "sequence is no whole number"),
+        ('{"identity": "%s"}' % ("x" * 1025), "an identity of 1,025 bytes"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_a_sentence(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "state.ndjson"
+    path.write_text(line or "{}")
+    with pytest.raises(SettingsError, match=said):
+        list(read_rows(path))
+
+
+def test_a_file_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("no")
+    for path, said in (
+        ("a.parquet", "cannot be read as Parquet"),
+        ("b.ndjson", "cannot be read"),
+        ("c.csv", "must end"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            list(read_rows(tmp_path / path))
+    with pytest.raises(SettingsError, match="is there already"):
+        write_rows(tmp_path / "a.parquet", [])
