@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.partitioner import Partitioner
@@ -104,6 +104,7 @@ ROWS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(rows=st.lists(ROWS, max_size=20), ending=st.sampled_from([".parquet", ".ndjson"]))
 def test_a_file_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], ending: str
