@@ -111,7 +111,7 @@ def test_a_file_is_read_as_it_was_written(
 ) -> None:
     path = tmp_path_factory.mktemp("rows") / f"state{ending}"
     assert write_rows(path, rows) == len(rows)
-    assert list(read_rows(path)) == rows
+    assert list(read_rows(path)) == [row._replace(seen=0) for row in rows]  # for people
 
 
 @pytest.mark.parametrize(
