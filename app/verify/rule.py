@@ -117,8 +117,12 @@ def _letter_of(record: RecordView) -> bytes:
 
 def is_kept(record: RecordView) -> bool:
     """Whether it is a dead letter where another record is a duplicate: it was replayed, and is judged by the rule."""
-    headers = record.headers
-    return any(name == "ratchet-replays" for name, _ in headers) and not _letter_of(record)
+    return was_replayed(record) and not _letter_of(record)
+
+
+def was_replayed(record: RecordView) -> bool:
+    """Whether it says that it was sent again from a dead letter."""
+    return any(name == "ratchet-replays" for name, _ in record.headers)
 
 
 def _only(headers: Headers, name: str) -> bytes | None:
