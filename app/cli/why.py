@@ -161,7 +161,7 @@ _SAID = {
     "duplicate": "duplicate, dropped",
     "too-late": "too late: below the reorder window",
     "content-differs": "same sequence, another content",
-    "invalid": "invalid: no usable identity or sequence",
+    "invalid": "invalid: it cannot be judged",
     "unjudged": "not judged: deduplication was off",
     "skipped": "not judged: a person has decided to skip it (`ratchet resume`)",
 }

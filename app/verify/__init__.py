@@ -176,7 +176,7 @@ def _verify(
                 table.compare(expected, emitted, ranges.judged[partition])
             run.note_skipped(partition, expected, ranges.committed_to[partition])
             letters_wait, lettered = letters.compare(partition, expected.invalid, ranges.judged[partition], baseline)
-            dropped_wait = None if dropped is None else run.compare_dropped(dropped, partition, baseline, owner)
+            dropped_wait = None if dropped is None else run.compare_dropped(dropped, expected, owner)
             run.end(partition, expected, [letters_wait, dropped_wait], lettered)
         letters.finish()
         if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):

@@ -190,8 +190,14 @@ class ExpectedPartition:
         self._last[identity] = (self._owners[-1], sequence)
         return "fresh"
 
-    def last_of(self, identity: bytes) -> int:
-        """Its last sequence as of the records that were judged; -1 is none."""
+    @property
+    def is_complete(self) -> bool:
+        """Whether an identity that was not met is one that was never there."""
+        return self._is_complete
+
+    def last_of(self, identity: bytes, offset: int) -> int:
+        """Its last sequence before the record of an input offset, behind those that were judged; -1 is none."""
+        self._follow_edits(offset)
         return self._last.get(identity, (-1, NO_SEQUENCE))[1]
 
     def _drop(self, offset: int, record: RecordView, verdict: str, against: int) -> str:

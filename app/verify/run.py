@@ -216,9 +216,7 @@ class Run:
             return None
         return DroppedRecords(partition, values=self._stream.duplicates_keep == "all")
 
-    def compare_dropped(
-        self, dropped: DroppedRecords, partition: int, baseline: Baseline, owner: Owner | None
-    ) -> int | None:
+    def compare_dropped(self, dropped: DroppedRecords, expected: ExpectedPartition, owner: Owner | None) -> int | None:
         """Compare what had to be dropped with the topic for it; returns the first input offset that is still to come.
 
         Raises:
@@ -233,9 +231,10 @@ class Run:
                     f"input {self._stream.input!r} has {reader.partitions} partitions and {topic!r}, for what is "
                     f"dropped, has {len(self._dropped_spans)}: they must be equal"
                 )
+        partition = expected.partition
         begin, end = self._dropped_spans[partition]
-        compared = range(baseline.input_from, ranges.committed_to[partition])
-        kept = Kept(owner, topic, reader.topic_ids[topic], compared, whole=begin == 0, complete=baseline.complete)
+        compared = range(expected.baseline.input_from, ranges.committed_to[partition])
+        kept = Kept(owner, topic, reader.topic_ids[topic], compared, whole=begin == 0, complete=expected.is_complete)
         found = reader.records(topic, partition, end, begin)
         return dropped.compare(topic, self._stream.input, found, kept, ranges.judged[partition], self._report)
 

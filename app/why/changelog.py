@@ -13,6 +13,7 @@ from kafka_ratchet.app.status.kafka_topics import consumer, records
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.why.answer import Place
 from kafka_ratchet.errors import RatchetError, StateError
+from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
 from kafka_ratchet.transport.batch.record_batch import HEAD, LENGTH_FROM
@@ -46,6 +47,8 @@ class Log:
     owner: Owner | None = None
     is_whole: bool = False
     """Whether all is there that came before the first of them."""
+    edits: list[Edit] = field(default_factory=list)
+    """What people have changed, in their order."""
     forgotten: list[int] = field(default_factory=list)
     """ms, when the identity that is asked for was forgotten, as far as Kafka still says so."""
 
@@ -74,6 +77,7 @@ def read_log(settings: Settings, bootstrap: str, reader: TopicReader, name: str,
     if partition not in spans:
         return log
     intervals: dict[bytes, PolicyInterval] = {}
+    edits: dict[int, Edit] = {}
     begin, _ = spans[partition]
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     with consumer(options, "ratchet-why") as asked:
@@ -88,11 +92,15 @@ def read_log(settings: Settings, bootstrap: str, reader: TopicReader, name: str,
                 log.steps.append(step)
             elif key.startswith(POLICY_INTERVAL) and value is not None:
                 intervals[key] = PolicyInterval.unpack(key, value)
+            elif key.startswith(EDIT) and value is not None:
+                edit_number, edit = Edit.unpack(key, value)
+                edits[edit_number] = edit
             elif key == OWNER and value is not None:
                 log.owner = Owner.unpack(value)
             elif key == IDENTITY + of and value is None:
                 log.forgotten.append(at_ms)
     log.intervals = sorted(intervals.values())
+    log.edits = [edits[each] for each in sorted(edits)]
     return log
 
 

@@ -19,6 +19,7 @@ from kafka_ratchet.app.why.follow import DROPPED, Following
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.edits import FORGET
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.transport.owner import AGENTS
 
@@ -189,7 +190,7 @@ class Explanation:
             found = self._rule.judge(record)
             if found is None or found[0] != identity:
                 continue
-            place, before = Place(topic, number, offset), expected.last_of(identity)
+            place, before = Place(topic, number, offset), expected.last_of(identity, offset)
             self._against = before if before >= 0 else None
             verdict = self._verdict(expected, place, record)
             if sequence is not None and found[1] != sequence:
@@ -214,6 +215,8 @@ class Explanation:
                 "after that passes as new, and the verdicts here do not know when that was"
             )
         answer.limits += [f"the identity was forgotten at {moment(at)} (partition {number})" for at in log.forgotten]
+        told = [edit for edit in log.edits if edit.has_changed and (edit.kind != FORGET or edit.name == identity)]
+        answer.limits += [f"before {topic} partition {number} offset {edit.position:,}: {edit}" for edit in told]
 
     def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
         """Records that have not been sent to the partition of their identity yet (`repartition_by`)."""
@@ -246,6 +249,7 @@ class Explanation:
             unjudged,
             Baseline.after_retention(begin, 0),
             skipped_by_decision(log.owner),
+            log.edits,
             on_dropped=self._take_against,
         )
 

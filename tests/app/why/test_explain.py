@@ -14,6 +14,7 @@ from kafka_ratchet.app.why.answer import Answer, ExitCode, Place
 from kafka_ratchet.app.why.changelog import Log, Step
 from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
 from tests.app.written_stream import NewTopic, Stage, record
@@ -51,7 +52,9 @@ def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -
     admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
     steps = [(PROGRESS, Progress(offset, 0, 0, 0).pack()) for offset in (3, 5, 8)]
     off = PolicyInterval(0, False, 5, 7, 1, 2).pack()
-    for key, value in [*steps, off, (b"ia", None)]:
+    who = "0", FORGET, "2026-01-01T00:00:00+00:00", "me@here", "began anew"
+    edit = Edit(*who, 3, b"b".hex(), None, 3, -1).pack(0)
+    for key, value in [*steps, off, edit, (b"ia", None)]:
         stage.producer.produce(changelog, value, key)
     stage.producer.flush()
     stage.commit(8)
@@ -72,7 +75,12 @@ def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -
     assert f"sequence 10 arrived at {given} partition 0 offset 9" in said
     assert "not judged yet: 1 offsets before it wait" in said
 
-    (only,) = asked(stage).of_identity(b"b", 3).arrivals
+    of_b = asked(stage).of_identity(b"b", 3)
+    (only,) = of_b.arrivals
+    assert any(
+        limit.endswith("last sequence 3, now nothing, by me@here at 2026-01-01T00:00:00+00:00: began anew")
+        for limit in of_b.limits
+    )
     assert (only.at.offset, only.verdict, only.forwarded) == (2, "fresh", Place(output, 0, 1))
     (bad,) = asked(stage).of_record(given, 0, 1).arrivals
     assert (bad.verdict, bad.dead_letter, bad.reason) == ("invalid", Place(letters, 0, 0), "sequence-missing")
