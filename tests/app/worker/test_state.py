@@ -100,7 +100,8 @@ ROWS = st.builds(
     st.integers(0, 2**63 - 1),
     st.integers(0, 99),
     st.integers(1, 99),
-    state=st.binary(max_size=9),
+    st.integers(0, 2**32 - 1),  # four bytes in the store
+    st.binary(max_size=9),
 )
 
 
