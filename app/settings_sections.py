@@ -114,6 +114,16 @@ class StreamSettings(_Section):
         return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates is not None else []))
 
     @property
+    def judging(self) -> dict[str, str]:
+        """What else records are judged by, where it is not the default: it may change over existing state."""
+        names = ("reorder_window", "late", "conflicts", "dense")
+        return {
+            name: str(value)
+            for name in names
+            if (value := getattr(self, name)) != type(self).model_fields[name].default
+        }
+
+    @property
     def is_bounded(self) -> bool:
         """Whether identities are ever forgotten."""
         return self.max_identities is not None or self.inactive_after_s is not None

@@ -116,7 +116,7 @@ def tally(
         data: uint8[bytes] of a record batch
         columns: its int64[COLUMNS, count]
         row: of the identity's start
-        verdicts: uint8[count] of FRESH, DUPLICATE, INVALID; invalid records are left out
+        verdicts: uint8[count]; what is neither FRESH nor DUPLICATE is left out
         sample: int64[], indices of the records to count
         seed: of the hash
         table: int32[slots], a power of two and more than identities, all -1
@@ -129,7 +129,7 @@ def tally(
     found, last = 0, -1
     mask = len(table) - 1
     for i in sample:
-        if verdicts[i] == INVALID:
+        if verdicts[i] >= INVALID:
             continue
         start, length = columns[row, i], columns[row + 1, i]
         # Records of one producer stand together: most often it is the one before.

@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.map.map import TIMED, LastSequences
+from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.rocksdb import Evicted, Store
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
@@ -46,6 +46,8 @@ ten minutes at most: so a duplicate seldom costs an entry in the changelog."""
 NULLS_LAST_S: Final = 24 * 3600
 """How long a null stays in a compacted topic for whoever has not read it yet: delete.retention.ms, Kafka's default and
 the least that a stream with bounds is started with."""
+TIMED_SIZES: Final = (4, 6)
+"""Bytes, modulo 8, of a value with seconds: behind 8 of a sequence, or 10 and some eights where more is kept."""
 TOLD_EVERY_S: Final = 60.0
 NAMES_TOLD: Final = 3
 NAME_TOLD: Final = 60
@@ -203,4 +205,5 @@ class Eviction:
 
 
 def _seen(entry: tuple[bytes, bytes]) -> int:
-    return int.from_bytes(entry[1][8 : TIMED.itemsize], "big")
+    value = entry[1]
+    return int.from_bytes(value[-4:], "big") if len(value) % 8 in TIMED_SIZES else 0

@@ -81,4 +81,4 @@ class RecentShare:
 def _totals(progress: Progress | None) -> tuple[int, int]:
     if progress is None:
         return 0, 0
-    return progress.fresh + progress.duplicate + progress.invalid, progress.invalid
+    return progress.judged, progress.invalid

@@ -10,6 +10,7 @@ from typing import Final
 
 from kafka_ratchet.errors import StateError, StoreDamaged
 from kafka_ratchet.tables.map.map import LastSequence, LastSequences
+from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.rocksdb import Store
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
@@ -32,7 +33,9 @@ class KnownIdentities:
     on an identity without a slot is looked up in the store before it is judged.
     """
 
-    def __init__(self, path: Path, entries_of: tuple[str, int], *, timed: bool, room: Callable[[], int]) -> None:
+    def __init__(
+        self, path: Path, entries_of: tuple[str, int], *, timed: bool, room: Callable[[], int], kept: Kept = PLAIN
+    ) -> None:
         """Nothing is read yet.
 
         Args:
@@ -40,8 +43,9 @@ class KnownIdentities:
             entries_of: changelog topic and partition, for what is said of an entry
             timed: whether it is known when each identity was active
             room: bytes that the map may take
+            kept: of each identity, beside its last sequence
         """
-        self.path, self.room = path, room
+        self.path, self.room, self.kept = path, room, kept
         self._entries_of, self._timed = entries_of, timed
         self.map = self._empty_map()
         self.beyond = 0
@@ -55,7 +59,11 @@ class KnownIdentities:
         return len(self.map) + self.beyond
 
     def _empty_map(self) -> LastSequences:
-        return LastSequences(timed=self._timed)
+        return LastSequences(timed=self._timed, kept=self.kept)
+
+    @property
+    def _resident_bytes(self) -> int:
+        return RESIDENT_BYTES + 3 * self.kept.bytes
 
     def load(self, store: Store, identities: int) -> tuple[LastSequences, int]:
         """A map of what a store has, or an empty one where that is too much for now. Changes nothing here.
@@ -71,7 +79,8 @@ class KnownIdentities:
             StoreDamaged: an entry is not one of ours.
         """
         loaded = self._empty_map()
-        if identities > LOAD_AT_ONCE or identities * RESIDENT_BYTES > self.room():
+        loaded.missing = (store.missing or 0) if self.kept.dense else 0
+        if identities > LOAD_AT_ONCE or identities * self._resident_bytes > self.room():
             return loaded, identities
         with closing(store.entries()) as entries:
             while pairs := list(islice(entries, LOAD_ENTRIES)):
@@ -82,7 +91,7 @@ class KnownIdentities:
         """Go on with a store and what `load` made of it."""
         # In this order: a thread may look at it meanwhile, see `last`.
         self.map, self.beyond, self.store = loaded, beyond, store
-        if beyond and beyond * RESIDENT_BYTES <= self.room():
+        if beyond and beyond * self._resident_bytes <= self.room():
             self._rest = store.entries()
 
     def opened(self) -> Store:
@@ -154,7 +163,8 @@ class KnownIdentities:
     def leave_to_store(self) -> None:
         """Begin the map anew: everything in it is in the store."""
         self.beyond += len(self.map)
-        self.map = self._empty_map()
+        missing, self.map = self.map.missing, self._empty_map()
+        self.map.missing = missing
         self._forget_rest()
 
     def forget(self) -> None:

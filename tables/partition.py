@@ -25,6 +25,7 @@ from kafka_ratchet.tables.jumps import JumpReport
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map import kernels
 from kafka_ratchet.tables.map.map import UNASKED, LastSequence
+from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
@@ -65,6 +66,7 @@ class SequencePartition:
         room: Callable[[], int] = lambda: sys.maxsize,
         bounds: Bounds | None = None,
         clock: Callable[[], float] = time.monotonic,
+        kept: Kept = PLAIN,
     ) -> None:
         """Nothing is read yet.
 
@@ -77,6 +79,7 @@ class SequencePartition:
             room: bytes that the map may take, asked after each commit
             bounds: beyond which identities are evicted
             clock: seconds that only rise; by it snapshots are taken and lines of the log are spared
+            kept: of each identity, beside its last sequence
         """
         self.path, self.changelog, self.partition = path, changelog, partition
         self.identity, self.limit = identity, limit
@@ -95,7 +98,7 @@ class SequencePartition:
         self.tally: Tally | None = None
         """Who was active since the store was opened; None where that is not by producer."""
         self._eviction = Eviction(bounds, clock, changelog=changelog, partition=partition) if bounds else None
-        self.known = KnownIdentities(path, (changelog, partition), timed=bounds is not None, room=room)
+        self.known = KnownIdentities(path, (changelog, partition), timed=bounds is not None, room=room, kept=kept)
         self._time = 0
         """Broker time of the newest entry applied, in seconds."""
         self._replay = Replay()
@@ -165,6 +168,11 @@ class SequencePartition:
         """Identities with a persisted sequence."""
         return len(self.known)
 
+    @property
+    def missing(self) -> int | None:
+        """Sequences that identities have not had, as of `position`; None where nobody counts."""
+        return self.known.map.missing if self.known.kept.dense else None
+
     def open(self) -> None:
         """Load the store, unless it is open already. One that is damaged is removed and begun anew.
 
@@ -216,7 +224,7 @@ class SequencePartition:
             identities, sequences = replays.stand_in(identities, sequences, reasons)
         if known.beyond:
             known.look_up(known.map.absent(identities, MAX_IDENTITY_BYTES))
-        verdicts = known.map.judge(identities, MAX_IDENTITY_BYTES, sequences, reasons, against)
+        verdicts = known.map.judge(identities, MAX_IDENTITY_BYTES, sequences, reasons, against, batch)
         if replays is not None:
             replays.keep(verdicts, reasons)
         self._judged += np.bincount(verdicts, minlength=VERDICTS)
@@ -270,10 +278,16 @@ class SequencePartition:
             next_offset: of the input, to read next
             epoch: leader epoch of the input batch that ends before it
         """
-        fresh, duplicate, invalid, *_ = (int(n) for n in self._judged)
+        fresh, duplicate, invalid, late, conflict = (int(n) for n in self._judged)
         before = self.progress or Progress(0, 0, 0, 0)
         self._pending = Progress(
-            next_offset, before.fresh + fresh, before.duplicate + duplicate, before.invalid + invalid, epoch
+            next_offset,
+            before.fresh + fresh,
+            before.duplicate + duplicate,
+            before.invalid + invalid,
+            epoch,
+            before.late + late,
+            before.conflict + conflict,
         )
         self._pending_evicted = self.evicted
         return [
@@ -383,7 +397,7 @@ class SequencePartition:
             unsaved = (each.unsaved_entries() for each in (self.known.map, self.intervals, self.edits, self.tables))
             try:
                 entries = chain(*unsaved, totals)
-                self.known.opened().write(entries, *stands_for, forget=self._forgets)
+                self.known.opened().write(entries, *stands_for, forget=self._forgets, missing=self.missing)
             except StateError:
                 self.known.release()  # the next `open` is a fresh start
                 raise

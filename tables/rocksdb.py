@@ -13,6 +13,7 @@ but for the one that the changelog alone has (`kafka_ratchet.tables.forgetting`)
 
     b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
                       identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
+    b"m"              16-byte big-endian count of missing sequences, where a stream counts them
     b"l"              see `kafka_ratchet.transport.changelog.Sighting`: two 8-byte big-endian integers
 
 Where the stream has bounds, an identity's value has 4 bytes more: when it was last active, in seconds. In the changelog
@@ -46,13 +47,17 @@ PROGRESS: Final = b"p"
 EVICTED: Final = b"e"
 _CHANGELOG: Final = b"c"
 _SIGHTING: Final = b"l"
+_MISSING: Final = b"m"
+_MISSING_BYTES: Final = 16
+"""Each of very many identities may miss 2^63."""
 _SIGHTED: Final = struct.Struct(">qq")
 _STANDS_FOR: Final = struct.Struct(">qq")
 _STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
 _EVICTED: Final = struct.Struct(">Bqq")
-_PROGRESS: Final = {1: struct.Struct(">Bqqqq"), 2: struct.Struct(">Bqqqqq")}
-"""By version; 1 was without the leader epoch."""
-_PROGRESS_VERSION: Final = 2
+_PROGRESS: Final = {1: struct.Struct(">Bqqqq"), 2: struct.Struct(">Bqqqqq"), 3: struct.Struct(">Bqqqqqqq")}
+"""By version; 1 was without the leader epoch. 3 has records that were too late, and conflicts; it is written only where
+there were any, so that an earlier Ratchet reads what a stream without these settings writes."""
+_PROGRESS_VERSION: Final = 3
 _VERSION: Final = 1
 
 BLOOM_BITS: Final = 10
@@ -90,7 +95,7 @@ Whatever else keeps RocksDB from reading counts as damage: to rebuild from the c
 class Progress(NamedTuple):
     """What a partition has come to, committed with everything else: the totals are exact whatever crashes.
 
-    next: input offset to read next; fresh, duplicate, invalid: records judged so since the beginning;
+    next: input offset to read next; fresh, duplicate, invalid, late, conflict: records judged so since the beginning;
     epoch: leader epoch of the input batch that ends before `next`; -1 where it is not known
     """
 
@@ -99,10 +104,19 @@ class Progress(NamedTuple):
     duplicate: int
     invalid: int
     epoch: int = NO_EPOCH
+    late: int = 0
+    conflict: int = 0
+
+    @property
+    def judged(self) -> int:
+        """Records, whatever the verdict."""
+        return self.fresh + self.duplicate + self.invalid + self.late + self.conflict
 
     def pack(self) -> bytes:
-        """Version byte and five big-endian integers."""
-        return _PROGRESS[_PROGRESS_VERSION].pack(_PROGRESS_VERSION, *self)
+        """Version byte and five big-endian integers; seven where some were too late or in conflict."""
+        if self.late or self.conflict:
+            return _PROGRESS[3].pack(3, *self)
+        return _PROGRESS[2].pack(2, *self[:5])
 
     @classmethod
     def unpack(cls, value: bytes) -> Progress:
@@ -210,6 +224,20 @@ class Store:
         if len(value) != _STANDS_FOR.size:
             raise StoreDamaged(f"{self.path}: its changelog position has {len(value)} bytes")
         return *_STANDS_FOR.unpack(value), None
+
+    @property
+    def missing(self) -> int | None:
+        """Sequences that its identities have not had; None in a store that does not know.
+
+        Raises:
+            StoreDamaged: that entry is not one of ours.
+        """
+        value = self._get(_MISSING)
+        if value is None:
+            return None
+        if len(value) != _MISSING_BYTES:
+            raise StoreDamaged(f"{self.path}: its count of missing sequences has {len(value)} bytes")
+        return int.from_bytes(value, "big")
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
         """Entries of those identities that are there, key and value as in the changelog.
@@ -356,10 +384,12 @@ class Store:
         sighting: Sighting | None = None,
         *,
         forget: bool = False,
+        missing: int | None = None,
     ) -> None:
         """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
 
         forget: without every identity that it has had before these entries
+        missing: sequences that identities have not had; None: that is not known
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
@@ -377,6 +407,10 @@ class Store:
             batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         else:
             batch.put(_CHANGELOG, _STANDS_FOR_TIMED.pack(position, identities, time))
+        if missing is None:
+            batch.delete(_MISSING)
+        else:
+            batch.put(_MISSING, missing.to_bytes(_MISSING_BYTES, "big"))
         if sighting is not None:
             batch.put(_SIGHTING, _SIGHTED.pack(*sighting))
         try:

@@ -27,6 +27,10 @@ class _WithoutTimes(Exception):
     """A store that was written while the stream had no bounds."""
 
 
+class _WithoutCounts(Exception):
+    """A store that was written while nobody counted what is missing."""
+
+
 class Found(NamedTuple):
     """What a store has.
 
@@ -64,6 +68,8 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
         log.error("the local store is damaged; it is removed, and rebuilt from the changelog", reason=str(error))
     except _WithoutTimes:
         log.info("the local store does not know when its identities were active; it is rebuilt from the changelog")
+    except _WithoutCounts:
+        log.info("the local store has not counted missing sequences; it is rebuilt from the changelog")
     Store.remove(path)  # nobody else has it: the worker holds a lock on the whole state folder
     return _read(path, known, timed=timed)
 
@@ -74,6 +80,8 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
         position, identities, seconds = store.stands_for
         if timed and position and seconds is None:
             raise _WithoutTimes
+        if known.kept.dense and position and store.missing is None:
+            raise _WithoutCounts
         _ = store.owner, store.sighting  # what cannot be read is found out here
         totals = store.progress, store.evicted
         intervals = PolicyIntervals(store.intervals())

@@ -19,6 +19,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identities import Identities
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.map import UNASKED, LastSequence
+from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -38,6 +39,7 @@ class Sequences:
         bounds: Bounds | None = None,
         clock: Callable[[], float] = time.monotonic,
         tables: Collection[Table] = (),
+        kept: Kept = PLAIN,
     ) -> None:
         """No partition is opened yet.
 
@@ -50,8 +52,9 @@ class Sequences:
             bounds: of each partition, beyond which identities are evicted
             clock: of each partition
             tables: of one's own, moved by the same transactions
+            kept: of each identity, beside its last sequence
         """
-        self.tables = tables
+        self.tables, self.kept = tables, kept
         self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit
         self.memory, self.bounds, self.clock = memory, bounds, clock
         self.partitions: dict[int, SequencePartition] = {}
@@ -60,7 +63,7 @@ class Sequences:
         """The state of an input partition, made when it is first asked for; not yet opened."""
         if number not in self.partitions:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
-            self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock)
+            self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock, self.kept)
             for table in self.tables:
                 made.tables.add(table.codec, table.default, table.kind)
         return self.partitions[number]

@@ -47,7 +47,7 @@ from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
-from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates
+from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
 from kafka_ratchet.transport.ticks import Ticks, tick
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import is_known
@@ -232,7 +232,8 @@ class Lane:
                     "`ratchet resume --from earliest` goes on with what is there"
                 )
         duplicates = owners.Topic(spec.duplicates, id_text(self._topics[spec.duplicates])) if spec.duplicates else None
-        state.ownership.claim(with_duplicates(owner, duplicates, position))
+        owner = with_duplicates(owner, duplicates, position)
+        state.ownership.claim(with_judging(owner, spec.judging, 0 if is_new else position))
         self._position = self.status.position = position
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = self._requests_to = 0

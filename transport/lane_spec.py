@@ -41,6 +41,8 @@ class LaneSpec:
     output_limit: int = 1_048_588
     """bytes, max.message.bytes of the output topic; Kafka's default"""
     dead_letters_limit: int = 1_048_588
+    judging: Mapping[str, str] = field(default_factory=dict)
+    """Beside the rule, settings by which records are judged and that are not the default; see `JudgingFrom`."""
     duplicates: str = ""
     """Topic that dropped records go to; "" where they are counted only."""
     duplicates_limit: int = 1_048_588

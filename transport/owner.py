@@ -28,7 +28,8 @@ FORMAT: Final = 4
 """The newest that is read. 1 was without this entry: such a changelog is taken as it is, and gets its entry with the
 next commit. 3 has entries of tables of one's own, and is written only where a program has agents: a worker that does
 not know them must not take them for anything else. 4 is of a rule with settings beyond `FIRST_RULE`, or of a stream
-that keeps what it drops: an earlier version would judge otherwise, or leave a hole in what is kept."""
+that keeps what it drops, or more of an identity than its last sequence: an earlier version would judge otherwise, or
+leave a hole in what is kept."""
 FORMAT_OF_AGENTS: Final = 3
 FORMAT_OF_RECORDS: Final = 2
 FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
@@ -74,6 +75,16 @@ class DuplicatesFrom(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: Topic | None = None
 
 
+class JudgingFrom(msgspec.Struct, frozen=True):
+    """From an input offset on, how records were judged, by setting: those that are not the default.
+
+    Unlike those of a rule, these settings may change over existing state (docs/decisions/0039).
+    """
+
+    start: int
+    settings: dict[str, str]
+
+
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a changelog partition belongs to.
 
@@ -84,6 +95,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: what the input's log was found to have lost; "" where nothing was. Retention may take the evidence away,
         and the halt must not end by that: only a person's decision clears it
     duplicates: by rising offset; before the first, dropped records were counted only
+    judging: by rising offset, how records were judged from there on; before the first, by the defaults
     """
 
     app: str
@@ -93,6 +105,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     decisions: tuple[Decision, ...] = ()
     broken: str = ""
     duplicates: tuple[DuplicatesFrom, ...] = ()
+    judging: tuple[JudgingFrom, ...] = ()
     format: int = FORMAT_OF_RECORDS
 
     def pack(self) -> tuple[bytes, bytes]:

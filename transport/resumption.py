@@ -11,7 +11,7 @@ from kafka_ratchet.errors import ChangelogLost, OwnerDiffers
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import DuplicatesFrom, Owner, Topic, format_of
+from kafka_ratchet.transport.owner import FORMAT, DuplicatesFrom, JudgingFrom, Owner, Topic, format_of
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions.requests import OURS
 
@@ -63,6 +63,23 @@ def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
         duplicates = (*kept, DuplicatesFrom(position, topic))
         owner = msgspec.structs.replace(owner, duplicates=duplicates)
     return msgspec.structs.replace(owner, format=format_of(owner.rule, keeps_duplicates=topic is not None))
+
+
+def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Owner:
+    """The owner entry, which says from which input offset on records are judged how.
+
+    Once there was anything to say its format stays the newest: entries of identities may be of a longer form for ever.
+
+    Args:
+        owner: as `agreed_owner` has it
+        settings: that are not the default, from now on
+        position: the input offset that is read next
+    """
+    last = owner.judging[-1] if owner.judging else None
+    if dict(settings) != (last.settings if last else {}) or (last is not None and position < last.start):
+        kept = tuple(each for each in owner.judging if each.start < position)
+        owner = msgspec.structs.replace(owner, judging=(*kept, JudgingFrom(position, dict(settings))))
+    return msgspec.structs.replace(owner, format=FORMAT) if owner.judging else owner
 
 
 def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:

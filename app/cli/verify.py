@@ -177,6 +177,8 @@ def _show(console: Console, report: Report) -> None:
         f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
         f"{report.pending:,} pending"
     )
+    if report.late or report.conflict:
+        console.print(f"  {report.late:,} too late, {report.conflict:,} with another value than the record they repeat")
     if report.duplicates_kept:
         console.print(f"  {report.duplicates_kept:,} records in the topic of duplicates")
     if report.replay is not None:

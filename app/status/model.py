@@ -32,10 +32,12 @@ AS_TOLD = (
     "deduplicate",
     "since",
     "recognised_for_s",
+    "conflict",
+    "missing",
 )
 """What a partition's view has from its worker as it is."""
 
-SUMMED = ("keys", "lag", "fresh", "duplicate", "invalid", "unjudged", "evicted")
+SUMMED = ("keys", "lag", "fresh", "duplicate", "invalid", "unjudged", "evicted", "late", "conflict", "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ class PartitionView:
     deduplicate: bool | None = None
     since: int | None = None
     recognised_for_s: int | None = None
+    late: int | None = None
+    conflict: int | None = None
+    missing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,9 @@ class Totals:
     evicted: int | None
     unknown: int
     unjudged: int | None = None
+    late: int | None = None
+    conflict: int | None = None
+    missing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +303,7 @@ def _row(
         input_end=end,
         lag=_lag(position, where.start if where else None, end),
         changelog_end=where.changelog_end if where else None,
+        late=status.too_late if status else None,
         evicted=status.evicted_inactive + status.evicted_displaced if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
         **{name: getattr(status, name, None) for name in AS_TOLD},
@@ -302,7 +311,8 @@ def _row(
 
 
 def _judged(status: PartitionStatus) -> int:
-    return status.fresh + status.duplicate + status.invalid + status.unjudged
+    judged = status.fresh + status.duplicate + status.invalid + status.too_late + status.conflict
+    return judged + status.unjudged
 
 
 def _further(told: int | None, asked: int | None) -> int | None:

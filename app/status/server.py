@@ -55,10 +55,11 @@ INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
 class PartitionStatus:
     """One input partition as its worker sees it.
 
-    fresh, duplicate, invalid and unjudged are the partition's durable totals in records: they are kept in the changelog
-    and go on counting where the last worker stopped; what was forwarded is fresh and unjudged. Positions are offsets;
-    input_position is the next one to be read by whoever continues from the last commit. deduplicate is what the last
-    committed batch went by, and since the input offset from which it did; None: nothing was ever switched.
+    fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
+    kept in the changelog and go on counting where the last worker stopped; what was forwarded is fresh and unjudged.
+    Positions are offsets; input_position is the next one to be read by whoever continues from the last commit.
+    deduplicate is what the last committed batch went by, and since the input offset from which it did; None: nothing
+    was ever switched.
     evicted_inactive and evicted_displaced are durable totals of identities. recognised_for_s is for how many seconds
     after its last record each was recognised, at least; None: for ever so far, or nobody knows.
     restarts is how often the partition has been tried again after an error since this worker began to serve it. jumps
@@ -88,6 +89,10 @@ class PartitionStatus:
     late: int | msgspec.UnsetType = msgspec.UNSET
     recent: InvalidShare = field(default_factory=InvalidShare)
     restarts: int = 0
+    too_late: int = 0
+    conflict: int = 0
+    missing: int | None = None
+    """Sequences that identities have not had, where the stream counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +366,11 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
             "Sequences more than 2^40 above their identity's last, since this worker has the partition.",
             labels=where,
         ),
+        "missing": GaugeMetricFamily(
+            "ratchet_missing_sequences",
+            "Sequences below the last that its identities have not had, where a stream is dense.",
+            labels=where,
+        ),
         "late": CounterMetricFamily(
             "ratchet_late_writes",
             "Writes of late events that tables with windows have left out, of all workers so far.",
@@ -389,6 +399,8 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float
     """Family, labels beside stream and partition, and value."""
     for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
         yield "records", [verdict], getattr(partition, verdict)
+    yield "records", ["late"], partition.too_late
+    yield "records", ["conflict"], partition.conflict
     for reason in ("inactive", "displaced"):
         yield "evicted", [reason], getattr(partition, f"evicted_{reason}")
     yield "jumps", [], partition.jumps
@@ -397,7 +409,7 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float
     yield "invalid_share", ["minute"], partition.recent.now
     yield "invalid_share", ["before"], partition.recent.before
     yield "jumped", [], int(partition.recent.has_jumped)
-    for name in ("keys", "input_position", "input_end", "changelog_position", "recognised_for_s"):
+    for name in ("missing", "keys", "input_position", "input_end", "changelog_position", "recognised_for_s"):
         if (value := getattr(partition, name)) is not None:
             yield name, [], value
 

@@ -19,6 +19,7 @@ from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.run import Run, without_beginning
 from kafka_ratchet.app.verify.skips import skipped_by_decision
 from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
+from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.transport.owner import AGENTS
@@ -143,6 +144,11 @@ def _verify(
                 "forwarded as they came. Run the agents over the input again: "
                 f"ratchet verify --replay --app MODULE:NAME --stream {name}"
             )
+        if state is not None and any(map(judging_of, owners.values())):
+            raise SettingsError(
+                f"streams.{name}: it has, or had, reorder_window or conflicts, and the file of --state has no room for "
+                "what they remember. Run verify without --state"
+            )
         for partition in range(reader.partitions):
             baseline = run.begin(partition)
             owner = owners.get(partition)
@@ -161,6 +167,7 @@ def _verify(
                 baseline,
                 skipped_by_decision(owner),
                 changed,
+                judging_of(owner),
                 forward=chosen.forward,
                 on_dropped=dropped.expect if dropped is not None else None,
             )

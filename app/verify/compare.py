@@ -17,8 +17,10 @@ from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbe
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
 from kafka_ratchet.app.verify.skips import Skip
+from kafka_ratchet.app.verify.windows import CONFLICT, DUPLICATE, FRESH, LATE, Windows
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.transport.owner import JudgingFrom
 
 _length = struct.Struct(">q").pack
 
@@ -75,6 +77,7 @@ class ExpectedPartition:
         baseline: Baseline | None = None,
         skips: Sequence[Skip] = (),
         edits: Sequence[Edit] = (),
+        judging: Sequence[JudgingFrom] = (),
         *,
         forward: bool = True,
         on_dropped: OnDropped | None = None,
@@ -88,6 +91,7 @@ class ExpectedPartition:
             baseline: where it begins; None: at the beginning of its topics.
             skips: input that nobody was to judge.
             edits: what people have changed of what was known, in their order.
+            judging: from which input offset on records were judged how; none: by their sequence alone.
             forward: whether anything goes to the output.
             on_dropped: gets the records that are dropped; None: nobody asks for them.
         """
@@ -103,6 +107,9 @@ class ExpectedPartition:
         self._front_speaks = all(interval.start >= begin for interval in unjudged)
         # Nor would what was forgotten or imported before it.
         self._front_speaks &= all(edit.position >= begin or not edit.has_changed for edit in edits)
+        self._windows = Windows(judging) if judging else None
+        # A late record may be one that older records of the output have already been, or not.
+        self._front_speaks &= self._windows is None
         self._edits = deque(edit for edit in edits if edit.position >= begin and edit.has_changed)
         self._rule = rule
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
@@ -177,18 +184,37 @@ class ExpectedPartition:
             self._expect(offset, record, found, judged=False)
             return "unjudged"
         number, last = (-1, -1) if found is None else self._last.get(found[0], (-1, -1))
-        if found is None or (found[1] <= last and is_kept(record)):
+        verdict = self._verdict(offset, record, found, last)
+        if found is None or verdict == "invalid":
             report.invalid += 1
             self.invalid[offset] = content(record, with_timestamp=False)
             return "invalid"
         identity, sequence = found
-        if sequence <= last:
-            report.duplicate += 1
-            return self._drop(offset, record, "duplicate", last if self._exact[number] else UNTOLD)
+        if verdict != FRESH:
+            if verdict == LATE:
+                report.late += 1
+            elif verdict == CONFLICT:
+                report.conflict += 1
+            else:
+                report.duplicate += 1
+            if self._windows is not None and verdict in self._windows.lettered:
+                self.invalid[offset] = content(record, with_timestamp=False)
+                return verdict
+            return self._drop(offset, record, verdict, last if self._exact[number] else UNTOLD)
         report.fresh += 1
         self._expect(offset, record, found, judged=True)
-        self._last[identity] = (self._owners[-1], sequence)
-        return "fresh"
+        owner = self._owners[-1]
+        self._last[identity] = (owner, max(sequence, last))
+        return FRESH
+
+    def _verdict(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, last: int) -> str:
+        if found is None:
+            return "invalid"
+        if self._windows is not None:
+            verdict = self._windows.judge(offset, *found, last, record.value)
+        else:
+            verdict = FRESH if found[1] > last else DUPLICATE
+        return "invalid" if verdict != FRESH and is_kept(record) else verdict
 
     @property
     def is_complete(self) -> bool:
@@ -321,7 +347,8 @@ class ExpectedPartition:
         identity = self._identities[self._owners[place]]
         if self._since[self._owners[place]] >= 0:
             return False  # the same record may have come, and be here, before its identity was forgotten
-        return not self._judged[place] or self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
+        is_higher = self._sequences[place] > front.last.get(identity, NO_SEQUENCE)
+        return not self._judged[place] or is_higher or self._windows is not None
 
     def _dismiss(self, front: Front, report: Report) -> None:
         """What the output has from before the beginning says what the last sequences were: all up to them repeats."""
@@ -350,8 +377,8 @@ class ExpectedPartition:
         is_whole, before = self.baseline.output_whole, 0
         for place, there in enumerate(self._seen):
             if there:
-                # From here on nothing of this identity can be a repeat of what is deleted.
-                self._exact[self._owners[place]] |= there == SEEN
+                # From here on nothing of this identity can be a repeat of what is deleted; but with a window it can.
+                self._exact[self._owners[place]] |= there == SEEN and self._windows is None
                 is_whole |= there == SEEN
             elif self._offsets[place] >= judged_to:
                 report.pending += 1

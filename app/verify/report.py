@@ -106,6 +106,10 @@ class Report(Findings[FindingKind, Finding]):
     """Of the input up to the committed offsets, recomputed."""
     duplicate: int = 0
     invalid: int = 0
+    late: int = 0
+    """Records below the window of their identity."""
+    conflict: int = 0
+    """Records with the last sequence of their identity, and another value."""
     unjudged: int = 0
     """Records of the input that went by while deduplication was off: each of them must be in the output."""
     intervals: list[tuple[int, int, int]] = field(default_factory=list)
@@ -247,6 +251,8 @@ class Report(Findings[FindingKind, Finding]):
             "fresh": self.fresh,
             "duplicate": self.duplicate,
             "invalid": self.invalid,
+            "late": self.late,
+            "conflict": self.conflict,
             "unjudged": self.unjudged,
             "unjudged_stretches": [list(interval) for interval in self.intervals],
             "policies": [asdict(check) for check in self.policies],

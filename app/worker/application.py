@@ -46,6 +46,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.tables.map.map import LastSequence
+from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.assignment import Lanes
@@ -110,6 +111,7 @@ class Stream:
             memory,
             _bounds(name, settings, topics.partitions),
             tables=tables,
+            kept=Kept(settings.reorder_window, settings.conflicts != "ignore", settings.dense),
         )
         self.program = None
         if program is not None and agents:
@@ -150,6 +152,7 @@ class Stream:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             output_limit=self.topics.output_limit,
             dead_letters_limit=self.topics.dead_letters_limit,
+            judging=self.settings.judging,
             duplicates=self.settings.duplicates or "",
             duplicates_limit=self.topics.duplicates_limit,
             duplicates_values=self.settings.duplicates_keep == "all",
@@ -434,6 +437,9 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         fresh=progress.fresh if progress else 0,
         duplicate=progress.duplicate if progress else 0,
         invalid=progress.invalid if progress else 0,
+        too_late=progress.late if progress else 0,
+        conflict=progress.conflict if progress else 0,
+        missing=partition.missing,
         error=lane.status.error,
         unjudged=partition.intervals.unjudged,
         deduplicate=interval.deduplicate if interval else True,

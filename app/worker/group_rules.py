@@ -13,7 +13,15 @@ from kafka_ratchet.transport.assignor import protocol_of
 
 SHARED: Final = ("input", "output", "dead_letters", "identity", "sequence", "sequence_form")
 """Settings of a stream that workers share: with others a worker would judge, or place, the same records differently."""
-SHARED_IF_SET: Final = ("forward", "duplicates", "duplicates_keep")
+SHARED_IF_SET: Final = (
+    "forward",
+    "duplicates",
+    "duplicates_keep",
+    "reorder_window",
+    "late",
+    "conflicts",
+    "dense",
+)
 """The same, said only where they are not the default: a group of an earlier version, which does not know them, stays
 together with workers of this one until somebody uses them."""
 EARLIER: Final = "faust"

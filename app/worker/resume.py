@@ -310,11 +310,16 @@ class Resume:
         what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt
         decision = Decision(now(), by, what, self.wanted.reason, plan.before, plan.after)
         duplicates = before.duplicates if before is not None and plan.before is not None else ()
+        # Of another input it has to stay known too, that there are longer entries.
+        judging = before.judging if before is not None else ()
+        if plan.before is None:
+            judging = tuple(msgspec.structs.replace(each, start=0) for each in judging[-1:])
         return msgspec.structs.replace(
             owner,
             decisions=(*(before.decisions if before else ()), decision),
             duplicates=duplicates,  # offsets of another input would mean nothing
-            format=max(owner.format, before.format if duplicates and before is not None else 0),
+            judging=judging,
+            format=max(owner.format, before.format if (duplicates or judging) and before is not None else 0),
         )
 
     async def refuse_other_rules(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kafka_ratchet.tables.map.kernels import ARENA, DUPLICATE, I32, I64, TOUCHED, U8, U32, U64, USED, find
+from kafka_ratchet.tables.map.kernels import ARENA, FRESH, I32, I64, INVALID, TOUCHED, U8, U32, U64, USED, find
 from kafka_ratchet.transport.batch import kernels as records
 
 
@@ -27,7 +27,7 @@ def touch(
     touched: I64,
     sizes: I64,
 ) -> None:
-    """Mark the identities of duplicates as active in the open transaction; those of fresh records are changed anyway.
+    """Mark the identities of dropped records as active in the open transaction; those of fresh ones are changed anyway.
 
     Args:
         data, begins, spans: as for `kafka_ratchet.tables.map.kernels.judge`
@@ -36,7 +36,7 @@ def touch(
         touched: int64[...], slots with `active`, each once, with room for all records
     """
     for i in range(len(begins)):
-        if verdicts[i] != DUPLICATE:
+        if verdicts[i] == FRESH or verdicts[i] == INVALID:
             continue
         slot, _ = find(data, begins[i], spans[i], seed, hashes, starts, lengths, arena)
         if active[slot] == 0:
@@ -96,15 +96,21 @@ def keep(
     new_seen: U32,
     new_arena: U8,
     sizes: I64,
+    moved: I64,
 ) -> None:
-    """Move these slots, and nothing else, into other arrays. Only where nothing is pushed or unsaved."""
+    """Move these slots, and nothing else, into other arrays. Only where nothing is pushed or unsaved.
+
+    moved: int64[len(kept)], filled here with their new slots
+    """
     mask = len(new_hashes) - 1
     sizes[USED], sizes[ARENA] = len(kept), 0
-    for old in kept:
+    for i in range(len(kept)):
+        old = kept[i]
         slot = np.int64(hashes[old] & np.uint64(mask))
         while new_hashes[slot] != np.uint64(0):
             slot = (slot + 1) & mask
         new_hashes[slot] = hashes[old]
+        moved[i] = slot
         new_starts[slot] = sizes[ARENA]
         new_lengths[slot] = lengths[old]
         new_pushed[slot] = pushed[old]

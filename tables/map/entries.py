@@ -1,7 +1,14 @@
 """The compiled passes between the map of last sequences and its entries: written for the changelog, and loaded back.
 
 An entry is `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.tables.map.kernels`
-describes the map.
+describes the map. A map that keeps more (`kafka_ratchet.tables.map.windows`) writes longer values, all big-endian:
+
+    sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
+
+The fingerprint is there with flag 1, first and seen with flag 2, and words say how many follow; with flag 4 first is
+where counting began, at what was the last sequence then. Seconds are in the store of a stream with bounds alone, as
+behind a plain sequence. Each form is read by every map, whatever it keeps: what an entry does not say of a sequence
+below the last is that it was seen, and no fingerprint differs from one that is not there.
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from kafka_ratchet.tables.map.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find, insert
+from kafka_ratchet.tables.map.windows import Extras, Kept, add, clear, missing, set_seen
 from kafka_ratchet.transport.batch import kernels as records
 
 ENTRY_PREFIX = 105
@@ -20,6 +28,171 @@ PROGRESS_KEY = 112
 
 EVICTED_KEY = 101
 """b"e": the whole key of how many identities were evicted."""
+
+
+FINGERPRINT, COUNTED, COUNTED_FROM = 1, 2, 4
+"""Flags of a longer value."""
+
+LONGER = 10
+"""bytes of a longer value that are always there."""
+
+WORDS_MOST = 64
+"""Windows have at most 4,096 sequences."""
+
+
+def longest_value(kept: Kept) -> int:
+    """Bytes that a value takes at most."""
+    return LONGER + kept.bytes + 4
+
+
+@njit(**records.OPTIONS)
+def _put(out: U8, at: int, raw: np.uint64) -> int:
+    for q in range(8):
+        out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
+    return at + 8
+
+
+@njit(**records.OPTIONS)
+def _get(data: U8, at: int) -> np.uint64:
+    raw = np.uint64(0)
+    for q in range(8):
+        raw = (raw << np.uint64(8)) | np.uint64(data[at + q])
+    return raw
+
+
+@njit(**records.OPTIONS)
+def is_plain(extras: Extras) -> bool:
+    """Whether nothing but sequences is kept."""
+    return len(extras.bits) == 0 and len(extras.prints) == 0 and len(extras.firsts) == 0
+
+
+@njit(**records.OPTIONS)
+def _size(extras: Extras, slot: int) -> int:
+    """Bytes of an identity's value, without seconds."""
+    if is_plain(extras):
+        return 8
+    size: int = LONGER + 8 * extras.bits.shape[1]
+    if len(extras.prints) and extras.prints[slot] != np.uint64(0):
+        size += 8
+    if len(extras.firsts):
+        size += 16
+    return size
+
+
+@njit(**records.OPTIONS)
+def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> int:
+    """Write an identity's value, without seconds; returns the position after it."""
+    at = _put(out, at, np.uint64(sequence))
+    if is_plain(extras):
+        return at
+    flags = 0
+    if len(extras.prints) and extras.prints[slot] != np.uint64(0):
+        flags |= FINGERPRINT
+    if len(extras.firsts):
+        flags |= COUNTED if extras.firsts[slot] >= 0 else COUNTED | COUNTED_FROM
+    words = extras.bits.shape[1]
+    out[at], out[at + 1] = flags, words
+    at += 2
+    if flags & FINGERPRINT:
+        at = _put(out, at, extras.prints[slot])
+    if flags & COUNTED:
+        first = extras.firsts[slot]
+        at = _put(out, at, np.uint64(first if first >= 0 else ~first))
+        at = _put(out, at, np.uint64(extras.counts[slot]))
+    for w in range(words):
+        at = _put(out, at, extras.bits[slot, w])
+    return at
+
+
+@njit(**records.OPTIONS)
+def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, ends: I64) -> None:
+    """The values of these slots, one behind the other, as in the store.
+
+    Args:
+        slots: int64[n]
+        pushed, extras: the map
+        seen: of the map; uint32[0] where the values are to have no seconds
+        out: uint8[bytes], room for n values
+        ends: int64[n], filled here with the position after each
+    """
+    at = 0
+    for i in range(len(slots)):
+        slot = slots[i]
+        at = _write_value(out, at, pushed[slot], extras, slot)
+        if len(seen):
+            for q in range(4):
+                out[at + q] = np.uint8((seen[slot] >> np.uint32(24 - 8 * q)) & np.uint32(255))
+            at += 4
+        ends[i] = at
+
+
+@njit(**records.OPTIONS)
+def _length_of(data: U8, value: int, length: int) -> np.int64:
+    """Bytes of a value without seconds, as it says itself; -1 where it cannot be one."""
+    if length in (8, 12):
+        return np.int64(8)
+    if length < LONGER or data[value + 8] > 7 or data[value + 9] > WORDS_MOST:
+        return np.int64(-1)
+    flags = data[value + 8]
+    size = LONGER + 8 * np.int64(data[value + 9])
+    if flags & COUNTED_FROM and not flags & COUNTED:
+        return np.int64(-1)
+    if flags & FINGERPRINT:
+        size += 8
+    if flags & COUNTED:
+        size += 16
+    return size
+
+
+@njit(**records.OPTIONS)
+def _are_counts(data: U8, value: int, size: int) -> bool:
+    """Whether what a value says of first and seen can be: from 1 on, and no more than there are up to its sequence."""
+    if size == 8 or not data[value + 8] & COUNTED:
+        return True
+    at = value + LONGER + (8 if data[value + 8] & FINGERPRINT else 0)
+    if data[at] > 127 or data[at + 8] > 127:
+        return False
+    last, first, count = np.int64(_get(data, value)), np.int64(_get(data, at)), np.int64(_get(data, at + 8))
+    return bool(first <= last and count >= 1 and count - 1 <= last - first)
+
+
+@njit(**records.OPTIONS)
+def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slot: int) -> None:
+    """Take over what a value says beside its sequence, as far as this map keeps it; size: as `_length_of` says."""
+    bits, prints, firsts, counts = extras
+    flags, words = np.int64(0), np.int64(0)
+    if size > 8:
+        flags, words = np.int64(data[value + 8]), np.int64(data[value + 9])
+    at = value + LONGER
+    if len(prints):
+        prints[slot] = _get(data, at) if flags & FINGERPRINT else np.uint64(0)
+    if flags & FINGERPRINT:
+        at += 8
+    if len(firsts):
+        firsts[slot], counts[slot] = ~last, 1
+        if flags & COUNTED:
+            first = np.int64(_get(data, at))
+            firsts[slot], counts[slot] = ~first if flags & COUNTED_FROM else first, np.int64(_get(data, at + 8))
+    if flags & COUNTED:
+        at += 16
+    if not len(bits):
+        return
+    if words == bits.shape[1]:
+        for w in range(words):
+            bits[slot, w] = _get(data, at + 8 * w)
+        return
+    # Of another window: what it does not know of was seen.
+    clear(bits, slot)
+    known = 64 * words
+    for distance in range(1, 64 * bits.shape[1] + 1):
+        if distance > last:
+            break
+        was_seen = True
+        if distance <= known:
+            b = (last - distance) % known
+            was_seen = _get(data, at + 8 * (b >> 6)) >> np.uint64(b & 63) & np.uint64(1) != np.uint64(0)
+        if was_seen:
+            set_seen(bits, slot, last - distance)
 
 
 @njit(**records.OPTIONS)
@@ -53,16 +226,17 @@ def write_entries(
     arena: U8,
     slots: I64,
     sizes: I64,
+    extras: Extras,
     out: U8,
     at: int,
     count: int,
     limit: int,
 ) -> tuple[int, int, int]:
-    """Changed identities as changelog records: key b"i" + identity, value 8-byte big-endian sequence; null if evicted.
+    """Changed identities as changelog records: key b"i" + identity, value as above without seconds; null if evicted.
 
     Args:
         first: index in slots of the first to write
-        starts, lengths, pushed, arena, slots, sizes: the map
+        starts, lengths, pushed, arena, slots, sizes, extras: the map
         out: uint8[bytes], room for limit bytes or one whole record, whichever is more
         at, count: bytes and records that out holds already
         limit: bytes after which no further record is begun
@@ -75,8 +249,9 @@ def write_entries(
         slot = slots[i]
         length = np.int64(lengths[slot])
         gone = pushed[slot] < 0
-        size = 0 if gone else 8
-        body = 1 + 1 + records.varint_size(count) + records.varint_size(length + 1) + length + 1 + 1 + size + 1
+        size = -1 if gone else _size(extras, slot)
+        body = 1 + 1 + records.varint_size(count) + records.varint_size(length + 1) + length + 1
+        body += records.varint_size(size) + max(size, 0) + 1
         if count > 0 and at + records.varint_size(body) + body > limit:
             break
         at = records.write_varint(out, at, body)
@@ -86,14 +261,9 @@ def write_entries(
         at = records.write_varint(out, at, length + 1)
         out[at] = ENTRY_PREFIX
         at = records.copy_bytes(out, at + 1, arena, starts[slot], length)
-        if gone:
-            at = records.write_varint(out, at, np.int64(-1))
-        else:
-            at = records.write_varint(out, at, np.int64(8))
-            raw = np.uint64(pushed[slot])
-            for q in range(8):
-                out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
-            at += 8
+        at = records.write_varint(out, at, np.int64(size))
+        if not gone:
+            at = _write_value(out, at, pushed[slot], extras, slot)
         at = records.write_varint(out, at, np.int64(0))
         count += 1
         i += 1
@@ -116,15 +286,19 @@ def load(
     sizes: I64,
     mark: int,
     since: int,
+    extras: Extras,
+    sums: I64,
 ) -> tuple[int, int, int]:
     """Take over committed entries in order; the last one of an identity stands.
 
     Args:
         data, columns: a record batch
-        seed, hashes, starts, lengths, pushed, changed, unsaved, seen, arena, sizes: the map, with room for all records
+        seed, hashes, starts, lengths, pushed, changed, unsaved, seen, arena, sizes, extras: the map, with room for all
+            records
         mark: what becomes of `unsaved`: 1 for entries of the changelog, 0 for those of the store, which may have
             `seen` behind the sequence, as 4 bytes
         since: seconds, for `seen` where the record's timestamp is before that
+        sums: `kafka_ratchet.tables.map.windows.add`, by how many sequences more are missing; for the changelog's alone
 
     Returns:
         (index of the first that is no entry of ours, or -1; indices of the last progress entry and of the last count
@@ -146,27 +320,36 @@ def load(
             slot, h = find(data, start + 1, length - 1, seed, hashes, starts, lengths, arena)
             if slot >= 0 and pushed[slot] >= 0:
                 sizes[KNOWN] -= 1
+                if len(extras.firsts):
+                    add(sums, -missing(extras.firsts[slot], pushed[slot], extras.counts[slot]))
                 pushed[slot] = -1
                 unsaved[slot] = 1
             continue
-        if not (value_length == 8 or (not mark and value_length == 12)) or data[value] > 127:  # a negative sequence
+        if value_length < 8 or data[value] > 127:  # a negative sequence
             return i, progress, evicted
-        raw = np.uint64(0)
-        for q in range(8):
-            raw = (raw << np.uint64(8)) | np.uint64(data[value + q])
+        size = _length_of(data, value, value_length)
+        if not (value_length == size or (not mark and value_length == size + 4)) or not _are_counts(data, value, size):
+            return i, progress, evicted
+        raw = _get(data, value)
         slot, h = find(data, start + 1, length - 1, seed, hashes, starts, lengths, arena)
         if slot < 0:
             slot = -1 - slot
             insert(data, start + 1, length - 1, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
         if pushed[slot] < 0:
             sizes[KNOWN] += 1
+        elif mark and len(extras.firsts):
+            add(sums, -missing(extras.firsts[slot], pushed[slot], extras.counts[slot]))
         pushed[slot] = np.int64(raw)
+        if not is_plain(extras):
+            _read_extras(data, value, size, pushed[slot], extras, slot)
+        if mark and len(extras.firsts):
+            add(sums, missing(extras.firsts[slot], pushed[slot], extras.counts[slot]))
         unsaved[slot] = mark
         if len(seen):
             when = max(columns[records.TIMESTAMP, i] // 1000, since)
-            if value_length == 12:
+            if value_length > size:
                 when = np.int64(0)
-                for q in range(8, 12):
+                for q in range(size, size + 4):
                     when = (when << 8) | np.int64(data[value + q])
             seen[slot] = np.uint32(when)
     return -1, progress, evicted

@@ -251,6 +251,54 @@ def judge(
 
 
 @njit(**records.OPTIONS)
+def locate(
+    data: U8,
+    begins: I64,
+    spans: I64,
+    times: I64,
+    least: int,
+    longest: int,
+    reasons: U8,
+    verdicts: U8,
+    where: I64,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    arena: U8,
+    sizes: I64,
+) -> None:
+    """The slot of every record's identity: what `judge` does before the verdict, for a map that keeps more.
+
+    Args:
+        data, begins, spans, times, least, longest, reasons: as in `judge`
+        verdicts: uint8[records], INVALID is filled in here
+        where: int64[records], filled here; -1 where the record is invalid
+        seed, hashes, starts, lengths, pushed, changed, arena, sizes: the map, with room for all records
+    """
+    for i in range(len(begins)):
+        start, length = begins[i], spans[i]
+        if reasons[i] == NONE:
+            if len(times) and times[i] > 1:
+                reasons[i] = IDENTITY_REPEATED
+            elif length < least:
+                reasons[i] = IDENTITY_MISSING
+            elif length > longest:
+                reasons[i] = IDENTITY_TOO_LONG
+        if reasons[i] != NONE:
+            verdicts[i] = INVALID
+            where[i] = -1
+            continue
+        slot, h = find(data, start, length, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            slot = -1 - slot
+            insert(data, start, length, slot, h, hashes, starts, lengths, pushed, changed, arena, sizes)
+        where[i] = slot
+
+
+@njit(**records.OPTIONS)
 def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
     for c in range(sizes[CHANGED]):
@@ -289,8 +337,12 @@ def rehash(
     new_unsaved: U8,
     new_seen: U32,
     new_active: U8,
+    moved: I64,
 ) -> None:
-    """Move every identity into larger arrays; the open transaction's entries follow."""
+    """Move every identity into larger arrays; the open transaction's entries follow.
+
+    moved: int64[slots before], filled here with the new slot of each that is used, else -1; or int64[0]
+    """
     mask = len(new_hashes) - 1
     for old in range(len(hashes)):
         if hashes[old] == np.uint64(0):
@@ -307,5 +359,7 @@ def rehash(
         if len(seen):
             new_seen[slot] = seen[old]
             new_active[slot] = active[old]
+        if len(moved):
+            moved[old] = slot
         if changed[old]:
             slots[changed[old] - 1] = slot

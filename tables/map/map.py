@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.tables.identities import Identities
-from kafka_ratchet.tables.map import aging, entries, kernels
+from kafka_ratchet.tables.map import aging, entries, kernels, windows
+from kafka_ratchet.tables.map.windows import PLAIN, Extras, Kept
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, entry_batch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -35,6 +36,8 @@ ENTRY_OVERHEAD: Final = 40
 """Most bytes a changelog record takes besides the identity."""
 
 
+NO_COLUMNS: Final = np.empty((0, 0), np.int64)
+"""Of no batch."""
 UNASKED: Final = np.empty(0, np.int64)
 """Where nobody asks what the records of a batch are judged against."""
 
@@ -61,20 +64,33 @@ class Jumps(NamedTuple):
 class LastSequences:
     """A hash table in numpy; `kafka_ratchet.tables.map.kernels` has its layout and its inner loops."""
 
-    def __init__(self, *, timed: bool = False) -> None:
-        """Empty. timed: it is known when each identity was active, so that some can be evicted."""
-        self._timed = timed
+    def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
+        """Empty.
+
+        Args:
+            timed: it is known when each identity was active, so that some can be evicted
+            kept: of each identity, beside its last sequence
+        """
+        self._timed, self.kept = timed, kept
         self._seed = np.uint64(secrets.randbits(64))
         self._allocate(FIRST_SLOTS)
         self._arena = np.empty(FIRST_ARENA, np.uint8)
         self._slots = np.empty(FIRST_SLOTS, np.int64)
         self._undo = np.empty(FIRST_SLOTS, np.int64)
+        self._before = Extras.of(kept, FIRST_SLOTS)
+        """What the extras of `_slots` were before the open transaction."""
         self._touched = np.empty(FIRST_SLOTS if timed else 0, np.int64)
         self._sizes = np.zeros(5, np.int64)
         self.jumps = Jumps(0, -1, -1)
         """Of the batch judged last."""
         self._evicted = 0
         """How many the open transaction has evicted."""
+        self.missing = 0
+        """Sequences that persisted identities have not had, where numbers have no holes; those of the store included,
+        where this goes on from one."""
+        self._evicted_missing = 0
+        self._sums = np.zeros(2, np.int64)
+        """By how many more the open transaction has made it; see `windows.add`."""
 
     def _allocate(self, slots: int) -> None:
         self._hashes = np.zeros(slots, np.uint64)
@@ -85,6 +101,7 @@ class LastSequences:
         self._unsaved = np.zeros(slots, np.uint8)
         self._seen = np.zeros(slots if self._timed else 0, np.uint32)
         self._active = np.zeros(slots if self._timed else 0, np.uint8)
+        self._extras = Extras.of(self.kept, slots)
 
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
@@ -129,6 +146,7 @@ class LastSequences:
         sequences: NDArray[np.int64],
         reasons: NDArray[np.uint8],
         against: NDArray[np.int64] = UNASKED,
+        batch: RecordBatch | None = None,
     ) -> NDArray[np.uint8]:
         """Judge a batch and push what is fresh.
 
@@ -139,13 +157,19 @@ class LastSequences:
             reasons: uint8[records], NONE where the record is good so far; reasons of the identity are added here
             against: int64[records], filled here with the last sequence that each record was judged against, -1 for
                 none; UNASKED where nobody wants to know
+            batch: where the values are, for a map that keeps fingerprints of them
 
         Returns:
-            uint8[records] of FRESH, DUPLICATE, INVALID
+            uint8[records] of FRESH, DUPLICATE, INVALID; TOO_LATE and CONFLICT where a map keeps what they need
         """
         count = len(identities.begins)
         verdicts = np.empty(count, np.uint8)
         self._reserve(count, int(np.clip(identities.lengths, 0, longest).sum()))
+        if self.kept != PLAIN:
+            self.jumps = self._judge_by_more(identities, longest, sequences, reasons, verdicts, against, batch)
+            if self._timed:
+                self._touch(identities, verdicts)
+            return verdicts
         jumps = kernels.judge(
             *identities,
             longest,
@@ -168,6 +192,53 @@ class LastSequences:
         if self._timed:
             self._touch(identities, verdicts)
         return verdicts
+
+    def _judge_by_more(
+        self,
+        identities: Identities,
+        longest: int,
+        sequences: NDArray[np.int64],
+        reasons: NDArray[np.uint8],
+        verdicts: NDArray[np.uint8],
+        against: NDArray[np.int64],
+        batch: RecordBatch | None,
+    ) -> Jumps:
+        if self.kept.fingerprints and batch is None:
+            raise ValueError("values are compared, and there is no batch to find them in")
+        where = np.empty(len(verdicts), np.int64)
+        kernels.locate(
+            *identities,
+            longest,
+            reasons,
+            verdicts,
+            where,
+            self._seed,
+            self._hashes,
+            self._starts,
+            self._lengths,
+            self._pushed,
+            self._changed,
+            self._arena,
+            self._sizes,
+        )
+        jumps = windows.judge(
+            identities.data if batch is None else batch.data,
+            NO_COLUMNS if batch is None else batch.columns,
+            where,
+            sequences,
+            verdicts,
+            against,
+            self.kept.window,
+            self._pushed,
+            self._changed,
+            self._slots,
+            self._undo,
+            self._sizes,
+            self._extras,
+            self._before,
+            self._sums,
+        )
+        return Jumps(*map(int, jumps))
 
     def _touch(self, identities: Identities, verdicts: NDArray[np.uint8]) -> None:
         if self._sizes[kernels.TOUCHED] + len(verdicts) > len(self._touched):
@@ -192,7 +263,18 @@ class LastSequences:
     @property
     def size(self) -> int:
         """Bytes that its arrays take."""
-        return sum(array.nbytes for array in (*self._per_slot, self._arena, self._slots, self._undo, self._touched))
+        return sum(
+            array.nbytes
+            for array in (
+                *self._per_slot,
+                *self._extras,
+                *self._before,
+                self._arena,
+                self._slots,
+                self._undo,
+                self._touched,
+            )
+        )
 
     def outgrows(self, room: int) -> bool:
         """Whether it takes more than so many bytes, or would while it moves into twice as many slots, which is near."""
@@ -251,11 +333,16 @@ class LastSequences:
             self._sizes,
             0 if saved else 1,
             since,
+            self._extras,
+            self._sums,
         )
+        self._add_missing()
         return found
 
     def rollback(self) -> None:
         """Pushed falls back to persisted."""
+        if self.kept != PLAIN:
+            self._extras.put(self._slots[: self.changes], self._before, slice(self.changes))
         kernels.rollback(self._pushed, self._changed, self._slots, self._undo, self._sizes)
         self._end_transaction()
 
@@ -264,15 +351,21 @@ class LastSequences:
         if self._timed:
             self._seen[self._slots[: self.changes]] = time
         self._sizes[kernels.KNOWN] -= self._evicted
+        self._add_missing()
         kernels.commit(self._changed, self._unsaved, self._slots, self._undo, self._sizes)
         self._end_transaction()
 
     def _end_transaction(self) -> None:
         """Clear what is counted and marked for the open transaction: it has ended."""
-        self._evicted = 0
+        self._evicted = self._evicted_missing = 0
+        self._sums[:] = 0
         if self._timed:
             self._active[self._touched[: self._sizes[kernels.TOUCHED]]] = 0
             self._sizes[kernels.TOUCHED] = 0
+
+    def _add_missing(self) -> None:
+        self.missing += (int(self._sums[0]) << 32) + int(self._sums[1]) - self._evicted_missing
+        self._sums[:] = 0
 
     def refresh(self, before: int) -> None:
         """Have the changelog told of identities that the open transaction has only met duplicates of.
@@ -319,6 +412,8 @@ class LastSequences:
     def evict(self, slots: NDArray[np.int64]) -> None:
         """Forget what is known of persisted identities that the open transaction has not moved, as part of it."""
         self._change(slots)
+        if self.kept.dense:
+            self._evicted_missing += windows.total(self._missing_of(slots))
         self._pushed[slots] = -1
         self._evicted += len(slots)
 
@@ -329,12 +424,23 @@ class LastSequences:
         """
         slots = self.slots_of(list(to))
         self._change(slots)
+        if self.kept.dense:
+            self._evicted_missing += windows.total(self._missing_of(slots))
+        for slot, last in zip(slots.tolist(), to.values(), strict=True):
+            windows.put_back(self._extras, slot, self._pushed[slot], last)
         self._pushed[slots] = np.array(list(to.values()), np.int64)
         self._evicted += sum(last < 0 for last in to.values())
+
+    def _missing_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        found = Extras.of(Kept(dense=True), len(slots))
+        found.firsts[:], found.counts[:] = self._extras.firsts[slots], self._extras.counts[slots]
+        return windows.missing_of(found, self._pushed[slots])
 
     def _change(self, slots: NDArray[np.int64]) -> None:
         begin, end = self.changes, self.changes + len(slots)
         self._reserve_changes(len(slots))
+        if self.kept != PLAIN:
+            self._before.put(np.arange(begin, end), self._extras, slots)
         self._slots[begin:end] = slots
         self._undo[begin:end] = self._pushed[slots]
         self._changed[slots] = np.arange(begin + 1, end + 1)
@@ -350,11 +456,13 @@ class LastSequences:
         """Give up the slots without a sequence. Only between transactions, and where all is saved."""
         kept = np.flatnonzero((self._hashes != 0) & (self._pushed >= 0))
         old = self._hashes, self._starts, self._lengths, self._pushed, self._seen, self._arena
+        extras, moved = self._extras, np.empty(len(kept), np.int64)
         size = int(self._lengths[kept].sum())
         self._allocate(max(FIRST_SLOTS, 1 << (len(kept) * 3 // 2).bit_length()))
         self._arena = np.empty(max(FIRST_ARENA, size), np.uint8)
         new = self._hashes, self._starts, self._lengths, self._pushed, self._seen, self._arena
-        aging.keep(kept, *old, *new, self._sizes)
+        aging.keep(kept, *old, *new, self._sizes, moved)
+        self._extras.put(moved, extras, kept)
 
     def changed_entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Key and value, as in the changelog, of every identity that the open transaction has changed."""
@@ -391,6 +499,9 @@ class LastSequences:
             some = slots[begin : begin + AT_A_TIME]
             pushed = self._pushed[some]
             gone = set(np.flatnonzero(pushed < 0).tolist())
+            if self.kept != PLAIN:
+                yield from self._longer_entries(some, timed=timed)
+                continue
             values = pushed.astype(">i8").tobytes()
             if timed:
                 both = np.empty(len(some), TIMED)
@@ -400,6 +511,15 @@ class LastSequences:
             for i, (start, length) in enumerate(spans):
                 key = b"i" + arena[start : start + length]
                 yield key, None if i in gone else values[size * i : size * i + size]
+
+    def _longer_entries(self, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[bytes, bytes | None]]:
+        out, ends = np.empty(len(slots) * entries.longest_value(self.kept), np.uint8), np.empty(len(slots), np.int64)
+        seen = self._seen if timed else np.empty(0, np.uint32)
+        entries.write_values(slots, self._pushed, seen, self._extras, out, ends)
+        at, values, pushed = 0, out.data, self._pushed[slots].tolist()
+        for identity, last, end in zip(self.identities(slots), pushed, ends.tolist(), strict=True):
+            yield b"i" + identity, None if last < 0 else bytes(values[at:end])
+            at = end
 
     def encode_changes(self, head: tuple[bytes, bytes] | None, limit: int, begin: int = 0) -> list[EncodedBatch]:
         """The changelog of the open transaction: an entry about the partition, then each changed identity.
@@ -412,7 +532,7 @@ class LastSequences:
         limit = min(limit, BATCH_WRITTEN)
         slots = self._slots[begin : self.changes]
         room = records.HEADER_SIZE + sum(map(len, head or ())) + ENTRY_OVERHEAD
-        room += int(self._lengths[slots].sum()) + len(slots) * ENTRY_OVERHEAD
+        room += int(self._lengths[slots].sum()) + len(slots) * self._entry_overhead
         batches, done, first = [], begin, [head] if head else []
         while first or done < self.changes:
             out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
@@ -426,6 +546,7 @@ class LastSequences:
                 self._arena,
                 self._slots,
                 self._sizes,
+                self._extras,
                 out,
                 at,
                 count,
@@ -433,6 +554,10 @@ class LastSequences:
             )
             batches.append(EncodedBatch.finish(out[:at], count))
         return batches
+
+    @property
+    def _entry_overhead(self) -> int:
+        return ENTRY_OVERHEAD if self.kept == PLAIN else ENTRY_OVERHEAD + entries.longest_value(self.kept)
 
     def _reserve(self, identities: int, identity_bytes: int) -> None:
         """Make room, so that the kernels never have to. At most two thirds of the slots are used."""
@@ -446,12 +571,19 @@ class LastSequences:
         if self._sizes[kernels.CHANGED] + identities > len(self._slots):
             more = max(identities, len(self._slots))
             self._slots, self._undo = _longer(self._slots, more), _longer(self._undo, more)
+            longer = Extras.of(self.kept, len(self._slots))
+            rows = np.arange(self.changes)
+            longer.put(rows, self._before, rows)
+            self._before = longer
 
     def grow(self, slots: int) -> None:
         """Move into so many slots, a power of two and more than are used."""
-        old = self._per_slot
+        old, extras = self._per_slot, self._extras
+        moved = np.full(len(self._hashes) if self.kept != PLAIN else 0, -1, np.int64)
         self._allocate(slots)
-        kernels.rehash(*old, self._slots, *self._per_slot)
+        kernels.rehash(*old, self._slots, *self._per_slot, moved)
+        used = np.flatnonzero(moved >= 0)
+        self._extras.put(moved[used], extras, used)
         if self._timed:
             self._touched[: self._sizes[kernels.TOUCHED]] = np.flatnonzero(self._active)
 

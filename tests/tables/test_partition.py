@@ -339,7 +339,7 @@ NUMBER = (7).to_bytes(8, "big")
         pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions of 16 bytes", id="short count of evictions"),
         pytest.param(b"e", None, "count of evictions of 0 bytes", id="no count of evictions"),
         pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 40 bytes", id="short progress"),
-        pytest.param(b"p", b"\3" + Progress(1, 2, 3, 4).pack()[1:], "version 03; this Ratchet", id="newer progress"),
+        pytest.param(b"p", b"\4" + Progress(1, 2, 3, 4).pack()[1:], "version 04; this Ratchet", id="newer progress"),
         pytest.param(b"p", None, "progress entry of 0 bytes", id="progress tombstone"),
     ],
 )

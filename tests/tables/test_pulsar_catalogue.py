@@ -137,7 +137,7 @@ def test_row_6_a_duplicate_writes_nothing_but_progress(one: OnePartition) -> Non
     assert [key for key, _ in one.commit()] == [b"p", b"ia"]
     assert one.judge(named(b"a", 1)) == ["duplicate"]
     assert [key for key, _ in one.commit()] == [b"p"]
-    assert one.state.progress == (2, 1, 1, 0, -1)
+    assert one.state.progress == (2, 1, 1, 0, -1, 0, 0)
 
 
 def test_row_7_a_resend_while_in_flight_is_written_once(one: OnePartition) -> None:

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 from kafka_ratchet.tables import reasons
-from kafka_ratchet.tables.reasons import REASONS
+from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE, REASONS
 
 HEADERS = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
 
@@ -10,7 +10,7 @@ HEADERS = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
 def test_the_reference_lists_the_reasons_there_are() -> None:
     rows = HEADERS.read_text("utf-8").partition("| reason |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([a-z-]+)` \|", rows, re.MULTILINE)
-    assert sorted(listed) == sorted(REASONS[1:])
+    assert sorted(listed) == sorted([*REASONS[1:], LATE, CONTENT_DIFFERS])
 
 
 def test_a_reason_has_one_name_and_one_number() -> None:

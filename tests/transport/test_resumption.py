@@ -5,13 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kafka_ratchet.errors import ChangelogLost, OwnerDiffers, TopicReplaced
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import DuplicatesFrom, Owner, Topic
-from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates
+from kafka_ratchet.transport.owner import FORMAT, DuplicatesFrom, JudgingFrom, Owner, Topic
+from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
 from kafka_ratchet.transport.transactions.requests import offset_metadata
 
 HERE, ELSEWHERE = "A" * 22, "B" * 22
@@ -90,3 +91,17 @@ def test_it_is_written_down_from_where_on_dropped_records_are_kept() -> None:
     assert with_duplicates(kept, here, 2).duplicates == (DuplicatesFrom(2, here),)
     # A person has moved the partition back: what is read again goes where it goes now.
     assert with_duplicates(again, here, 9).duplicates == (DuplicatesFrom(5, here), DuplicatesFrom(9, here))
+
+
+def test_how_records_are_judged_is_said_with_the_offset_it_holds_from() -> None:
+    owner = Owner("app", "events", {}, {})
+    assert with_judging(owner, {}, 7) == owner  # nothing was ever said, and earlier versions read it
+    on = with_judging(owner, {"reorder_window": "64"}, 7)
+    assert (on.judging, on.format) == ((JudgingFrom(7, {"reorder_window": "64"}),), FORMAT)
+    assert with_judging(on, {"reorder_window": "64"}, 9) == on
+    off = with_judging(msgspec.structs.replace(on, format=2), {}, 9)
+    assert (off.judging, off.format) == ((*on.judging, JudgingFrom(9, {})), FORMAT)
+    back = with_judging(off, {}, 8)  # somebody has put the position back
+    assert back.judging == (*on.judging, JudgingFrom(8, {}))
+    assert Owner.unpack(back.pack()[1]) == back
+    assert back.differences(owner) == []

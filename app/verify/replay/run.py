@@ -25,6 +25,7 @@ from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.run import Records, Run
+from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.edits import FORGET, Edit
@@ -130,6 +131,11 @@ class _Replay:
                 raise SettingsError(
                     f"streams.{self.name}: its output holds records as they came, and nothing that agents gave. Run "
                     "ratchet verify without --replay"
+                )
+            if any(map(judging_of, owners.values())):
+                raise SettingsError(
+                    f"streams.{self.name}: it has, or had, reorder_window or conflicts, and a replay knows sequences "
+                    "that rise only"
                 )
             with self._sent():
                 for number in range(self.reader.partitions):

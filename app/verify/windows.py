@@ -1,0 +1,86 @@
+"""Which records pass although a later one of their identity came before them: the rule of windows, a second time.
+
+It shares no code with the worker. What is not known of a sequence below the last counts as seen; what was known before
+a setting changed stays known until the identity's next fresh record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kafka_ratchet.transport.owner import JudgingFrom, Owner
+
+FRESH, DUPLICATE, LATE, CONFLICT = "fresh", "duplicate", "too-late", "content-differs"
+
+
+@dataclass(slots=True)
+class Seen:
+    """An identity: sequences seen from known_from on, and a digest of the value of the last, where it was kept."""
+
+    last: int
+    known_from: int
+    sequences: set[int] = field(default_factory=set)
+    value: bytes | None = None
+
+
+def judging_of(owner: Owner | None) -> tuple[JudgingFrom, ...]:
+    """From which input offset on records were judged how; nothing, where it was always by their sequence alone."""
+    judging = owner.judging if owner is not None else ()
+    return judging if any(each.settings.keys() & {"reorder_window", "conflicts"} for each in judging) else ()
+
+
+class Windows:
+    """The identities of a partition whose stream has, or had, such settings."""
+
+    def __init__(self, judging: Sequence[JudgingFrom]) -> None:
+        """judging: by rising input offset."""
+        self._coming = list(reversed(judging))
+        self._of: dict[bytes, Seen] = {}
+        self._set({})
+
+    def _set(self, settings: dict[str, str]) -> None:
+        self._window = int(settings.get("reorder_window", "0"))
+        self._remembered = -(-self._window // 64) * 64
+        conflicts = settings.get("conflicts", "ignore")
+        self._compares = conflicts != "ignore"
+        self.lettered = {LATE} if settings.get("late") == "dead-letter" else set()
+        """Verdicts that make dead letters, as of the record judged last."""
+        self.lettered |= {CONFLICT} if conflicts == "dead-letter" else set()
+
+    def judge(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
+        """The verdict on the next record of the input; last: of its identity, -1 for none."""
+        while self._coming and self._coming[-1].start <= offset:
+            self._set(self._coming.pop().settings)
+        if last < 0:
+            self._of[identity] = Seen(sequence, sequence - self._remembered, {sequence}, self._digest(value))
+            return FRESH
+        seen = self._of.setdefault(identity, Seen(last, last))
+        if seen.last != last:  # somebody has changed it by hand
+            known_from = max(seen.known_from, seen.last - self._remembered) if last < seen.last else last
+            sequences = {each for each in seen.sequences if each < last}
+            seen = self._of[identity] = Seen(last, known_from, sequences)
+        if sequence == last:
+            differs = self._compares and seen.value is not None and seen.value != self._digest(value)
+            return CONFLICT if differs else DUPLICATE
+        if sequence < last:
+            if not self._window:
+                return DUPLICATE
+            if sequence < last - self._window:
+                return LATE
+            if sequence < seen.known_from or sequence in seen.sequences:
+                return DUPLICATE
+        if sequence > last or not self._compares:
+            seen.value = self._digest(value)
+        seen.last = max(last, sequence)
+        seen.known_from = max(seen.known_from, seen.last - self._remembered)
+        seen.sequences.add(sequence)
+        if len(seen.sequences) > 2 * self._remembered + 64:
+            seen.sequences = {each for each in seen.sequences if each >= seen.known_from}
+        return FRESH
+
+    def _digest(self, value: bytes | None) -> bytes | None:
+        if not self._compares:
+            return None
+        return hashlib.blake2b(b"null" if value is None else b"bytes" + value, digest_size=16).digest()

@@ -1,0 +1,296 @@
+"""The compiled passes over a map that keeps more of an identity than its last sequence.
+
+Which sequences below the last were seen (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last value, and how
+many sequences were seen since which. Beside the columns of `kafka_ratchet.tables.map.kernels` a map then has those of
+`Extras`, and the same for what they were before the open transaction. A stream without these settings runs none of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.map.kernels import (
+    CHANGED,
+    CONFLICT,
+    DUPLICATE,
+    FIRST_MOST,
+    FRESH,
+    I32,
+    I64,
+    JUMP,
+    TOO_LATE,
+    U8,
+    U64,
+    hash_of,
+)
+from kafka_ratchet.transport.batch import kernels as records
+
+FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
+NULL_SEED: Final = np.uint64(0x6E756C6C)
+"""Fixed: a fingerprint is in the changelog. So two values can be chosen that have one; what is sent by mistake has two.
+A null has a seed of its own: it is another value than no bytes."""
+
+
+class Kept(NamedTuple):
+    """What a map keeps of an identity beside its last sequence.
+
+    window: sequences below the last, of each of which it knows whether it was seen; 0: none
+    fingerprints: of the value of the record with the last sequence
+    dense: its first sequence, and how many it has had since
+    """
+
+    window: int = 0
+    fingerprints: bool = False
+    dense: bool = False
+
+    @property
+    def words(self) -> int:
+        """Of 64 sequences each, per identity."""
+        return (self.window + 63) // 64
+
+    @property
+    def bytes(self) -> int:
+        """Per identity."""
+        return 8 * (self.words + self.fingerprints + 2 * self.dense)
+
+
+PLAIN: Final = Kept()
+
+
+class Extras(NamedTuple):
+    """Columns of a map, by slot, or of what they were before the open transaction; of length 0 where not kept.
+
+    bits: uint64[slots, words]; the bit of sequence s, from last - 64 * words to last - 1, is s modulo 64 * words
+    prints: uint64[slots], 0 where it is not known
+    firsts: int64[slots], the lowest sequence seen; ~n where sequences are counted from n on, which was the last when
+        counting began
+    counts: int64[slots], sequences seen from there on
+    """
+
+    bits: NDArray[np.uint64]
+    prints: NDArray[np.uint64]
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, kept: Kept, slots: int) -> Extras:
+        """Columns of so many slots, with anything in them."""
+        return cls(
+            np.empty((slots if kept.words else 0, kept.words), np.uint64),
+            np.empty(slots if kept.fingerprints else 0, np.uint64),
+            np.empty(slots if kept.dense else 0, np.int64),
+            np.empty(slots if kept.dense else 0, np.int64),
+        )
+
+    def put(self, at: NDArray[np.int64], other: Extras, of: NDArray[np.int64] | slice) -> None:
+        """Copy these rows of other columns to these of ours."""
+        for mine, theirs in zip(self, other, strict=True):
+            if len(mine):
+                mine[at] = theirs[of]
+
+
+@njit(**records.OPTIONS)
+def fingerprint(data: U8, start: int, length: int) -> np.uint64:
+    """64 bits of a value, never 0. length: -1 is null."""
+    found: np.uint64 = hash_of(data, start, max(length, 0), FINGERPRINT_SEED if length >= 0 else NULL_SEED)
+    return found
+
+
+@njit(**records.OPTIONS)
+def is_seen(bits: U64, slot: int, sequence: int) -> bool:
+    """Whether a sequence within the window was seen."""
+    at = sequence % (64 * bits.shape[1])
+    found: bool = bits[slot, at >> 6] >> np.uint64(at & 63) & np.uint64(1) != np.uint64(0)
+    return found
+
+
+@njit(**records.OPTIONS)
+def set_seen(bits: U64, slot: int, sequence: int) -> None:
+    """A sequence within the window was seen."""
+    at = sequence % (64 * bits.shape[1])
+    bits[slot, at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+
+
+@njit(**records.OPTIONS)
+def clear(bits: U64, slot: int) -> None:
+    """None of the window was seen."""
+    for w in range(bits.shape[1]):
+        bits[slot, w] = np.uint64(0)
+
+
+@njit(**records.OPTIONS)
+def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
+    """The window moves up: from below last to below sequence, of which all between the two was not seen."""
+    size = 64 * bits.shape[1]
+    if sequence - last > size:
+        clear(bits, slot)
+        return
+    at, left = (last + 1) % size, sequence - last - 1
+    while left > 0:
+        begin = at & 63
+        count = min(64 - begin, left)
+        mask = (np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - count)) << np.uint64(begin)
+        bits[slot, at >> 6] &= ~mask
+        at = (at + count) % size
+        left -= count
+    set_seen(bits, slot, last)
+
+
+@njit(**records.OPTIONS)
+def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
+    """Lower an identity's last sequence: what is above it comes again, and of what is below it stays what is known.
+
+    What was not known of below it counts as seen. Its value is not known, and counting begins anew.
+    """
+    bits, prints, firsts, counts = extras
+    if to < 0:
+        return
+    if len(bits):
+        size = 64 * bits.shape[1]
+        for sequence in range(max(0, to - size), min(to, last - size)):
+            set_seen(bits, slot, sequence)
+    if len(prints):
+        prints[slot] = np.uint64(0)
+    if len(firsts):
+        firsts[slot], counts[slot] = ~to, 1
+
+
+@njit(**records.OPTIONS)
+def missing(first: int, last: int, count: int) -> np.int64:
+    """How many sequences an identity has not had, as its columns say."""
+    start = first if first >= 0 else ~first
+    return np.int64(last - start - (count - 1))
+
+
+@njit(**records.OPTIONS)
+def add(sums: I64, number: int) -> None:
+    """Add to a sum that may be larger than 64 bits. sums: int64[2], in units of 2^32 and of 1."""
+    sums[0] += number >> 32
+    sums[1] += number & 0xFFFFFFFF
+
+
+@njit(**records.OPTIONS)
+def judge(
+    data: U8,
+    columns: I64,
+    where: I64,
+    sequences: I64,
+    verdicts: U8,
+    against: I64,
+    window: int,
+    pushed: I64,
+    changed: I32,
+    slots: I64,
+    undo: I64,
+    sizes: I64,
+    extras: Extras,
+    before: Extras,
+    sums: I64,
+) -> tuple[np.int64, np.int64, np.int64]:
+    """Verdict on every record that has a slot, in offset order.
+
+    Args:
+        data, columns: a record batch
+        where: int64[records], the slot of each record's identity; -1 where it is invalid
+        sequences: int64[records]
+        verdicts: uint8[records], filled here where there is a slot
+        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0]
+        window: sequences below the last that may come late; at most 64 for each word of extras.bits
+        pushed, changed, slots, undo, sizes, extras: the map, with room for all records
+        before: rows of extras by index in undo
+        sums: see `add`, of sequences that are missing
+
+    Returns:
+        as `kafka_ratchet.tables.map.kernels.judge`
+    """
+    jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
+    bits, prints, firsts, counts = extras
+    for i in range(len(where)):
+        slot = where[i]
+        if slot < 0:
+            if len(against):
+                against[i] = -1
+            continue
+        last, sequence = pushed[slot], sequences[i]
+        if len(against):
+            against[i] = last
+        if sequence <= last:
+            verdicts[i] = DUPLICATE
+            if sequence == last:
+                if len(prints) and prints[slot] != np.uint64(0):
+                    value, length = columns[records.VALUE, i], columns[records.VALUE_LENGTH, i]
+                    if fingerprint(data, value, length) != prints[slot]:
+                        verdicts[i] = CONFLICT
+                continue
+            if window == 0:
+                continue
+            if last - sequence > window:
+                verdicts[i] = TOO_LATE
+                continue
+            if is_seen(bits, slot, sequence):
+                continue
+        verdicts[i] = FRESH
+        if changed[slot] == 0:
+            at = sizes[CHANGED]
+            slots[at], undo[at] = slot, last
+            if len(bits):
+                for w in range(bits.shape[1]):
+                    before.bits[at, w] = bits[slot, w]
+            if len(prints):
+                before.prints[at] = prints[slot]
+            if len(firsts):
+                before.firsts[at], before.counts[at] = firsts[slot], counts[slot]
+            sizes[CHANGED] += 1
+            changed[slot] = sizes[CHANGED]
+        if sequence < last:
+            set_seen(bits, slot, sequence)
+            if len(firsts):
+                _count_late(firsts, counts, slot, sequence, sums)
+            continue
+        if (sequence - last > JUMP) if last >= 0 else (sequence > FIRST_MOST):
+            jumps += 1
+            jumped, jumped_from = np.int64(i), last
+        if len(bits):
+            if last < 0:
+                clear(bits, slot)
+            else:
+                advance(bits, slot, last, sequence)
+        if len(prints):
+            prints[slot] = fingerprint(data, columns[records.VALUE, i], columns[records.VALUE_LENGTH, i])
+        if len(firsts):
+            if last < 0:
+                firsts[slot], counts[slot] = sequence, 1
+            else:
+                counts[slot] += 1
+                add(sums, sequence - last - 1)
+        pushed[slot] = sequence
+    return jumps, jumped, jumped_from
+
+
+@njit(**records.OPTIONS)
+def _count_late(firsts: I64, counts: I64, slot: int, sequence: int, sums: I64) -> None:
+    first = firsts[slot]
+    if first < 0 and sequence < ~first:
+        return  # counting began above it
+    counts[slot] += 1
+    if 0 <= first and sequence < first:
+        firsts[slot] = sequence
+        add(sums, first - sequence - 1)
+    else:
+        add(sums, np.int64(-1))
+
+
+def missing_of(extras: Extras, pushed: I64) -> I64:
+    """int64[n], how many sequences are missing, of these rows and their last sequences."""
+    firsts = extras.firsts
+    found: I64 = pushed - np.where(firsts >= 0, firsts, ~firsts) - (extras.counts - 1)
+    return found
+
+
+def total(numbers: I64) -> int:
+    """Their sum, which may be larger than 64 bits."""
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())

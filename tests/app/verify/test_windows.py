@@ -1,0 +1,121 @@
+"""What verify expects of windows, next to what the worker's map does, whatever the settings become on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.app.verify import RecordView, Report
+from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.tables.identities import in_columns
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.transport.batch.encoding import pack_entries
+from kafka_ratchet.transport.owner import JudgingFrom
+from tests.app.written_stream import NOW_MS, record
+from tests.tables.fetched_records import Sent, fetched
+
+SOURCE = SequenceSource.parse("header:ratchet-sequence")
+RULE = Rule(Identity.PRODUCER, SOURCE)
+NAMES = ("fresh", "duplicate", "invalid", "too-late", "content-differs")
+
+numbers = st.one_of(st.integers(0, 9), st.integers(60, 72), st.integers(0, 300))
+sent = st.tuples(st.sampled_from([b"a", b"b"]), numbers, st.sampled_from([b"v", b"", None]))
+parts = st.tuples(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "reorder_window": st.sampled_from(["1", "5", "64", "65", "130"]),
+            "conflicts": st.sampled_from(["count", "dead-letter"]),
+            "late": st.just("dead-letter"),
+        },
+    ),
+    st.lists(st.lists(sent, min_size=1, max_size=8), max_size=5),
+)
+Part = tuple[dict[str, str], list[list[tuple[bytes, int, bytes | None]]]]
+
+
+def worked(todo: list[Part]) -> tuple[list[RecordView], list[str], list[JudgingFrom]]:
+    """The input, the verdict of a map that is loaded anew with each part, and what the owner entry says."""
+    changelog: dict[bytes, bytes] = {}
+    given_, verdicts, judging = list[RecordView](), list[str](), list[JudgingFrom]()
+    read = reader_for(SOURCE)
+    for said, batches in todo:
+        if said != (judging[-1].settings if judging else {}):
+            judging.append(JudgingFrom(len(given_), said))
+        table = LastSequences(kept=Kept(int(said.get("reorder_window", "0")), "conflicts" in said))
+        if changelog:
+            table.load(pack_entries("changelog", 0, list(changelog.items())), saved=False)
+        for rows in batches:
+            views = [
+                replace(record(sequence, name, value=value), timestamp_ms=NOW_MS + len(given_) + at)
+                for at, (name, sequence, value) in enumerate(rows)
+            ]
+            batch = fetched([Sent(view.key, view.value, tuple(view.headers)) for view in views])
+            found = table.judge(in_columns(batch, Identity.PRODUCER), 1024, *read(batch), batch=batch)
+            changelog.update({key: value for key, value in table.changed_entries() if value is not None})
+            table.commit()
+            given_ += views
+            verdicts += [NAMES[verdict] for verdict in found]
+    return given_, verdicts, judging
+
+
+def proven(
+    views: list[RecordView], output: list[RecordView], judging: list[JudgingFrom], begin: int = 0
+) -> tuple[Report, ExpectedPartition, list[str]]:
+    report = Report("events")
+    baseline = Baseline.after_retention(begin, 0) if begin else Baseline()
+    expected = ExpectedPartition(RULE, 0, (), baseline, judging=judging)
+    verdicts = [expected.judge(offset, views[offset], report) for offset in range(begin, len(views))]
+    expected.compare("out", iter(enumerate(output)), len(views), report)
+    return report, expected, verdicts
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(todo=st.lists(parts, min_size=1, max_size=4), data=st.data())
+def test_verify_expects_what_the_worker_does(todo: list[Part], data: st.DataObject) -> None:
+    views, verdicts, judging = worked(todo)
+    output = [view for view, verdict in zip(views, verdicts, strict=True) if verdict == "fresh"]
+    report, expected, found = proven(views, output, judging)
+    assert found == verdicts
+    assert (dict(report.counts), report.undecided) == ({}, 0)
+    assert (report.fresh, report.duplicate) == (verdicts.count("fresh"), verdicts.count("duplicate"))
+    assert (report.late, report.conflict) == (verdicts.count("too-late"), verdicts.count("content-differs"))
+    lettered = {
+        offset
+        for each, end in zip(judging, [*(each.start for each in judging[1:]), len(views)], strict=False)
+        for offset in range(each.start, end)
+        if (verdicts[offset], "dead-letter")
+        in {("too-late", each.settings.get("late")), ("content-differs", each.settings.get("conflicts"))}
+    }
+    assert set(expected.invalid) == lettered
+    if output:
+        at = data.draw(st.integers(0, len(output) - 1))
+        assert dict(proven(views, output[:at] + output[at + 1 :], judging)[0].counts) == {"lost": 1}
+        assert dict(proven(views, [*output, output[at]], judging)[0].counts) == {"doubled": 1}
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(todo=st.lists(parts, min_size=1, max_size=3), data=st.data())
+def test_what_is_right_is_not_called_wrong_where_retention_has_deleted_input(
+    todo: list[Part], data: st.DataObject
+) -> None:
+    views, verdicts, judging = worked(todo)
+    begin = data.draw(st.integers(0, len(views)))
+    output = [view for view, verdict in zip(views, verdicts, strict=True) if verdict == "fresh"]
+    report, _, _ = proven(views, output, judging, begin)
+    assert dict(report.counts) == {}, (begin, verdicts, report.findings, report.before)
+
+
+@pytest.mark.parametrize("window", ["0", "64"])
+def test_a_late_record_is_expected_from_the_offset_on_at_which_the_window_was_set(window: str) -> None:
+    views = [record(5), record(3), record(9), record(7), record(7)]
+    _, _, found = proven(views, [], [JudgingFrom(2, {"reorder_window": window})])
+    assert found == ["fresh", "duplicate", "fresh", "fresh" if window == "64" else "duplicate", "duplicate"]
