@@ -204,7 +204,7 @@ def _show_accuracy(console: Console, report: Report) -> None:
             style="bold yellow",
         )
     worst = max(each.mistaken for each in report.findings)
-    console.print(f"  ids are compared by 64-bit hashes: {worst:.1g} of them are taken for another one, on average")
+    console.print(f"  ids are compared by 64-bit hashes: on average, {worst:.1g} ids are taken for another one")
 
 
 def _show_finding(console: Console, each: Finding) -> None:
@@ -253,4 +253,4 @@ def _show_proposal(console: Console, proposal: Proposal) -> None:
         console.print(f"  {note}", style="bold yellow")
     console.print("settings that fit what was read:", style="bold green")
     console.print(proposal.toml, end="")
-    console.print("to watch it first, without an output: add forward = false")
+    console.print("to watch it first: with forward = false it judges and counts, and forwards nothing")
