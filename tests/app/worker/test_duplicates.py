@@ -6,10 +6,16 @@ import json
 import signal
 import uuid
 from pathlib import Path
+from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.worker.application import Application
+from kafka_ratchet.errors import SettingsError
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 TOML = """
@@ -70,6 +76,18 @@ def explained(site: Site) -> None:
     assert (unknown.returncode, "not found" in unknown.stdout) == (1, True)
 
 
+def test_a_stream_that_forwards_nothing_has_no_agents() -> None:
+    program = App()
+
+    @program.agent(program.stream("trial"))
+    async def look(events: Any) -> None:
+        pass
+
+    stream = StreamSettings(input="a", output="b", dead_letters="c", forward=False)
+    with pytest.raises(SettingsError, match="forward is false, so nothing goes to its output"):
+        Application(Settings(streams={"trial": stream}), "127.0.0.1:1", {}, program)
+
+
 def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_nothing(
     broker: str, tmp_path: Path
 ) -> None:
@@ -103,6 +121,12 @@ def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_not
     trial = verify(site.settings, "trial")
     assert trial.is_proven, trial.findings
     assert (trial.fresh, trial.duplicate, trial.delivered) == (fresh, 2 * len(SENT) - fresh, 0)
+    # No other stream may write there.
+    (tmp_path / "other").mkdir()
+    other = TOML.format(app=f"{app}-other").replace(f"{app}-other.dropped", f"{app}.dropped")
+    refused = Site(tmp_path / "other", broker, f"{app}-other", other).command("worker")
+    assert refused.returncode == 2
+    assert f"'{app}.dropped' is written by application '{app}', stream 'events', as its duplicates" in refused.stderr
     # Somebody else's record in the topic is found.
     producer = Producer({"bootstrap.servers": broker})
     producer.produce(f"{app}.dropped", b"mine", partition=0)
