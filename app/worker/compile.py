@@ -13,6 +13,7 @@ from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
@@ -52,6 +53,11 @@ def compile_kernels() -> None:
     for _ in range(2):
         timed.judge(by_key, 1024, sequences, reasons)
         timed.quiet(1, 0, 1)
+    more = LastSequences(timed=True, kept=Kept(64, fingerprints=True, dense=True))
+    reasons[:] = 0
+    more.judge(by_key, 1024, sequences, reasons, batch=batch)
+    more.commit()
+    list(more.unsaved_entries())
     list(forward(batch, np.ones(1, np.bool_), 1 << 20, "none"))
     encode_pairs([(b"a", b"1")], 1 << 20)
     choose_partitions(spans([b"a"]), np.full(1, -1, np.int64), 1, 0)
