@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.dead_letters.letters import APPENDED, Origin, letter_at
@@ -34,6 +34,7 @@ def read(encoded: EncodedBatch) -> RecordBatch:
     return read_chunk("orders", 1, 0, encoded.as_fetched(0), [])
 
 
+@settings(deadline=None)
 @given(st.none() | st.binary(max_size=5), st.none() | st.binary(max_size=5), HEADERS)
 def test_the_record_is_what_it_was(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.dead_letters.replayed import BYTES, WINDOW, Replayed
@@ -10,6 +10,7 @@ from kafka_ratchet.app.dead_letters.replayed import BYTES, WINDOW, Replayed
 PLACES = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3 * WINDOW) | st.integers(2**62, 2**62 + 9)), max_size=30)
 
 
+@settings(deadline=None)
 @given(PLACES, PLACES, PLACES)
 def test_it_has_what_was_accepted_and_nothing_else(
     first: set[tuple[int, int]], second: set[tuple[int, int]], others: set[tuple[int, int]]
