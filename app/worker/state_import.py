@@ -27,6 +27,7 @@ from kafka_ratchet.tables.edits import IMPORT, Edit
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.replays import LETTER
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
@@ -102,6 +103,9 @@ class StateImport:
 
     def _places(self, number: int, row: Row) -> Sequence[int]:
         how, kind, count = self._how, self._stream.identity, self.partitions
+        if row.identity.startswith(LETTER):
+            # A replayed dead letter goes to the partition that it was in, whatever its record's identity is.
+            return (row.partition,) if row.partition is not None and row.partition < count else range(count)
         if kind == Identity.PARTITION and row.identity:
             raise SettingsError(f'row {number}: a stream with identity = "partition" has no other identity than ""')
         if how.everywhere:
