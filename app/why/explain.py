@@ -13,6 +13,7 @@ from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.skips import skipped_by_decision
+from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, Verdict, moment, shown
 from kafka_ratchet.app.why.changelog import Log, read_log
 from kafka_ratchet.app.why.follow import DROPPED, Following
@@ -250,6 +251,7 @@ class Explanation:
             Baseline.after_retention(begin, 0),
             skipped_by_decision(log.owner),
             log.edits,
+            judging_of(log.owner),
             on_dropped=self._take_against,
         )
 

@@ -17,6 +17,8 @@ from kafka_ratchet.app.why.scan import Scan
 WRITERS_MOST = 20
 """Arrivals of which it is looked up who wrote their transaction: each asks Kafka once."""
 DROPPED = ("duplicate", "too-late", "content-differs")
+LETTERED = ("invalid", "too-late", "content-differs")
+"""Verdicts that may make dead letters; the last two where the stream's settings said so at the time."""
 
 
 class Following:
@@ -55,7 +57,7 @@ class Following:
             if answer.identity is not None and self._stream.forward:
                 self._find_forwarded(answer, number, [each for each in mine if each.verdict in ("fresh", "unjudged")])
             self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
-            missing = [each for each in mine if each.verdict == "invalid" or self._is_lettered(each)]
+            missing = [each for each in mine if each.verdict in LETTERED and each.kept is None]
             self._find_letters(number, missing)
             for each in mine:
                 self._find_transaction(each, logs[number])
@@ -68,11 +70,6 @@ class Following:
         if self._scan.stopped:
             answer.read_all = False
             answer.limits += [f"the time was up: {each}" for each in self._scan.stopped]
-
-    def _is_lettered(self, arrival: Arrival) -> bool:
-        stream = self._stream
-        asked = {"too-late": stream.late, "content-differs": stream.conflicts}
-        return asked.get(arrival.verdict) == "dead-letter"
 
     def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival]) -> None:
         """Pair them with the records of the output of their sequence, in order."""

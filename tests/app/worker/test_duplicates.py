@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.errors import SettingsError
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
@@ -31,10 +32,18 @@ partitions = 2
 input = "{app}.tried"
 output = "{app}.nothing"
 dead_letters = "{app}.unused"
+duplicates = "{app}.would-drop"
+duplicates_keep = "headers"
+reorder_window = 64
+conflicts = "count"
 forward = false
 partitions = 1
 """
 SENT = [(name, sequence) for sequence in [1, 2, 2, 3, 1, 4, 4] for name in (b"a", b"b", b"c", b"d")]
+
+
+LATE = [(b"z", 200, b"v"), (b"z", 5, b"v"), (b"z", 199, b"v"), (b"z", 199, b"v"), (b"z", 200, b"other")]
+"""Fresh, too late, late but new, a duplicate, and another content."""
 
 
 def publish(broker: str, topic: str) -> None:
@@ -42,6 +51,9 @@ def publish(broker: str, topic: str) -> None:
     for name, sequence in SENT:
         headers = [("ratchet-producer", name), ("ratchet-sequence", b"%d" % sequence)]
         producer.produce(topic, b"%s %d" % (name, sequence), name, headers=headers)
+    for name, sequence, value in LATE if topic.endswith(".tried") else []:
+        headers = [("ratchet-producer", name), ("ratchet-sequence", b"%d" % sequence)]
+        producer.produce(topic, value, name, headers=headers)
     assert producer.flush(30) == 0
 
 
@@ -102,10 +114,10 @@ def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_not
             publish(broker, topic)
         assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
         worker.start()
-        worker.wait_for(lambda: sum(map(site.position, inputs)) >= 2 * len(SENT), "what was sent")
+        worker.wait_for(lambda: sum(map(site.position, inputs)) >= 2 * len(SENT) + len(LATE), "what was sent")
         for topic in inputs:
             publish(broker, topic)
-        worker.wait_for(lambda: sum(map(site.position, inputs)) >= 4 * len(SENT), "what was sent again")
+        worker.wait_for(lambda: sum(map(site.position, inputs)) >= 4 * len(SENT) + 2 * len(LATE), "what was sent again")
     finally:
         worker.end()
     report = verify(site.settings, "events")
@@ -120,7 +132,17 @@ def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_not
     explained(site)
     trial = verify(site.settings, "trial")
     assert trial.is_proven, trial.findings
-    assert (trial.fresh, trial.duplicate, trial.delivered) == (fresh, 2 * len(SENT) - fresh, 0)
+    assert (trial.fresh, trial.duplicate, trial.late, trial.conflict) == (fresh + 2, 2 * len(SENT) - fresh + 4, 2, 2)
+    assert (trial.delivered, trial.duplicates_kept) == (0, trial.duplicate + trial.late + trial.conflict)
+    would_drop = [dict(kept.headers()) for kept in read_all(broker, f"{app}.would-drop")[0]]
+    of_late = [said for said in would_drop if said["ratchet-sequence"] == b"5"]
+    assert [(said["ratchet-verdict"], said["ratchet-last-sequence"]) for said in of_late] == [(b"too-late", b"200")] * 2
+    why = Explanation(site.settings, "trial", broker, limit_s=60, watch=lambda done, total: None)
+    verdicts = [(each.verdict, each.against, each.kept is not None) for each in why.of_identity(b"z", None).arrivals]
+    assert verdicts[:5] == [
+        *(("fresh", None, False), ("too-late", 200, True), ("fresh", 200, False)),
+        *(("duplicate", 200, True), ("content-differs", 200, True)),
+    ]
     # No other stream may write there.
     (tmp_path / "other").mkdir()
     other = TOML.format(app=f"{app}-other").replace(f"{app}-other.dropped", f"{app}.dropped")
