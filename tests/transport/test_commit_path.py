@@ -49,6 +49,7 @@ from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Iden
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
 from kafka_ratchet.tables.values.partition import OWN
+from kafka_ratchet.transport.delivery import LETTER_AGENTS
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS
@@ -729,7 +730,7 @@ class CommitPath(RuleBasedStateMachine):
     def letters(self, *, of_agents: bool) -> list[Record]:
         """The committed dead letters without what was added to them: those for which an agent raised, or the others."""
         return [
-            Record(record.key, record.value, record.headers[:-4])
+            Record(record.key, record.value, tuple(each for each in record.headers[:-4] if each[0] != LETTER_AGENTS))
             for record in self.kafka.logs[DEAD, 0].committed()
             if (record.headers[-4][1] or b"").startswith(b"agent ") == of_agents
         ]
