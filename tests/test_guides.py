@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -38,3 +39,9 @@ def test_the_settings_of_each_kind_of_duplicates_are_settings() -> None:
     told = {line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| ")}
     own = {"header:id", "function:keys:trip"}  # the table says these in other words
     assert {f"`{stream.identity}`" for stream in streams.values() if str(stream.identity) not in own} <= told
+
+
+def test_no_file_of_the_repository_has_the_marks_of_a_conflict() -> None:
+    marks = ["git", "grep", "-lIE", "^(<{7}|>{7})( |$)"]
+    found = subprocess.run(marks, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.stdout.split(), found.stderr) == ([], "")
