@@ -94,6 +94,9 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "jumps": 7,
         "recent": {"judged": 100, "invalid": 20, "judged_before": 10000, "invalid_before": 100},
         "restarts": 5,
+        "too_late": 0,
+        "conflict": 0,
+        "missing": None,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
