@@ -132,7 +132,7 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
         if any(headers):
             header_spans = spans(headers)
     elif all(as_they_are):
-        value_spans, header_spans = _contents(batch, at)
+        value_spans, header_spans = contents(batch, at)
     else:
         own = [
             (batch.value(event), batch.header_bytes(event)) if is_event else (value, header)
@@ -146,13 +146,13 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
     what = f"{topic}: sent between offsets {batch.start} and {batch.next - 1} of {batch.topic}-{batch.partition}"
     order = np.argsort(numbers, kind="stable")
     for mine in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-        its_keys, its_values = _only(key_spans, mine), _only(value_spans, mine)
-        its_headers = None if header_spans is None else _only(header_spans, mine)
+        its_keys, its_values = spans_at(key_spans, mine), spans_at(value_spans, mine)
+        its_headers = None if header_spans is None else spans_at(header_spans, mine)
         for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, delivery.compression, its_headers):
             delivery.outputs.append((topic, int(numbers[mine[0]]), encoded))
 
 
-def _contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
+def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
     """Values and headers of these records, where they are."""
     columns = batch.columns
     starts = columns[records.HEADERS, at]
@@ -160,7 +160,8 @@ def _contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
     return values, (batch.data, starts, columns[records.BODY_END, at] - starts)
 
 
-def _only(parts: Spans, mine: Ints) -> Spans:
+def spans_at(parts: Spans, mine: Ints) -> Spans:
+    """Those of some records."""
     data, starts, lengths = parts
     return data, starts[mine], lengths[mine]
 

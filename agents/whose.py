@@ -41,6 +41,15 @@ def whose(identity: Identity) -> Whose | None:
     return parts[0] if len(parts) == 1 else partial(_joined, parts)
 
 
+def reads(identity: Identity) -> Whose:
+    """What reads such identities wherever they stand, with the reason of each record that has none.
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    return whose(identity) or partial(_in_columns, identity)
+
+
 def _part(part: IdentityPart) -> Whose:
     match part.kind:
         case "field":
@@ -49,11 +58,11 @@ def _part(part: IdentityPart) -> Whose:
             return partial(_one_by_one, _function(part.name))
         case "header":
             return partial(_header, np.frombuffer(part.name.encode(), np.uint8))
-    return _key
+    return partial(_in_columns, Identity.KEY)
 
 
-def _key(batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-    found = in_columns(batch, Identity.KEY)
+def _in_columns(identity: Identity, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+    found = in_columns(batch, identity)
     _note(reasons, found)
     return found
 

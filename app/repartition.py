@@ -48,21 +48,32 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
     """
     made: dict[str, StreamSettings] = {}
     for name, stream in streams.items():
-        if stream.repartition_by is None or is_repartition_topic(stream.input, app):
+        other, topic = arrivals_of(name), repartition_topic(app, name)
+        if stream.repartition_by is None or isinstance(streams.get(other), Arrivals):
             made[name] = stream
             continue
-        other, topic = arrivals_of(name), repartition_topic(app, name)
+        if is_repartition_topic(stream.input, app):
+            raise SettingsError(
+                f"streams.{name}.input is {stream.input!r}, which is filled by Ratchet. Name the topic to "
+                "which records are published: repartition_by does the rest"
+            )
         if other in streams or len(other) > NAME_MOST:
             raise SettingsError(
                 f"streams.{name}.repartition_by: a stream {other!r} sends its records to their partitions, and "
                 + (f"{other} is a stream of the settings" if other in streams else "that name is too long")
                 + ". Give one of them another name"
             )
+        letters = f"{app}-{other}-dead-letters"
+        if taken := {letters} & {each for its in streams.values() for each in (its.input, *its.writes)}:
+            raise SettingsError(
+                f"streams.{name}.repartition_by: what has no partition goes to {taken.pop()!r}, and that is a topic "
+                "of the settings. Name another one there"
+            )
         made[other] = Arrivals(
             of=name,
             input=stream.input,
             output=topic,
-            dead_letters=f"{app}-{other}-dead-letters",
+            dead_letters=letters,
             identity=stream.identity,
             sequence=stream.sequence,
             deduplicate=False,

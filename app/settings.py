@@ -263,6 +263,15 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     except UnreadableVariable as error:
         raise SettingsError(unreadable(error)) from None
     keep(_secrets(settings))
+    return with_arrivals(settings)
+
+
+def with_arrivals(settings: Settings) -> Settings:
+    """The settings with two streams in the place of each that says `repartition_by`. Done twice, it changes nothing.
+
+    Raises:
+        SettingsError: a name that the second one needs is not free.
+    """
     return settings.model_copy(update={"streams": repartitioned(settings.app, settings.streams)})
 
 

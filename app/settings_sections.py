@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from kafka_ratchet.spark_sink.stores.registry import STORES
-from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
@@ -106,6 +106,7 @@ class StreamSettings(_Section):
             "sequence": self.sequence,
             "sequence_form": str(self.sequence_form),
             **({} if self.forward else {"forward": "false"}),
+            **({} if self.repartition_by is None else {"repartition_by": self.repartition_by}),
         }
 
     @property
@@ -146,7 +147,8 @@ class StreamSettings(_Section):
 
     @model_validator(mode="after")
     def _ids_have_a_meaning(self) -> StreamSettings:
-        if self.sequence == "none" and self.identity in (Identity.PRODUCER, Identity.PARTITION):
+        names_many = self.identity == Identity.PARTITION or self.identity.header == PRODUCER_HEADER
+        if self.sequence == "none" and names_many:
             raise ValueError(
                 f'sequence = "none" lets one record of each identity pass, and identity = "{self.identity}" gives many '
                 "records the same one. Name what is different in each event, such as identity = "

@@ -100,9 +100,13 @@ class Identity:
         return f"Identity.parse({str(self)!r})"
 
     def __str__(self) -> str:
-        """As in the settings; several parts are a JSON list."""
+        """As in the settings; several parts, or one with a comma, are a JSON list, so that `parse` reads the same."""
         texts = [str(part) for part in self.parts]
-        return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+        return (
+            texts[0]
+            if len(_BETWEEN_PARTS.split(texts[0])) == len(texts) == 1
+            else json.dumps(texts, ensure_ascii=False)
+        )
 
     @property
     def header(self) -> str | None:

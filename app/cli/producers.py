@@ -65,22 +65,24 @@ async def _pages(
 ) -> list[ProducersPage]:
     import asyncio
 
+    from kafka_ratchet.app.repartition import Arrivals, arrives_in
     from kafka_ratchet.app.status.producers import ProducersPage, with_published
     from kafka_ratchet.app.status.published import read_published
     from kafka_ratchet.tables.identity import Identity
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)
-    chosen = [name for name in settings.streams if stream in (None, name)]
+    judging = [name for name, each in settings.streams.items() if not isinstance(each, Arrivals)]
+    chosen = [name for name in judging if stream in (None, name)]
     by_producer = [name for name in chosen if settings.streams[name].identity == Identity.PRODUCER]
     told = await _told_by_workers(settings, bootstrap, by_producer, after, limit)
     pages = []
     for name in chosen:
-        topic = settings.streams[name].input
+        topic = arrives_in(settings.streams, name)
         if name in told or topic in published:
             page = told.get(name) or ProducersPage(name, topic, [], None, [])
             pages.append(with_published(page, published.get(topic, {}), after, limit))
     if stream is None:
-        inputs = {spec.input for spec in settings.streams.values()}
+        inputs = {arrives_in(settings.streams, name) for name in judging}
         pages += [
             with_published(ProducersPage(None, topic, [], None, []), names, after, limit)
             for topic, names in sorted(published.items())

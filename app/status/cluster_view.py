@@ -15,6 +15,7 @@ import structlog
 
 from kafka_ratchet.app.local.connectivity import Reachability, no_answer
 from kafka_ratchet.app.names import changelog_name, repartition_topic
+from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.app.status.inputs import never_had_a_record
@@ -127,6 +128,11 @@ class ClusterView:
         name, spec = self._settings.stream(stream)
         if not identity and spec.identity != Identity.PARTITION:
             raise QueryError(f"give the identity: stream {name!r} keeps one sequence for each {spec.identity}")
+        if partition is not None and spec.repartition_by:
+            raise QueryError(
+                f"the records of stream {name!r} are judged in the partition of their identity, wherever they "
+                "were sent: give no partition and no record key"
+            )
         overview = await self.overview()
         query = {"stream": name, "hex": identity.hex()} | ({} if sequence is None else {"sequence": str(sequence)})
         urls = [worker.url for worker in overview.workers]
@@ -141,7 +147,9 @@ class ClusterView:
         if sequence is not None:
             verdicts = {row.partition: row.verdict for row in rows}
             missing = partitions - asked
-            answer = answer_of(verdicts, partitions, missing, identity=str(spec.identity), partition=partition)
+            # Each identity has one partition then, as with a key.
+            kind = "key" if spec.repartition_by else str(spec.identity)
+            answer = answer_of(verdicts, partitions, missing, identity=kind, partition=partition)
         told = next(iter(answers.values()), None)
         return Lookup(
             stream=name,
@@ -182,7 +190,7 @@ class ClusterView:
         view = next(each for each in overview.streams if each.stream == name)
         return merge_pages(
             name,
-            spec.input,
+            arrives_in(self._settings.streams, name),
             answers.values(),
             limit,
             {row.partition for row in view.partitions},

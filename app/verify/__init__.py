@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.app.repartition import Arrivals, arrivals_of
-from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.results import result_stream
 from kafka_ratchet.app.verify.arrivals import compare_arrivals
 from kafka_ratchet.app.verify.compare import ExpectedPartition
@@ -72,6 +72,7 @@ def verify(
         BrokerUnavailable: Kafka does not answer.
         TransportError: a partition cannot be read.
     """
+    settings = with_arrivals(settings)
     name, chosen = settings.stream(stream)
     return _verify(settings, name, chosen, _bootstrap(settings), None, state, source)
 
@@ -98,6 +99,7 @@ def verify_results(
     """
     from kafka_ratchet.app.verify.results import ResultTable
 
+    settings = with_arrivals(settings)
     name, chosen = result_stream(settings, stream)
     if settings.sink.stream not in {None, name}:
         raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
@@ -187,7 +189,8 @@ def _verify(
             run.end(partition, expected, [letters_wait, dropped_wait], lettered)
         letters.finish()
         if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):
-            compare_arrivals(reader, arrivals, rule.identity_of, report)
+            owned = reader.changelog(reader.changelog_name(settings.app, arrivals_of(name)))[1]
+            compare_arrivals(reader, arrivals, owned, rule.identity_of, report)
     if table is not None:
         report.results = table.finish()
     if sent is not None:

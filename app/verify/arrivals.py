@@ -1,13 +1,13 @@
-"""Compares the internal topic of a stream with `repartition_by` with the input: each record once, in one partition.
+"""Compares the internal topic of a stream with `repartition_by` with its input.
 
-Which partition a record has to be in is not computed again. It has to be the one in which all records of its identity
-are.
+Each record has to be there once. Which partition it has to be in is not computed again: it has to be the one in which
+all records of its identity are, and those of one input partition must be there in their order.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -15,23 +15,30 @@ from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, was_replayed
+from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.transport.owner import Owner
 
 DIGEST_BYTES: Final = 16
 """Of a record or an identity, which are compared by it; two that differ have the same one in 2^128 cases."""
 Identify = Callable[[RecordView], bytes | None]
+Due = deque[tuple[bytes, bool]]
+"""Digests of one identity's records in one input partition, in order; and whether the group had committed them before
+the internal topic was read."""
 
 
-def compare_arrivals(reader: TopicReader, arrivals: Arrivals, identify: Identify, report: Report) -> None:
+def compare_arrivals(
+    reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
+) -> None:
     """Compare what the group has committed of the input with the committed records of the internal topic.
 
-    In memory it holds some 100 bytes for each record of the input, and for each identity.
-
-    Where one of them has lost its beginning, nothing is compared, and the report says so.
+    Where one of them has lost its beginning, or a person has moved a position, only the partition of each identity is
+    looked at, and the report says so. In memory it holds some 300 bytes for each record of the input.
 
     Args:
         reader: of any stream
         arrivals: the stream that has sent the records
+        owners: of its changelog, by partition
         identify: the identity of a record; None where it has none
         report: gets findings, and what of the input waits
 
@@ -42,38 +49,70 @@ def compare_arrivals(reader: TopicReader, arrivals: Arrivals, identify: Identify
     count = reader.count(arrivals.input)
     before = reader.committed_of(arrivals.input, count)
     ends = reader.sent(arrivals.output)
+    letters = _lettered(reader, arrivals)
     after = reader.committed_of(arrivals.input, count)
     given = reader.spans(arrivals.input)
-    report.arrivals_not_compared = sum(begin > 0 for begin, _ in given.values()) + sum(held.first > 0 for held in ends)
-    if report.arrivals_not_compared:
-        return
-    due: Counter[bytes] = Counter()
-    """How often a record must be there, less how often it is."""
-    may_be: Counter[bytes] = Counter()
     for number, (begin, end) in given.items():
         report.pending += max(0, end - max(begin, after[number]))
-        for offset, record in reader.records(arrivals.input, number, min(end, after[number]), begin):
-            (due if offset < before[number] else may_be)[_digest(record)] += 1
+    report.arrivals_not_compared = sum(begin > 0 for begin, _ in given.values()) + sum(held.first > 0 for held in ends)
+    report.arrivals_not_compared += sum(bool(owner.decisions) for owner in owners.values())
+    due: dict[bytes, dict[int, Due]] | None = None
+    if not report.arrivals_not_compared:
+        due = {}
+        for number, (begin, end) in given.items():
+            for offset, record in reader.records(arrivals.input, number, min(end, after[number]), begin):
+                if (number, offset) not in letters:
+                    mine = due.setdefault(_identity(identify, record), {}).setdefault(number, deque())
+                    mine.append((_digest(record), offset < before[number]))
     partition_of: dict[bytes, int] = {}
-    for number, spans in enumerate(ends):
-        for offset, record in reader.records(arrivals.output, number, spans.end, spans.first):
+    for number, held in enumerate(ends):
+        for offset, record in reader.records(arrivals.output, number, held.end, held.first):
             at = (arrivals.output, None, None, number, offset)
-            digest = _digest(record)
-            if due[digest] <= 0 and may_be[digest] <= 0:
-                if was_replayed(record):
-                    continue  # its dead letter was sent here, and not to the input
-                report.add(Finding("doubled", *at, detail="is there more often than in the input, or not in it at all"))
-            elif due[digest] > 0:
-                due[digest] -= 1
-            else:
-                may_be[digest] -= 1
-            identity = identify(record)
-            known = number if identity is None else partition_of.setdefault(_hashed(identity), number)
-            if known != number:
+            identity = _identity(identify, record)
+            if (known := partition_of.setdefault(identity, number)) != number:
                 detail = f"records of its identity are in partition {known} as well, where others are judged"
                 report.add(Finding("unexpected", *at, detail=detail))
-    if lost := due.total():
+            if due is not None:
+                _take(due.get(identity, {}), _digest(record), at, report)
+    lost = sum(is_due for parts in (due or {}).values() for part in parts.values() for _, is_due in part)
+    if lost:
         report.add(Finding("lost", arrivals.output, detail=f"{lost:,} records of the input are not there"), times=lost)
+
+
+def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, int], report: Report) -> None:
+    """Cross a record of the internal topic off the input's."""
+    for part in parts.values():
+        if part and part[0][0] == digest:
+            part.popleft()
+            return
+    for part in parts.values():
+        for index, (other, _) in enumerate(part):
+            if other == digest:
+                del part[index]
+                report.add(Finding("reordered", *at, detail="stands before a record of its identity that came first"))
+                return
+    report.add(Finding("doubled", *at, detail="is there more often than in the input, or not in it at all"))
+
+
+def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:
+    """Input partition and offset of each record that became a dead letter on the way."""
+    found = set()
+    for number, held in enumerate(reader.sent(arrivals.dead_letters)):
+        for _, record in reader.records(arrivals.dead_letters, number, held.end, held.first):
+            said = dict(record.headers)  # the last of each name, which is Ratchet's
+            if said.get("ratchet-topic") == arrivals.input.encode():
+                place = [said.get(name) or b"" for name in ("ratchet-partition", "ratchet-offset")]
+                if all(text.isdigit() for text in place):
+                    found.add((int(place[0]), int(place[1])))
+    return found
+
+
+def _identity(identify: Identify, record: RecordView) -> bytes:
+    """Of a record without one, something that no other record has."""
+    identity = identify(record)
+    if identity is None or len(identity) > MAX_IDENTITY_BYTES:
+        return b"none" + _digest(record)
+    return _hashed(identity)
 
 
 def _digest(record: RecordView) -> bytes:

@@ -130,7 +130,8 @@ class Report(Findings[FindingKind, Finding]):
     output_deleted: int = 0
     """Records of the input before the first of which output or dead letters still have what came of it."""
     arrivals_not_compared: int = 0
-    """Partitions whose beginning is deleted, of the input or of the topic to which its records are sent by identity."""
+    """Partitions of the input, or of the topic to which its records are sent by identity, whose beginning is deleted or
+    whose position a person has decided."""
     before: int = 0
     """Records in the output before the first that stems from input that is still there."""
     begins: list[Begin] = field(default_factory=list)
@@ -218,7 +219,7 @@ class Report(Findings[FindingKind, Finding]):
                 check.verdict == "unproven" for check in self.policies
             ),
             "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
-            "partitions without their beginning, so what arrived is not compared with it": self.arrivals_not_compared,
+            "partitions of which what arrived is not compared with what was sent on": self.arrivals_not_compared,
             "parts that the replay cannot compare": len(self.replay.not_compared) if self.replay else 0,
         }
         said = [f"{count:,} {what}" for what, count in reasons.items() if count]

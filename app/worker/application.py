@@ -87,7 +87,6 @@ class Stream:
         if isinstance(settings, Arrivals):
             self.then = router(settings.identity, settings.output)
             self.sends = {settings.output: SentTopic(topics.sent, read_by=settings.of)}
-            self.rule |= {"partitions": str(topics.sent)}
         self.is_internal = is_repartition_topic(settings.input, app)
         self.is_judged = not isinstance(settings, Arrivals) and (
             not self.is_internal or settings.repartition_by is not None
@@ -207,7 +206,8 @@ class Application:
         self.cluster = Cluster(options)
         self.app = faust_app(settings, bootstrap, options, rules_of(settings, program))
         folder = settings.state_folder / settings.app
-        memory = (settings.state_memory_mb << 20) // max(1, len(settings.streams))
+        judging = [each for each in settings.streams.values() if not isinstance(each, Arrivals)]
+        memory = (settings.state_memory_mb << 20) // max(1, len(judging))
         self.sends = sends
         self.streams = {
             name: Stream(settings.app, name, stream, topics[name], folder, memory, program, sends)

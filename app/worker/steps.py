@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kafka_ratchet.agents.program import App, StreamDefinition, ancestors_of
 from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
 from kafka_ratchet.app.repartition import arrivals_of
-from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings
+from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, all_topics, consumer, records
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError
@@ -29,6 +29,7 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
     Raises:
         SettingsError: a section of the settings does not fit the program.
     """
+    settings = with_arrivals(settings)
     internal = {} if program is None else {name: each for name, each in program.streams.items() if each.topic}
     for name, stream in settings.streams.items():
         if is_repartition_topic(stream.input, settings.app) and name not in internal and not stream.repartition_by:
@@ -87,6 +88,10 @@ def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSett
     topic = repartition_topic(settings.app, name)
     if given.input != topic:
         raise SettingsError(f"streams.{name}.input: the program says that it is internal. Write {topic!r}")
+    if given.repartition_by is not None:
+        raise SettingsError(
+            f"streams.{name}.repartition_by: agents have chosen the partition of each record of its input. Remove it"
+        )
     if given.deduplicate:
         raise SettingsError(
             f"streams.{name}.deduplicate: its input is written in transactions: each record is there once, and has no "

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.repartition import Arrivals, arrives_in, repartitioned
-from kafka_ratchet.app.settings import load
+from kafka_ratchet.app.settings import Settings, load, with_arrivals
+from kafka_ratchet.app.settings_sections import StreamSettings
+from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.errors import SettingsError
 
 TOML = """
@@ -46,9 +48,24 @@ def test_the_only_stream_is_the_one_that_judges(tmp_path: Path) -> None:
     assert arrivals.to_partitions is None  # as many as the input has
 
 
+def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
+    stream = StreamSettings(input="in", output="out", dead_letters="dead", identity="key", repartition_by="identity")
+    given = Settings(app="shop", streams={"hooks": stream})
+    for made in (with_steps(given, None), with_arrivals(given), with_arrivals(with_steps(given, None))):
+        assert [(name, each.input) for name, each in made.streams.items()] == [
+            ("hooks-arrivals", "in"),
+            ("hooks", "shop-repartition.hooks"),
+        ]
+        assert made.streams["hooks"].rule["repartition_by"] == "identity"  # its state is of no use without it
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
+        (
+            "[streams.other]\ninput='shop-hooks-arrivals-dead-letters'\noutput='b'\ndead_letters='c'",
+            "goes to 'shop-hooks-arrivals-dead-letters', and that is a topic of the settings",
+        ),
         (
             "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
             "hooks-arrivals is a stream of the settings",
@@ -59,6 +76,12 @@ def test_the_only_stream_is_the_one_that_judges(tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path, more: str, says: str) -> None:
     (tmp_path / "ratchet.toml").write_text(TOML + more)
     with pytest.raises(SettingsError, match=says):
+        load(tmp_path / "ratchet.toml")
+
+
+def test_the_internal_topic_is_nobodys_to_name(tmp_path: Path) -> None:
+    (tmp_path / "ratchet.toml").write_text(TOML.replace('input = "in"', 'input = "shop-repartition.hooks"'))
+    with pytest.raises(SettingsError, match="which is filled by Ratchet"):
         load(tmp_path / "ratchet.toml")
 
 

@@ -1,0 +1,119 @@
+"""What is found in the internal topic of a stream with `repartition_by`: lost, doubled, moved, or out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from kafka_ratchet.app.repartition import Arrivals, repartitioned
+from kafka_ratchet.app.settings_sections import StreamSettings
+from kafka_ratchet.app.status.kafka_topics import OffsetRange
+from kafka_ratchet.app.verify.arrivals import compare_arrivals
+from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.transport.owner import Decision, Owner
+
+SETTINGS = StreamSettings(input="in", output="out", dead_letters="dead", repartition_by="identity")
+ARRIVALS = cast(Arrivals, repartitioned("app", {"hooks": SETTINGS})["hooks-arrivals"])
+Topics = dict[str, list[list[RecordView]]]
+
+
+class Topic:
+    """In the place of Kafka: what a topic holds, committed; all of the input is read."""
+
+    def __init__(self, topics: Topics, first: int = 0) -> None:
+        self.topics, self.first = topics, first
+
+    def count(self, topic: str) -> int:
+        return len(self.topics[topic])
+
+    def committed_of(self, topic: str, count: int) -> dict[int, int]:
+        return {number: len(part) for number, part in enumerate(self.topics[topic])}
+
+    def sent(self, topic: str) -> list[OffsetRange]:
+        return [OffsetRange(0, len(part)) for part in self.topics[topic]]
+
+    def spans(self, topic: str) -> dict[int, OffsetRange]:
+        return {number: OffsetRange(self.first, len(part)) for number, part in enumerate(self.topics[topic])}
+
+    def records(self, topic: str, partition: int, end: int, begin: int) -> Iterator[tuple[int, RecordView]]:
+        yield from list(enumerate(self.topics[topic][partition]))[begin:end]
+
+
+def event(key: bytes, number: int) -> RecordView:
+    return RecordView(key, b"%d" % number, [], number)
+
+
+A1, A2, A3, B1, B2 = event(b"a", 1), event(b"a", 2), event(b"a", 3), event(b"b", 4), event(b"b", 5)
+NO_KEY = RecordView(None, b"?", [], 6)
+LETTER = RecordView(None, b"?", [("ratchet-topic", b"in"), ("ratchet-partition", b"1"), ("ratchet-offset", b"2")], 6)
+
+
+def topics() -> Topics:
+    sent = [[A1, A3, A2], [B1, B2], []]
+    return {"in": [[A1, A2, B1], [A3, B2, NO_KEY]], ARRIVALS.output: sent, ARRIVALS.dead_letters: [[], [LETTER]]}
+
+
+def compared(held: Topics, first: int = 0, owners: dict[int, Owner] | None = None) -> Report:
+    report = Report("hooks")
+    reader = cast(TopicReader, Topic(held, first))
+    compare_arrivals(reader, ARRIVALS, owners or {}, lambda record: record.key, report)
+    return report
+
+
+def test_what_is_right_passes() -> None:
+    assert compared(topics()).ok
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda sent: sent[0].pop(), {"lost": 1}),
+        (lambda sent: sent[0].append(A1), {"doubled": 1}),
+        (lambda sent: sent[0].append(event(b"a", 9)), {"doubled": 1}),
+        (lambda sent: sent[0].insert(0, sent[0].pop()), {"reordered": 1}),
+        (lambda sent: sent[2].append(sent[1].pop()), {"unexpected": 1}),
+        (lambda sent: sent[0].append(NO_KEY), {"doubled": 1}),
+    ],
+)
+def test_what_is_not_right_is_found(change: Callable[[list[list[RecordView]]], object], found: dict[str, int]) -> None:
+    held = topics()
+    change(held[ARRIVALS.output])
+    assert compared(held).counts == found
+
+
+def test_an_identity_that_is_too_long_is_none() -> None:
+    held = topics()
+    long = [RecordView(b"x" * 2_000, b"%d" % number, [], number) for number in range(2)]
+    for number in range(2):
+        held["in"][number].append(long[number])
+        held[ARRIVALS.dead_letters][number].append(
+            RecordView(
+                b"x" * 2_000,
+                b"%d" % number,
+                [
+                    ("ratchet-topic", b"in"),
+                    ("ratchet-partition", b"%d" % number),
+                    ("ratchet-offset", b"%d" % (len(held["in"][number]) - 1)),
+                ],
+                number,
+            )
+        )
+    assert compared(held).ok
+
+
+@pytest.mark.parametrize("why", ["deleted", "decided"])
+def test_without_the_beginning_or_after_a_decision_the_place_of_each_identity_is_compared_all_the_same(
+    why: str,
+) -> None:
+    decided = Owner("app", "hooks-arrivals", {}, {}, (Decision("now", "me", "resume", "so", 0, 2),))
+    known = {"first": 1} if why == "deleted" else {"owners": {0: decided}}
+    held = topics()
+    held[ARRIVALS.output][0].append(A1)  # not looked for
+    report = compared(held, **known)  # type: ignore[arg-type]
+    assert (report.ok, report.is_compared) == (True, False)
+    held[ARRIVALS.output][2].append(A1)
+    assert compared(held, **known).counts == {"unexpected": 1}  # type: ignore[arg-type]
