@@ -143,6 +143,9 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
         "evicted": 34,
         "unknown": 1,
         "unjudged": 0,
+        "late": 0,
+        "conflict": 0,
+        "missing": None,
     }
     assert "unjudged" not in html
     for shown in (html, fragment):
@@ -306,6 +309,7 @@ async def test_a_look_up_on_the_page_and_as_json(
                 "deduplicate": True,
                 "origin": "default",
                 "unjudged": 0,
+                "recognised_for_s": None,
             }
             assert TableReader(html).rows[1] == ["1", "1,000", "2,000", "◑unknown", "worker-a"]
             assert not re.search(r"<script>alert|\"\s*onfocus=\"", html)
