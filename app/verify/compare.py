@@ -121,6 +121,8 @@ class ExpectedPartition:
         self._since: list[int] = []
         """Input offset from which on that number stands for the identity; -1: from the beginning."""
         self._is_complete = self.baseline.complete
+        self._imported_from = -1
+        """Input offset of the last import; the output's front says nothing of what began after it."""
         self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
         for identity, known in self.baseline.last.items():
             self._begin_identity(identity, known, -1)
@@ -163,6 +165,7 @@ class ExpectedPartition:
                 continue
             # What was imported stands nowhere: whoever has a record that is not in the output may be known from there.
             self._is_complete = False
+            self._imported_from = edit.position
             for identity, (_, last) in list(self._last.items()):
                 self._begin_identity(identity, Known(last, exact=False), edit.position)
 
@@ -237,7 +240,7 @@ class ExpectedPartition:
         if identity in self._last:
             owner, _ = self._last[identity]
         else:
-            owner = self._begin_identity(identity, Known(NO_SEQUENCE, self._is_complete), -1)
+            owner = self._begin_identity(identity, Known(NO_SEQUENCE, self._is_complete), self._imported_from)
         digest, place = content(record), len(self._offsets)
         key = _place_key(identity, sequence) if found else digest
         if (first := self._places.setdefault(key, place)) != place:
