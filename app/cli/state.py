@@ -64,13 +64,15 @@ def import_(
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.worker.state_import import How, StateImport
+    from kafka_ratchet.app.worker.state_import import How, StateImport, prepare_import
     from kafka_ratchet.app.worker.state_rows import read_rows
 
     settings = load(config)
     name, _ = settings.stream(stream)
     how = How(partitioner, partition_column, all_partitions, replace, reason or f"import of {file.name}")
     with named_broker(settings) as bootstrap:
+        if not dry_run:
+            prepare_import(settings, bootstrap, name)
         done = StateImport(settings, bootstrap, name, how).run(read_rows(file), dry_run=dry_run)
     if json:
         body = {"stream": name, "dry_run": dry_run, "partitions": msgspec.to_builtins(done)}

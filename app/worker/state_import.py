@@ -17,12 +17,17 @@ import msgspec
 
 from kafka_ratchet.app.names import is_repartition_topic
 from kafka_ratchet.app.partitioner import Partitioner
+from kafka_ratchet.app.repartition import arrivals_of, arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.status.kafka_topics import partition_counts
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.resume import CHANGELOG_BYTES, Resume, Wanted
 from kafka_ratchet.app.worker.state_rows import Row
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.app.worker.steps import prepare_streams
+from kafka_ratchet.app.worker.topics import prepare_policy
+from kafka_ratchet.errors import SettingsError, TopicMissing
+from kafka_ratchet.producers import admin_client
 from kafka_ratchet.tables.edits import IMPORT, Edit
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
@@ -65,6 +70,26 @@ class Imported(msgspec.Struct, frozen=True):
     raised: int
     replaced: int
     kept: int
+
+
+def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
+    """Create what is missing of a stream's topics, and claim them, as its first worker does.
+
+    On another Kafka none has run. Never the input: the partition of each identity follows from how many it has.
+
+    Raises:
+        TopicMissing: there is no input.
+        RatchetError: as `kafka_ratchet.app.worker.topics.prepare` raises it.
+    """
+    needed = arrives_in(settings.streams, name)
+    if not partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [needed]):
+        raise TopicMissing(
+            f"stream {name}: there is no topic {needed}. Create it with the partitions that it is to have, or let the "
+            "mirror create it, and import then. No worker may run before"
+        )
+    prepare_policy(bootstrap, settings)
+    wanted = {each: stream for each, stream in settings.streams.items() if each in (name, arrivals_of(name))}
+    prepare_streams(bootstrap, settings.model_copy(update={"streams": wanted}), None)
 
 
 class StateImport:
