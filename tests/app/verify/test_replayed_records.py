@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.whose import whose
-from kafka_ratchet.app.repartition import Arrivals
-from kafka_ratchet.app.status.kafka_topics import OffsetRange
 from kafka_ratchet.app.verify import RecordView, Report
-from kafka_ratchet.app.verify.arrivals import compare_arrivals
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS, own_headers
 from kafka_ratchet.app.verify.rule import Rule
@@ -70,36 +64,3 @@ def test_the_header_that_names_agents_is_no_part_of_the_record() -> None:
         appended = [("ratchet-reason", reason), *((name, b"1") for name in DEAD_LETTER_HEADERS[1:])]
         assert own_headers([*mine, *appended]) == own
         assert own_headers([*mine[:1], *appended]) == mine[:1]
-
-
-class TwoTopics:
-    """What `compare_arrivals` asks a reader, answered from lists: one partition of each topic."""
-
-    def __init__(self, given: list[RecordView], sent: list[RecordView]) -> None:
-        self.topics = {"in": given, "internal": sent}
-
-    def count(self, topic: str) -> int:
-        return 1
-
-    def committed_of(self, topic: str, count: int) -> dict[int, int]:
-        return {0: len(self.topics[topic])}
-
-    def sent(self, topic: str) -> list[OffsetRange]:
-        return [OffsetRange(0, len(self.topics[topic]))]
-
-    def spans(self, topic: str) -> dict[int, tuple[int, int]]:
-        return {0: (0, len(self.topics[topic]))}
-
-    def records(self, topic: str, number: int, end: int, begin: int) -> Iterator[tuple[int, RecordView]]:
-        yield from list(enumerate(self.topics[topic]))[begin:end]
-
-
-def test_a_record_replayed_into_the_internal_topic_is_not_doubled() -> None:
-    one = RecordView(b"k", b"v", [("ratchet-producer", b"a"), ("ratchet-sequence", b"1")], 5)
-    again = replace(one, headers=[*one.headers, ("ratchet-replays", b"1")])
-    arrivals = Arrivals(of="events", input="in", output="internal", dead_letters="dead")
-    for sent, found in (([one, again], []), ([one, one], ["doubled"]), ([again], ["lost"])):
-        report = Report("events")
-        reader: Any = TwoTopics([one], sent)
-        compare_arrivals(reader, arrivals, lambda record: record.key, report)
-        assert [each.kind for each in report.findings] == found
