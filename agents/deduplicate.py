@@ -96,7 +96,7 @@ def deduplicate(
                 found, reasons = read(batch)
                 against = np.empty(batch.count, np.int64) if delivery.spec.duplicates else UNASKED
                 identities = whose(batch, reasons) if whose else None
-                verdicts, reasons = sequences.judge(batch, found, reasons, against, identities)
+                verdicts, reasons = sequences.judge(batch, found, reasons, against, identities, delivery.spec.letters)
                 for index in np.flatnonzero(verdicts == INVALID).tolist():
                     delivery.dead_letter(index, REASONS[reasons[index]])
                 for verdict, reason in lettered.items():

@@ -291,7 +291,7 @@ class PartitionProgram:
         names = {run.agent.name for run in self.runs}
         had: dict[str, list[int]] = {name: [] for name in names}
         for index in delivery.batch.replays.tolist():
-            wanted = agents_of(delivery.batch.headers(index))
+            wanted = agents_of(delivery.batch.headers(index), delivery.spec.letters)
             if wanted is None:
                 continue
             if not wanted <= names:

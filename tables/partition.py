@@ -201,6 +201,7 @@ class SequencePartition:
         reasons: NDArray[np.uint8],
         against: NDArray[np.int64] = UNASKED,
         identities: Identities | None = None,
+        letters: bytes = b"",
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch against what is pushed, and push what is fresh.
 
@@ -211,6 +212,7 @@ class SequencePartition:
             against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
                 none; UNASKED where nobody wants to know
             identities: whose each record is; None: the columns of the batch have it
+            letters: what the names of this stream's dead letters begin with; see `kafka_ratchet.tables.replays`
 
         Returns:
             (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
@@ -220,7 +222,7 @@ class SequencePartition:
         if identities is None:
             identities = in_columns(batch, self.identity)
         if len(batch.replays):
-            replays = Replays.of(batch)
+            replays = Replays.of(batch, letters)
             identities, sequences = replays.stand_in(identities, sequences, reasons)
         if known.beyond:
             known.look_up(known.map.absent(identities, MAX_IDENTITY_BYTES))

@@ -3,14 +3,17 @@
 Each has the header `ratchet-replays`. There are two kinds (docs/decisions/0043-replayed-dead-letters.md):
 
 - Its dead letter came from an agent: the record was judged before that, and its sequence is counted as seen. It has the
-  header `ratchet-replayed-from` as well, which names that letter. It is judged by this name alone, so that it passes,
-  and passes once, whatever its own identity and sequence are.
-- Its dead letter came from judging. It is judged as any record. But it is never dropped: where it is not new it becomes
-  a dead letter once more, for it may be a record that was never forwarded.
+  header `ratchet-replayed-from` as well, which names that letter. It is judged by this name and its content alone, so
+  that it passes, and passes once, whatever its own identity and sequence are.
+- Its dead letter came from judging, or is one of another stream: two may read one input, and headers are copied. It is
+  judged as any record. But it is never dropped: where it is not new it becomes a dead letter once more, for it may be
+  a record that was never forwarded.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -19,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.tables.identities import ONCE, Identities
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.tables.map.kernels import FRESH, INVALID
 from kafka_ratchet.tables.reasons import NONE, REPLAY_NOT_NEW
 from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Header, RecordBatch
@@ -34,19 +36,37 @@ LETTER: Final = b"ratchet-replayed-from:"
 """What an identity that stands for a dead letter begins with."""
 
 
-def letter_of(headers: Iterable[Header]) -> bytes | None:
-    """The identity by which a record with these headers is judged; None: by its own."""
-    names = [value for name, value in headers if name == REPLAYED_FROM]
-    if len(names) != 1 or not names[0] or len(LETTER) + len(names[0]) > MAX_IDENTITY_BYTES:
+PLACE: Final = re.compile(rb"(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})")
+"""Partition and offset of a letter, behind its topic and the topic's id."""
+FINGERPRINT_BYTES: Final = 16
+
+
+def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
+    """Which dead letter of this stream a record was replayed from; None: of none.
+
+    Args:
+        headers: of the record; anybody may have written or copied them
+        letters: what the names of this stream's letters begin with; b"": they are not known, and no name counts
+    """
+    names = [value or b"" for name, value in headers if name == REPLAYED_FROM]
+    if not letters or len(names) != 1 or not names[0].startswith(letters):
         return None
-    return LETTER + names[0]
+    return names[0] if PLACE.fullmatch(names[0], len(letters)) else None
 
 
-def agents_of(headers: Iterable[Header]) -> frozenset[str] | None:
+def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
+    """What a record that was replayed from a letter is judged by. Other content cannot take its place."""
+    found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
+    for part in (key, value):
+        found.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+    return LETTER + letter + b"/" + found.hexdigest().encode()
+
+
+def agents_of(headers: Iterable[Header], letters: bytes) -> frozenset[str] | None:
     """The agents that are to have a replayed record; None: all of them."""
     headers = list(headers)
     names = [value for name, value in headers if name == REPLAYED_FOR]
-    if len(names) != 1 or letter_of(headers) is None:
+    if len(names) != 1 or letter_of(headers, letters) is None:
         return None
     try:
         return frozenset(msgspec.json.decode(names[0] or b"", type=list[str])) or None
@@ -61,13 +81,13 @@ class Replays(NamedTuple):
     again: list[int]
 
     @classmethod
-    def of(cls, batch: RecordBatch) -> Replays:
-        """Those of a batch."""
+    def of(cls, batch: RecordBatch, letters: bytes) -> Replays:
+        """Those of a batch. letters: see `letter_of`."""
         found = cls({}, [])
         for index in batch.replays.tolist():
             headers = batch.headers(index)
-            if (letter := letter_of(headers)) is not None:
-                found.letters[index] = letter
+            if (letter := letter_of(headers, letters)) is not None:
+                found.letters[index] = identity_of(letter, batch.key(index), batch.value(index))
             elif any(name == REPLAYS for name, _ in headers):
                 found.again.append(index)
         return found

@@ -83,6 +83,7 @@ class Sequences:
         reasons: NDArray[np.uint8],
         against: NDArray[np.int64] = UNASKED,
         identities: Identities | None = None,
+        letters: bytes = b"",
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Judge a batch in its partition, and push what is fresh.
 
@@ -93,12 +94,13 @@ class Sequences:
             against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
                 none; UNASKED where nobody wants to know
             identities: whose each record is; None: the columns of the batch have it
+            letters: what the names of this stream's dead letters begin with; see `kafka_ratchet.tables.replays`
 
         Returns:
             (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
             invalid)
         """
-        return self.partition(batch.partition).judge(batch, sequences, reasons, against, identities)
+        return self.partition(batch.partition).judge(batch, sequences, reasons, against, identities, letters)
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:
         """Last sequence of an identity in each partition that knows it."""

@@ -44,7 +44,7 @@ from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
 from kafka_ratchet.transport.delivery import Delivery
-from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus
+from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
@@ -272,15 +272,24 @@ class Lane:
         if spec.policy_topic:
             names[owners.POLICY] = spec.policy_topic
         found = await self.cluster.found([*names.values(), *([spec.duplicates] if spec.duplicates else [])])
+        # Nothing depends on there being one, until a record has to go there.
+        letters = (await self.cluster.topics([spec.dead_letters])).get(spec.dead_letters)
+        self.spec = replace(spec, letters=self._letters(letters))
         self._topics = {name: state.id for name, state in found.items()}
         topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
         return agreed_owner(spec, state, topics, self._truncated)
+
+    def _letters(self, found: TopicState | None) -> bytes:
+        return b"" if found is None else letters_in(self.spec.dead_letters, id_text(found.id))
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
         """Compare the topics as they are now with those at take-over; the lane halts where one has another id."""
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
                 self._halting = replaced(name, id_text(before), id_text(topics[name].id))
+        letters = self._letters(topics.get(self.spec.dead_letters))
+        if self._topics and letters and letters != self.spec.letters:
+            self._halting = Aborted(f"{self.spec.dead_letters}: is another topic now, by which letters are named")
         if self.spec.sends and (topic := sent_topics.changed(self.spec.sends, topics)) is not None:
             self._halting = Aborted(f"{topic}: has another number of partitions now, by which keys are sent")
 

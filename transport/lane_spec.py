@@ -21,6 +21,11 @@ class LaneState(StrEnum):
     STOPPED = "stopped"
 
 
+def letters_in(topic: str, topic_id: str) -> bytes:
+    """What the names of the dead letters in a topic begin with; partition and offset follow. topic_id: as text."""
+    return f"{topic}/{topic_id}/".encode()
+
+
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
     """A lane's configuration: topics, names, sizes."""
@@ -64,6 +69,8 @@ class LaneSpec:
     """Whether the input is written for this stream alone, so that nothing of it may be gone before it is read."""
     sends: SentTopics = field(default_factory=dict)
     """Topics to which agents send."""
+    letters: bytes = b""
+    """What the names of the stream's own dead letters begin with; b"" until the lane has asked for the topic's id."""
 
     @property
     def writes(self) -> tuple[str, ...]:

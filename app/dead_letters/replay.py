@@ -29,6 +29,7 @@ from kafka_ratchet.app.worker.topics import config_of, prepare_single
 from kafka_ratchet.errors import Aborted, Fenced, SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client, partition_of
 from kafka_ratchet.transport.batch.encoding import encode_entries
+from kafka_ratchet.transport.lane_spec import letters_in
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.states import State
@@ -209,8 +210,8 @@ class Replay:
     def _name_of(self, letter: Letter) -> str | None:
         """By which its record is judged; None: by the rule."""
         by_name = self._options.unjudged or (letter.origin is not None and letter.origin.is_of_agent)
-        letters = self._letters
-        return f"{letters.topic}/{letters.id}/{letter.partition}/{letter.offset}" if by_name else None
+        letters = letters_in(self._letters.topic, self._letters.id).decode()
+        return f"{letters}{letter.partition}/{letter.offset}" if by_name else None
 
     def _target(self, letter: Letter, key: bytes | None) -> int:
         """The partition where it was; where the input has no such partition any more, the one of its key."""

@@ -129,8 +129,9 @@ def _verify(
             f"streams.{name}: with repartition_by, files cannot be compared: their records are in another partition of "
             f"{chosen.input} than they were published to. Leave out --source"
         )
-    rule = Rule(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
     reader = TopicReader(settings, chosen, bootstrap)
+    source_of = SequenceSource.parse(chosen.sequence)
+    rule = Rule(chosen.identity, source_of, chosen.sequence_form, reader.letters_topic())
     sent = None if source is None else SourceComparison(source, reader.published(source.producer))
     if table is not None:
         table.read()

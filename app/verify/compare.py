@@ -15,7 +15,7 @@ from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers, numbers
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
+from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.skips import Skip
 from kafka_ratchet.app.verify.windows import CONFLICT, DUPLICATE, FRESH, LATE, Windows
 from kafka_ratchet.tables.edits import FORGET, Edit
@@ -217,7 +217,7 @@ class ExpectedPartition:
             verdict = self._windows.judge(offset, *found, last, record.value)
         else:
             verdict = FRESH if found[1] > last else DUPLICATE
-        return "invalid" if verdict != FRESH and is_kept(record) else verdict
+        return "invalid" if verdict != FRESH and self._rule.is_kept(record) else verdict
 
     @property
     def is_complete(self) -> bool:

@@ -5,6 +5,7 @@ It shares no code with the worker, so that verify does not repeat a mistake of t
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import re
@@ -33,6 +34,7 @@ _ESCAPE = re.compile(
 """An escape in a JSON string; the group is a half of a surrogate pair without the other, which is no character."""
 
 
+_NUMBER = re.compile(rb"0|[1-9][0-9]*", re.ASCII)
 _OF_A_LETTER = b"ratchet-replayed-from:"
 """An identity that begins so is the name of a dead letter, from which the record was replayed."""
 
@@ -54,8 +56,16 @@ class Rule:
         SettingsError: the user's extractor cannot be imported.
     """
 
-    def __init__(self, identity: Identity, sequence: SequenceSource, form: SequenceForm = SequenceForm.GUESS) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        sequence: SequenceSource,
+        form: SequenceForm = SequenceForm.GUESS,
+        dead_letters: tuple[str, str] | None = None,
+    ) -> None:
+        """dead_letters: name and id of the stream's own topic of them; None: nothing is judged by a letter."""
         self._identity = identity
+        self._dead_letters = dead_letters
         self._sequence = sequence
         self._form = form
         self._function = _imported("sequence", sequence.name) if sequence.kind == "function" else None
@@ -65,7 +75,7 @@ class Rule:
 
     def judge(self, record: RecordView) -> tuple[bytes, int] | None:
         """Identity and sequence; None where the record is invalid. A replayed record may be judged by its letter."""
-        if letter := _letter_of(record):
+        if letter := self._letter_of(record):
             return letter, 0
         identity = self.identity_of(record)
         sequence = self._sequence_of(record)
@@ -74,6 +84,23 @@ class Rule:
         if sequence is None or not 0 <= sequence <= SEQUENCE_MAX:
             return None
         return identity, sequence
+
+    def is_kept(self, record: RecordView) -> bool:
+        """Whether it is a dead letter where another is a duplicate: it was replayed, and is judged by the rule."""
+        return was_replayed(record) and not self._letter_of(record)
+
+    def _letter_of(self, record: RecordView) -> bytes:
+        """By what it is judged in the place of its identity; b"": by that."""
+        letter = _only(record.headers, "ratchet-replayed-from")
+        if not letter or self._dead_letters is None:
+            return b""
+        *where, partition, offset = letter.split(b"/")
+        if where != [each.encode() for each in self._dead_letters]:
+            return b""
+        if not (_NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)) or len(partition) > 10 or len(offset) > 19:
+            return b""
+        content = b"".join(b"-" if part is None else b"%d:" % len(part) + part for part in (record.key, record.value))
+        return _OF_A_LETTER + letter + b"/" + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
     def identity_of(self, record: RecordView) -> bytes | None:
         """Whose it is; None where that cannot be read."""
@@ -108,16 +135,6 @@ class Rule:
         if self._sequence.kind == "field":
             return _field(record.value, self._sequence.name.split("."))
         return _number(_only(record.headers, self._sequence.name), self._form)
-
-
-def _letter_of(record: RecordView) -> bytes:
-    letter = _only(record.headers, "ratchet-replayed-from")
-    return _OF_A_LETTER + letter if letter and len(letter) <= MAX_IDENTITY_BYTES - len(_OF_A_LETTER) else b""
-
-
-def is_kept(record: RecordView) -> bool:
-    """Whether it is a dead letter where another record is a duplicate: it was replayed, and is judged by the rule."""
-    return was_replayed(record) and not _letter_of(record)
 
 
 def was_replayed(record: RecordView) -> bool:

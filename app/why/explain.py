@@ -48,8 +48,9 @@ class Explanation:
         self._stream = stream = settings.streams[name]
         if isinstance(stream, Arrivals):
             raise SettingsError(f"streams.{name}: ask the stream that it belongs to: --stream {stream.of}")
-        self._rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
         self._reader = TopicReader(settings, stream, bootstrap)
+        source = SequenceSource.parse(stream.sequence)
+        self._rule = Rule(stream.identity, source, stream.sequence_form, self._reader.letters_topic())
         self._ranges = self._reader.offset_ranges()
         self._scan = Scan(self._reader, limit_s, watch)
         self._arrives_in = arrives_in(settings.streams, name)

@@ -282,7 +282,12 @@ class Application:
         others = [
             topic
             for stream in self.streams.values()
-            for topic in (stream.settings.output, stream.topics.changelog, policy_topic(self.settings.app))
+            for topic in (
+                stream.settings.output,
+                stream.settings.dead_letters,
+                stream.topics.changelog,
+                policy_topic(self.settings.app),
+            )
         ]
         others += [*self.sends, *(follower.table.topic for follower in self.followed.followers)]
         partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell))

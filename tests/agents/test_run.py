@@ -180,7 +180,7 @@ REPLAYED = ("ratchet-replays", b"1"), ("ratchet-replayed-from", b"letters/id/2/0
 async def taken(program: PartitionProgram, *rows: Any) -> list[tuple[str, list[tuple[str, bytes | None]]]]:
     """What becomes of these records: topic and headers of each output."""
     batch = fetched_rows(list(rows))
-    delivery = Delivery(lane_spec("numbers"), Policy(), batch)
+    delivery = Delivery(replace(lane_spec("numbers"), letters=b"letters/id/"), Policy(), batch)
     program.take(delivery, np.ones(batch.count, np.bool_))
     await delivery.done
     return [(topic, rows_of(encoded)[0][2]) for topic, _, encoded in delivery.outputs]
@@ -231,6 +231,8 @@ async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_o
         assert len(found) == (not wanted)
         assert not found or ("ratchet-agents", b'["gone", "third"]') in found[0][1]
         met.clear()
-    # Without the name of a letter it is a header of anybody.
-    assert not await taken(program, (key, value, [*own, ("ratchet-replayed-for", b'["third"]')], time))
-    assert [name for name, _ in met] == ["first", "second", "third"]
+    # Without the name of a letter of this stream it is a header of anybody.
+    for name in ([], [("ratchet-replayed-from", b"others/id/2/0")]):
+        assert not await taken(program, (key, value, [*own, *name, ("ratchet-replayed-for", b'["third"]')], time))
+        assert [name for name, _ in met] == ["first", "second", "third"]
+        met.clear()

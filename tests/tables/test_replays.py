@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
+from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.reasons import NONE, REPLAY_NOT_NEW, SEQUENCE_MISSING
-from kafka_ratchet.tables.replays import LETTER, REPLAYED_FROM, REPLAYS
+from kafka_ratchet.tables.replays import REPLAYED_FROM, REPLAYS, identity_of
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.tables.fetched_records import Sent, fetched, named
 
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 ONCE = ((REPLAYS, b"1"),)
-LETTER_7 = (REPLAYED_FROM, b"orders.dead-letters/id/0/7")
+OWN = b"orders.dead-letters/id/"
+LETTER_7 = (REPLAYED_FROM, OWN + b"0/7")
+LETTER_8 = (REPLAYED_FROM, OWN + b"0/8")
 
 
 def replayed(sent: Sent, *headers: tuple[str, bytes | None]) -> Sent:
@@ -35,7 +37,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SequencePa
 
 
 def judged(table: SequencePartition, batch: RecordBatch) -> list[tuple[int, int]]:
-    verdicts, reasons = table.judge(batch, *READ(batch))
+    verdicts, reasons = table.judge(batch, *READ(batch), letters=OWN)
     return list(zip(verdicts.tolist(), reasons.tolist(), strict=True))
 
 
@@ -46,7 +48,7 @@ def rows(*sent: Sent, start: int = 0) -> RecordBatch:
 def test_a_record_that_names_its_letter_passes_once_beside_the_others(table: SequencePartition) -> None:
     five, six, nine = named(b"a", 5, 6, 9)
     assert judged(table, rows(five, nine)) == [(FRESH, NONE)] * 2
-    mixed = rows(five, replayed(five, LETTER_7), replayed(five, LETTER_7), six, replayed(nine, (REPLAYED_FROM, b"8")))
+    mixed = rows(five, replayed(five, LETTER_7), replayed(five, LETTER_7), six, replayed(nine, LETTER_8))
     # Its own sequence was seen; the letter's name was not. A copy of it, from a mirror, is a duplicate.
     wanted = [DUPLICATE, FRESH, DUPLICATE, DUPLICATE, FRESH]
     assert judged(table, mixed) == [(verdict, NONE) for verdict in wanted]
@@ -57,7 +59,28 @@ def test_a_record_that_names_its_letter_passes_once_beside_the_others(table: Seq
     assert progress is not None
     assert (progress.fresh, progress.duplicate, progress.invalid) == (4, 3, 0)
     assert judged(table, rows(replayed(five, LETTER_7), start=7)) == [(DUPLICATE, NONE)]
-    assert table.tally is None or table.tally.of(LETTER + b"orders.dead-letters/id/0/7") is None
+    assert table.tally is None or table.tally.of(identity_of(OWN + b"0/7", b"a", five.value)) is None
+
+
+def test_only_the_same_content_takes_the_place_of_a_letter(table: SequencePartition) -> None:
+    (five,) = named(b"a", 5)
+    junk = [five._replace(value=value) for value in (b"junk", None, b"-")]
+    # Somebody has guessed which letter is replayed next, and is there first.
+    assert judged(table, rows(*(replayed(each, LETTER_7) for each in junk))) == [(FRESH, NONE)] * 3
+    assert judged(table, rows(replayed(five, LETTER_7), replayed(five, LETTER_7), start=3)) == [
+        (FRESH, NONE),
+        (DUPLICATE, NONE),
+    ]
+
+
+@pytest.mark.parametrize("name", [b"other.dead-letters/id/0/7", b"orders.dead-letters/earlier/0/7"])
+def test_the_letter_of_another_topic_says_nothing_here(table: SequencePartition, name: bytes) -> None:
+    five, six = named(b"a", 5, 6)
+    mark = REPLAYED_FROM, name
+    assert judged(table, rows(five)) == [(FRESH, NONE)]
+    # It was forwarded here long ago, or its headers were copied to a record of its own.
+    again = rows(replayed(five, mark), replayed(six, mark), start=1)
+    assert judged(table, again) == [(INVALID, REPLAY_NOT_NEW), (FRESH, NONE)]
 
 
 def test_it_passes_again_where_its_transaction_was_rolled_back(table: SequencePartition) -> None:
@@ -93,10 +116,14 @@ def test_a_replayed_record_is_judged_by_the_rule_and_never_dropped(table: Sequen
     [
         ((REPLAYED_FROM, None),),
         ((REPLAYED_FROM, b""),),
-        ((REPLAYED_FROM, b"x" * MAX_IDENTITY_BYTES),),
+        ((REPLAYED_FROM, OWN),),
+        ((REPLAYED_FROM, OWN + b"0/" + b"7" * 20),),
+        ((REPLAYED_FROM, OWN + b"0/07"),),
+        ((REPLAYED_FROM, OWN + b"0/7/8"),),
+        ((REPLAYED_FROM, OWN + b"0/7\n"),),
         (LETTER_7, LETTER_7),
-        (("ratchet-replayed-from-x", b"8"),),
-        ((REPLAYED_FROM.upper(), b"8"),),
+        (("ratchet-replayed-from-x", LETTER_7[1]),),
+        ((REPLAYED_FROM.upper(), LETTER_7[1]),),
     ],
 )
 def test_what_names_no_letter_is_judged_by_the_rule(
@@ -122,6 +149,6 @@ def test_against_is_told_of_both(tmp_path: Path) -> None:
     five, six = named(b"a", 5, 6)
     batch = rows(five, replayed(five, LETTER_7), six, replayed(five, LETTER_7))
     against = np.empty(4, np.int64)
-    table.judge(batch, *READ(batch), against)
+    table.judge(batch, *READ(batch), against, letters=OWN)
     assert against.tolist() == [-1, -1, 5, 0]
     table.close()

@@ -23,7 +23,7 @@ from kafka_ratchet.app.verify.replay.outputs import Output
 from kafka_ratchet.app.verify.replay.path import Leg
 from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule, is_kept
+from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.identity import Identity
@@ -50,7 +50,9 @@ Read = Callable[[int, int], Iterator[tuple[int, RecordView]]]
 """The committed records of the input from an offset to before another one."""
 
 
-def spec_of(topics: tuple[str, str, str], partition: int, identity: Identity, sends: SentTopics) -> LaneSpec:
+def spec_of(
+    topics: tuple[str, str, str], partition: int, identity: Identity, sends: SentTopics, letters: bytes = b""
+) -> LaneSpec:
     """A lane for the program to write to; nothing is sent. topics: input, output, dead letters."""
     return LaneSpec(
         *(topics[0], partition, topics[1], topics[2]),
@@ -61,6 +63,7 @@ def spec_of(topics: tuple[str, str, str], partition: int, identity: Identity, se
         output_limit=ANY_SIZE,
         dead_letters_limit=ANY_SIZE,
         sends=sends,
+        letters=letters,
     )
 
 
@@ -213,7 +216,7 @@ class ReplayedPartition:
             return None
         identity, sequence = found
         if sequence <= self.last.get(identity, -1):
-            if is_kept(record):
+            if self._rule.is_kept(record):
                 self._report.invalid += 1
                 self._expect_letter(offset, record)
             else:

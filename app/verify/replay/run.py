@@ -32,6 +32,7 @@ from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.view import close_views
+from kafka_ratchet.transport.lane_spec import letters_in
 from kafka_ratchet.transport.owner import AGENTS, RECORDS, Owner
 from kafka_ratchet.transport.sent_topics import SentTopic
 
@@ -101,8 +102,9 @@ class _Replay:
         self.agents, self.tables = program.of(name), program.tables_of(name)
         self.found, self.report = found, Report(name, replay=found)
         source = SequenceSource.parse(self.stream.sequence)
-        self.rule = Rule(self.stream.identity, source, self.stream.sequence_form)
         self.reader = TopicReader(settings, self.stream, settings.bootstrap)
+        self.dead_letters = self.reader.letters_topic()
+        self.rule = Rule(self.stream.identity, source, self.stream.sequence_form, self.dead_letters)
         self.changelog = self.reader.changelog_name(settings.app, name)
         # What the changelog has by now, the group's offsets and the output have as well: these are asked for next.
         self.spans = self.reader.spans(self.changelog)
@@ -257,8 +259,9 @@ class _Partition:
     ) -> None:
         self._replay, self._number, self._kept, self._baseline, self._owner = replay, number, kept, baseline, owner
         stream = replay.stream
+        topics = stream.input, stream.output, stream.dead_letters
         self._replayed = ReplayedPartition(
-            spec_of((stream.input, stream.output, stream.dead_letters), number, stream.identity, replay.sends),
+            spec_of(topics, number, stream.identity, replay.sends, letters_in(*replay.dead_letters)),
             replay.rule,
             replay.agents,
             replay.tables,

@@ -21,7 +21,10 @@ from tests.tables.fetched_records import Sent, fetched
 
 SOURCE = SequenceSource.parse("header:ratchet-sequence")
 NAMES = {FRESH: "fresh", DUPLICATE: "duplicate", INVALID: "invalid"}
-LETTER = st.none() | st.sampled_from([b"", b"t/i/0/1", b"t/i/0/2", b"x" * 1002, b"x" * 1003])
+OWN = ("t", "i")
+LETTER = st.none() | st.sampled_from(
+    [b"", b"t/i/0/1", b"t/i/0/2", b"t/i/0/" + b"9" * 20, b"t/i/0/01", b"t/i/0/1/2", b"t/i/-1/2", b"t/j/0/1", b"s/i/0/1"]
+)
 MARKS = st.lists(
     st.tuples(st.just("ratchet-replays"), st.sampled_from([b"1", None, b"x"]))
     | st.tuples(st.just("ratchet-replayed-from"), LETTER)
@@ -29,27 +32,29 @@ MARKS = st.lists(
     max_size=3,
 )
 IDENTITIES = [Identity.KEY, Identity.parse(["key", "header:trace"]), Identity.parse("header:trace")]
-SENT = st.tuples(st.sampled_from([b"a", b"b", None]), st.sampled_from([b"1", b"2", b"3", b"bad"]), MARKS)
+VALUE = st.sampled_from([b"v", b"", None])
+SENT = st.tuples(st.sampled_from([b"a", b"b", None]), st.sampled_from([b"1", b"2", b"3", b"bad"]), VALUE, MARKS)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(IDENTITIES), st.lists(st.lists(SENT, max_size=8), max_size=3))
 def test_verify_and_the_table_agree(
-    identity: Identity, batches: list[list[tuple[bytes | None, bytes, list[tuple[str, bytes | None]]]]]
+    identity: Identity, batches: list[list[tuple[bytes | None, bytes, bytes | None, list[tuple[str, bytes | None]]]]]
 ) -> None:
-    report, expected = Report("events"), ExpectedPartition(Rule(identity, SOURCE), 0)
+    report, expected = Report("events"), ExpectedPartition(Rule(identity, SOURCE, dead_letters=OWN), 0)
     read, read_identities, offset = reader_for(SOURCE), whose(identity), 0
     with tempfile.TemporaryDirectory() as folder:
         table = SequencePartition(Path(folder), "changelog", 0, identity, 1 << 20)
         table.open()
         for sent in batches:
             rows = [
-                Sent(key, b"v", (("ratchet-sequence", number), ("trace", key), *marks)) for key, number, marks in sent
+                Sent(key, value, (("ratchet-sequence", number), ("trace", key), *marks))
+                for key, number, value, marks in sent
             ]
             batch = fetched(rows, offset, identity_header=b"trace" if identity.header else b"")
             found, reasons = read(batch)
             identities = read_identities(batch, reasons) if read_identities else None
-            verdicts, _ = table.judge(batch, found, reasons, identities=identities)
+            verdicts, _ = table.judge(batch, found, reasons, identities=identities, letters=b"t/i/")
             views = [RecordView(row.key, row.value, list(row.headers), 0) for row in rows]
             wanted = [expected.judge(offset + index, view, report) for index, view in enumerate(views)]
             assert [NAMES[each] for each in verdicts.tolist()] == wanted
