@@ -398,18 +398,22 @@ class Lane:
             await asyncio.gather(fetch, stop, sight, return_exceptions=True)
 
     async def _forget(self, requests: Requests) -> None:
-        """Apply what was not applied yet, in a transaction of its own: nothing in it is judged before or after."""
-        here = (each for each in requests.forgets if each.partition in (None, self.spec.partition))
-        if waiting := [each for each in here if not self.state.is_done(each.id)]:
+        """Apply what was not applied yet, in a transaction of its own: nothing in it is judged before or after.
+
+        What stood in the input when it was asked for is judged first, by what was known.
+        """
+        number, topic = self.spec.partition, id_text(self._topics[self.spec.topic])
+        here = (each for each in requests.forgets if each.partition in (None, number))
+        waiting = [each for each in here if not self.state.is_done(each.id)]
+        if due := [each for each in waiting if each.holds_from(number, topic) <= self._position]:
             if self._producer.state is State.OPEN:
                 await self._commit()
             self._begin(asyncio.get_running_loop().time())
-            self.state.forget(waiting, self._position)
+            self.state.forget(due, self._position)
             await self._commit()
-            self.log.info(
-                "forgot, as a person has asked", requests=[each.id for each in waiting], offset=self._position
-            )
-        self._requests_to = requests.position
+            self.log.info("forgot, as a person has asked", requests=[each.id for each in due], offset=self._position)
+        if len(due) == len(waiting):
+            self._requests_to = requests.position
 
     def _wait_s(self, now: float) -> float | None:
         """How long there is nothing to do unless a record comes; None: for ever."""

@@ -20,7 +20,8 @@ class Forget(NamedTuple):
     """A person's request to forget what is known of an identity.
 
     id: unique; above: the sequences above it are forgotten, None: all of them;
-    at: ISO 8601, UTC; by: user and machine; reason: as given; partition: None: in all of the stream
+    at: ISO 8601, UTC; by: user and machine; reason: as given; partition: None: in all of the stream;
+    input: id of the input topic when it was asked for; ends: where each of its partitions ended then, by number
     """
 
     id: str
@@ -30,6 +31,15 @@ class Forget(NamedTuple):
     by: str
     reason: str
     partition: int | None = None
+    input: str = ""
+    ends: tuple[int, ...] = ()
+
+    def holds_from(self, partition: int, topic: str) -> int:
+        """Input offset before which it is not applied: what waited there came before it. topic: id of the input.
+
+        Of a topic that is gone, and of a partition that was added later, it is 0.
+        """
+        return self.ends[partition] if topic == self.input and partition < len(self.ends) else 0
 
 
 class Requests(NamedTuple):

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 NOT_YET = 3
-"""Exit code."""
+UNKNOWN = 4
+"""Exit codes."""
 
 
 def forget(
@@ -27,6 +28,9 @@ def forget(
     ] = None,
     partition: Annotated[str | None, typer.Option(help="Only in this input partition. Default: in all.")] = None,
     reason: Annotated[str, typer.Option(help="Why. It is recorded in the changelog with your name.")] = "",
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Also where no worker knows the identity: its first records wait still.")
+    ] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait until every partition has applied it.")] = WAIT_S,
     stream: Stream = None,
     config: Config = None,
@@ -34,8 +38,9 @@ def forget(
 ) -> None:
     """Forget the last sequence of an identity: a producer that starts anew, or one wrong number that blocks it.
 
-    Each partition applies it in a transaction of its own, also while workers run. Records of the identity that come
-    after that are judged as if nothing had come before: stop its producer first, and start it when this is done.
+    Each partition applies it in a transaction of its own, also while workers run, once it has judged what stands in
+    its input now. Records of the identity that come after that are judged as if nothing had come before: stop its
+    producer first, and start it when this is done.
 
     \b
     Exit codes:
@@ -43,13 +48,14 @@ def forget(
       2  it cannot be asked for; the sentence says why
       3  it is written, and some partitions have not applied it yet:
          they do as soon as a worker has them
+      4  no worker knows the identity; nothing is written
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_partition, parse_parts, parse_sequence
-    from kafka_ratchet.app.worker.forget import Forgetting
+    from kafka_ratchet.app.worker.forget import Forgetting, nobody_knows
 
     settings = load(config)
     name, spec = settings.stream(stream)
@@ -58,7 +64,14 @@ def forget(
     with named_broker(settings) as bootstrap:
         forgetting = Forgetting(settings, bootstrap, name)
         request, partitions = forgetting.request(wanted, bound, reason, number)
-        forgetting.refuse_earlier_workers(wanted)
+        if nobody_knows(forgetting.look(wanted), number) and not unknown:
+            typer.echo(
+                f"stream {name}: no partition that was asked for knows a sequence of this identity, so nothing was "
+                "written. Is it spelled as its producer sends it? Add --unknown if its first records still wait in "
+                "the input",
+                err=True,
+            )
+            raise typer.Exit(UNKNOWN)
         outcome = forgetting.write(request, partitions, wait)
     if json:
         typer.echo(msgspec.json.encode(outcome).decode())
@@ -77,10 +90,13 @@ def _sentences(outcome: Outcome) -> list[str]:
         lines.append(f"partition {each.partition}: from input offset {each.position} on; {change}")
     if outcome.pending:
         where = ", ".join(map(str, outcome.pending))
-        why = "no worker runs" if not outcome.members else "their lanes start, are halted, or belong to nobody now"
+        waits = "their lanes have still to judge what stood in the input, start, are halted, or belong to nobody now"
+        why = waits if outcome.members else "no worker runs"
+        ends = ", ".join(f"{number}: {outcome.ends[number]}" for number in outcome.pending)
         lines.append(
-            f"not applied yet: partitions {where} ({why}). Request {outcome.request} is written: they apply it before "
-            "their next records. Do not start the producer before `ratchet status` shows it"
+            f"not applied yet: partitions {where} ({why}). Request {outcome.request} is written: they apply it when "
+            f"they have read up to these input offsets ({ends}). Do not start the producer "
+            "before `ratchet status` shows it"
         )
     return lines
 

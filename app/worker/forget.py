@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from kafka_ratchet.app.repartition import Arrivals, arrivals_of
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import lookup
 from kafka_ratchet.app.status.group import describe_group
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts
+from kafka_ratchet.app.status.kafka_topics import OffsetRange, consumer, offset_ranges, partition_counts
+from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.forget_requests import MAX_REASON, request_key, request_value
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
@@ -41,7 +43,11 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What has become of a request. pending: partitions that have not applied it; members: of the workers' group."""
+    """What has become of a request.
+
+    pending: partitions that have not applied it; members: of the workers' group;
+    ends: by partition, where the input ended when it was asked for: what stands before that is judged first
+    """
 
     stream: str
     request: str
@@ -50,6 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
     applied: list[Applied]
     pending: list[int]
     members: int
+    ends: dict[int, int]
 
 
 class Forgetting:
@@ -73,6 +80,7 @@ class Forgetting:
             if topic not in found:
                 raise TopicMissing(f"stream {name}: there is no topic {topic}, so there is nothing to forget")
         self.partitions = found[self._changelog]
+        self._input_id = ownership.id_of(settings.streams[name].input)
 
     def request(
         self, identity: bytes, above: int | None, reason: str, partition: int | None = None
@@ -97,11 +105,11 @@ class Forgetting:
         asked = Forget(secrets.token_hex(8), identity, above, now(), this_user(), reason.strip(), partition)
         return asked, list(range(self.partitions)) if partition is None else [partition]
 
-    def refuse_earlier_workers(self, identity: bytes) -> None:
-        """Refuse while a worker of an earlier version works: it would not see the request.
+    def look(self, identity: bytes) -> Lookup:
+        """What the workers know of the identity.
 
         Raises:
-            SettingsError: there is one.
+            SettingsError: a worker of an earlier version works, which would not see a request.
         """
         asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
         if asked.cannot_forget is not msgspec.UNSET:
@@ -109,6 +117,7 @@ class Forgetting:
                 f"workers of an earlier Ratchet would not see the request: {', '.join(asked.cannot_forget)}. Update "
                 "them first"
             )
+        return asked
 
     def write(self, request: Forget, partitions: Sequence[int], wait_s: float) -> Outcome:
         """Write the request, and wait until these partitions have applied it.
@@ -116,8 +125,14 @@ class Forgetting:
         Where no worker is a member of the group, it does not wait: the next owners apply it.
 
         Raises:
+            SettingsError: records wait to be sent to the partition of their identity. Nothing is written.
             BrokerUnavailable: Kafka did not take it, or does not answer. Whether it stands in the topic is unknown.
         """
+        deadline = time.monotonic() + wait_s
+        with consumer(self._options, "ratchet-forget", committed=False) as open_ones:
+            self._wait_for_arrivals(open_ones, deadline)
+            held = self._held(open_ones, self._settings.streams[self._name].input)
+        request = request._replace(input=self._input_id, ends=tuple(each.end for each in held))
         with consumer(self._options, "ratchet-forget") as asked:
             ends = offset_ranges(asked, self._changelog, self.partitions)
             key = request_key(self._name, request.id)
@@ -125,7 +140,7 @@ class Forgetting:
             members = asyncio.run(describe_group(self._bootstrap, self._settings)).members
             try:
                 asked.assign([TopicPartition(self._changelog, number, ends[number].end) for number in partitions])
-                found = self._read(asked, request.id, set(partitions), wait_s if members else 0.0)
+                found = self._read(asked, request.id, set(partitions), deadline if members else 0.0)
             except KafkaException as failure:
                 raise BrokerUnavailable(
                     f"{self._changelog}: cannot be read: {explained(failure.args[0])}. The request is written, and "
@@ -136,19 +151,52 @@ class Forgetting:
             for number, edit in sorted(found.items())
         ]
         pending = sorted(set(partitions) - found.keys())
-        return Outcome(self._name, request.id, request.identity.hex(), request.above, applied, pending, members)
+        until = {number: request.holds_from(number, self._input_id) for number in partitions}
+        return Outcome(self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until)
 
-    def _read(self, asked: object, request: str, partitions: set[int], wait_s: float) -> dict[int, Edit]:
+    def _wait_for_arrivals(self, asked: Consumer, deadline: float) -> None:
+        """Wait until what waits for the partition of its identity now is there, where the stream repartitions."""
+        other = self._settings.streams.get(arrivals_of(self._name))
+        if not isinstance(other, Arrivals):
+            return
+        held = self._held(asked, other.input)
+        while True:
+            group = asyncio.run(describe_group(self._bootstrap, self._settings))
+            read = [group.committed.get((other.input, number), each.first) for number, each in enumerate(held)]
+            behind = [number for number, each in enumerate(held) if read[number] < each.end]
+            if not behind:
+                return
+            if not group.members or time.monotonic() >= deadline:
+                number = behind[0]
+                raise SettingsError(
+                    f"{other.input}, partition {number}: offsets {read[number]} to {held[number].end - 1} are not yet "
+                    f"sent to the partitions of their identities (stream {arrivals_of(self._name)}; "
+                    f"{group.members} workers). Nothing was written: a record that waits there would be judged as if "
+                    "its identity was forgotten. Run it again when they are"
+                )
+            time.sleep(POLL_S)
+
+    def _held(self, asked: Consumer, topic: str) -> list[OffsetRange]:
+        counts = partition_counts(admin_client(self._options), [topic])
+        return offset_ranges(asked, topic, counts.get(topic, 0))
+
+    def _read(self, asked: Consumer, request: str, partitions: set[int], deadline: float) -> dict[int, Edit]:
         found: dict[int, Edit] = {}
-        deadline = time.monotonic() + wait_s
         while found.keys() < partitions and time.monotonic() < deadline:
-            message = asked.poll(POLL_S)  # type: ignore[attr-defined]
+            message = asked.poll(POLL_S)
             key = message.key() if message is not None and message.error() is None else None
             if key is not None and key.startswith(EDIT):
                 _, edit = Edit.unpack(key, message.value() or b"")
                 if edit.id == request:
                     found[message.partition()] = edit
         return found
+
+
+def nobody_knows(looked: Lookup, partition: int | None) -> bool:
+    """Whether no partition that is asked for knows a sequence of the identity; False where one cannot be asked."""
+    unasked = [number for number in looked.not_asked if partition in (None, number)]
+    known = [row for row in looked.partitions if partition in (None, row.partition)]
+    return not unasked and all(row.persisted is None and row.pushed is None for row in known)
 
 
 def _known(sequence: int) -> int | None:

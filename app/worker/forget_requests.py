@@ -17,15 +17,15 @@ from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 from kafka_ratchet.transport.policy import Forget, Requests
 
 FORGET: Final = "forget"
-MAX_REQUEST_BYTES: Final = 16 * 1024
-"""Far more than the longest identity and the longest reason take."""
+MAX_REQUEST_BYTES: Final = 512 * 1024
+"""Far more than the longest identity, the longest reason and the ends of ten thousand partitions take."""
 MAX_REASON: Final = 1000
 """Characters. Each partition keeps them for ever."""
 ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """identity: in hex."""
+    """identity: in hex; the others as in `Forget`."""
 
     identity: str
     at: str
@@ -33,6 +33,8 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     above: int | None = None
     partition: int | None = None
+    input: str = ""
+    ends: tuple[int, ...] = ()
 
 
 def request_key(stream: str, request: str) -> bytes:
@@ -42,8 +44,9 @@ def request_key(stream: str, request: str) -> bytes:
 
 def request_value(request: Forget) -> bytes:
     """Value of a request's record."""
-    value = _Value(request.identity.hex(), request.at, request.by, request.reason, request.above, request.partition)
-    return msgspec.json.encode(value)
+    who = request.at, request.by, request.reason
+    where = request.partition, request.input, request.ends
+    return msgspec.json.encode(_Value(request.identity.hex(), *who, request.above, *where))
 
 
 def stream_and_id(parts: object) -> tuple[str, str] | None:
@@ -78,7 +81,7 @@ def read_request(request: str, value: bytes) -> Forget:
     if found.above is not None and not 0 <= found.above <= SEQUENCE_MAX:
         raise ValueError(f"{found.above} is no sequence")
     who = found.at[:40], found.by[:200], found.reason[:MAX_REASON]
-    return Forget(request, identity, found.above, *who, found.partition)
+    return Forget(request, identity, found.above, *who, found.partition, found.input, found.ends)
 
 
 class ReadRequests:

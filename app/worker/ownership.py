@@ -112,7 +112,7 @@ class StreamOwnership:
     def is_stale(self, changelog: str) -> bool:
         """Whether a claim is of a topic that is gone, or there is none yet."""
         topics = (self._stream.output, changelog)
-        return any(topic not in self._claims or self._claims[topic].id != self._id_of(topic) for topic in topics)
+        return any(topic not in self._claims or self._claims[topic].id != self.id_of(topic) for topic in topics)
 
     def claim(self, changelog: str, by: str = "", reason: str = "") -> dict[str, str]:
         """Claim output, changelog and duplicates; they exist by now.
@@ -132,7 +132,7 @@ class StreamOwnership:
         wanted = {self._stream.output: OUTPUT, changelog: CHANGELOG}
         if self._stream.duplicates is not None:
             wanted[self._stream.duplicates] = DUPLICATES
-        ids = {topic: self._id_of(topic) for topic in wanted}
+        ids = {topic: self.id_of(topic) for topic in wanted}
 
         def decide(claims: Claims) -> dict[str, Claim]:
             return {
@@ -160,7 +160,12 @@ class StreamOwnership:
             )
         return True
 
-    def _id_of(self, topic: str) -> str:
+    def id_of(self, topic: str) -> str:
+        """The topic's id, as Kafka's tools print it.
+
+        Raises:
+            TopicMissing: it is gone.
+        """
         admin = admin_client(self._options)
         found = describe_topic(admin, topic, timeout_s=self._settings.kafka_timeout_s, say=lambda _: None)
         if found is None:

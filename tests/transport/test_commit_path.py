@@ -49,6 +49,7 @@ from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Iden
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
 from kafka_ratchet.tables.values.partition import OWN
+from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.delivery import LETTER_AGENTS
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.policy import Forget
@@ -176,6 +177,7 @@ class Expected:
             before = self.last.get(request.identity, -1)
             after = -1 if request.above is None else min(before, request.above)
             assert (edit.position, edit.name, edit.before, edit.after) == (start, request.identity, before, after)
+            assert request.input == "another" or edit.position >= request.ends[0]
             if before == after:
                 continue
             if after < 0:
@@ -447,11 +449,16 @@ class CommitPath(RuleBasedStateMachine):
 
     @rule(data=st.data(), above=st.one_of(st.none(), st.integers(0, 12)), seconds=STEP_S)
     def ask_to_forget(self, data: st.DataObject, above: int | None, seconds: float) -> None:
-        """Workers hear of it at different moments, and perhaps it is of a name that begins anew at once."""
+        """Workers hear of it at different moments, and perhaps it is of a name that begins anew at once.
+
+        It says where the input ends, or is as an operator finds it whose topic is another one.
+        """
         self._arrive(data)
         self.go_on(data.draw(STEP_S))
         identity = b"" if self.kind is Identity.PARTITION else data.draw(st.sampled_from(sorted(all_names)))
-        self.policies.append(Forget(f"{len(self.policies):016x}", identity, above, "now", "me", "so"))
+        number, end = len(self.policies), self.kafka.logs[INPUT, 0].end
+        topic = data.draw(st.sampled_from([id_text(self.kafka.topic_id(INPUT)), "another"]))
+        self.policies.append(Forget(f"{number:016x}", identity, above, "now", "me", "so", None, topic, (end,)))
         for worker in filter(None, self.workers):
             if data.draw(st.booleans()):
                 worker.policies.read()

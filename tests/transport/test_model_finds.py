@@ -16,7 +16,9 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import TransactionError
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.version_2 import FeaturesRequest, ends_raise_epochs
@@ -326,3 +328,23 @@ def test_without_the_right_to_the_id_a_lane_halts_at_once(loop: VirtualLoop) -> 
     producer = TransactionalProducer(Unauthorised(MemoryKafka()), "id", "group", 60_000, [OUT])  # type: ignore[arg-type]
     with pytest.raises(TransactionError, match=r"id: this user may not ask .*docs/guide/rights\.md"):
         run(loop, producer.initialise())
+
+
+def test_what_waited_in_the_input_is_judged_before_its_identity_is_forgotten() -> None:
+    with one_lane(FIRST) as model:
+        worker = model.workers[0]
+        assert worker is not None
+        model._append([sent(98), sent(99)], "none")
+        model.go_on(2)
+        for number in (98, 99, 100, 101):  # the worker reads none of them before it hears of the request
+            model._append([sent(number)], "none")
+        topic, ends = id_text(model.kafka.topic_id(INPUT)), (model.kafka.logs[INPUT, 0].end,)
+        model.policies.append(Forget("0" * 16, b"a", None, "now", "me", "so", None, topic, ends))
+        worker.policies.read()
+        model.go_on(5)
+        for number in (0, 1):
+            model._append([sent(number)], "none")
+            model.go_on(2)
+        model.committed_is_what_the_oracle_says()
+        passed = [record.value for record in model.kafka.logs[OUT].committed()]
+        assert passed == [b"98", b"99", b"100", b"101", b"0", b"1"]

@@ -63,6 +63,10 @@ def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: S
         {"partition": 0, "before": 10**18, "after": 2, "position": 3},
         {"partition": 1, "before": None, "after": None, "position": 0},
     ]
+    policies = read_all(place.broker, f"{place.app}-policy")[0]
+    typo = place.command("forget", "--identity", "em", "--reason", "a typing error")
+    assert (typo.returncode, "no partition that was asked for knows" in typo.stderr) == (4, True)
+    assert len(read_all(place.broker, f"{place.app}-policy")[0]) == len(policies)
     publish(place, b"me", 2, 3)
     worker.wait_for(lambda: place.position(f"{place.app}.in") == 5, "the numbers after it")
     told = place.command("status", "--producer", "me", "--sequence", "3", "--partition", "0")
@@ -84,7 +88,7 @@ def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: S
     assert [(number, edit.before, edit.after) for number, edit in report.edits] == [(0, 10**18, 2), (0, 3, -1)]
 
 
-FORGET = Forget("0" * 16, b"\xffme", 7, "now", "me@here", "so", 1)
+FORGET = Forget("0" * 16, b"\xffme", 7, "now", "me@here", "so", 1, "id", (4, 9))
 
 
 def test_a_request_is_read_as_it_was_written_and_can_be_taken_back() -> None:
@@ -102,7 +106,7 @@ def test_a_request_is_read_as_it_was_written_and_can_be_taken_back() -> None:
     [
         b"",
         b"[" * 10_000,
-        b"x" * 20_000,
+        b"x" * 600_000,
         b"{}",
         request_value(FORGET).replace(b'"ff', b'"zz'),
         request_value(FORGET._replace(identity=b"x" * 1025)),
