@@ -184,6 +184,18 @@ class KnownIdentities:
                 return LastSequence(sequence, sequence)
         return self.map.get(identity)
 
+    def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
+        """Whether a sequence was seen, persisted and pushed: see `LastSequences.seen`. Changes nothing, as `last`.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
+        known = self.map
+        if self.kept.window and self.beyond and self.store is not None and not known.holds(identity):
+            known = self._empty_map()
+            self._take(known, self.store.find([identity]))
+        return known.seen(identity, sequence)
+
     def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
         """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
 

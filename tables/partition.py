@@ -262,6 +262,10 @@ class SequencePartition:
         """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens."""
         return self.known.last(identity)
 
+    def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
+        """Whether a sequence was seen: see `LastSequences.seen`. Changes nothing, as `last`."""
+        return self.known.seen(identity, sequence)
+
     def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
         """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
 

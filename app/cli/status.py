@@ -43,12 +43,13 @@ def status(
 
     \b
     Exit codes:
-      0  persisted: it, or a later one of its identity, is committed;
-         sent again it would be dropped
+      0  persisted: it is committed, or (without a reorder_window)
+         a later one of its identity; sent again it would be dropped
       1  unseen
       2  the question cannot be asked; the sentence says why
       3  in flight: it is in an open transaction; ask again
-      4  it depends on the partition, or a partition could not be asked
+      4  it depends on the partition, a partition could not be asked,
+         or it is below the reorder_window: too late to tell
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import asyncio
 

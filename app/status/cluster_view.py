@@ -162,6 +162,7 @@ class ClusterView:
                 *self._away,
                 *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()),
                 *_about_input(view),
+                *_about_late(rows, sequence, spec.reorder_window),
             ],
             partition=partition,
             answer=answer,
@@ -373,6 +374,17 @@ def _about_input(view: StreamView) -> list[str]:
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
     is_internal = view.input.endswith(repartition_topic("", view.stream))
     return [never_had_a_record(view.stream, view.input)] if is_empty and not is_internal else []
+
+
+def _about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int) -> list[str]:
+    """The sentence for each partition where nobody knows any more whether a sequence came."""
+    return [
+        f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
+        f"{max(_seen(row.persisted), _seen(row.pushed))}: it is too late to tell whether it came. Sent again it would "
+        "not be forwarded"
+        for row in rows
+        if row.verdict == "too-late"
+    ]
 
 
 def _about_invalid(worker: WorkerStatus) -> list[str]:

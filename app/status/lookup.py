@@ -15,11 +15,16 @@ import msgspec
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity, joined
 
-Verdict = Literal["fresh", "duplicate", "unknown"]
+Verdict = Literal["fresh", "duplicate", "unknown", "too-late"]
 Answer = Literal["persisted", "in flight", "unseen", "depends", "unknown"]
 """To "did my record arrive?": see `answer_of`."""
 
-ANSWERS: Final[Mapping[Verdict, Answer]] = {"duplicate": "persisted", "unknown": "in flight", "fresh": "unseen"}
+ANSWERS: Final[Mapping[Verdict, Answer]] = {
+    "duplicate": "persisted",
+    "unknown": "in flight",
+    "fresh": "unseen",
+    "too-late": "unknown",
+}
 
 LIMIT, LIMIT_MOST = 100, 500
 """Producers in one answer: the worker looks each of them up in its partitions while nothing else runs."""
@@ -156,18 +161,35 @@ def parse_query(raw: str) -> dict[str, str]:
     return parameters
 
 
-def verdict_of(sequence: int, persisted: int | None, pushed: int | None) -> Verdict:
+def verdict_of(
+    sequence: int,
+    persisted: int | None,
+    pushed: int | None,
+    window: int = 0,
+    seen: tuple[bool, bool] = (False, False),
+) -> Verdict:
     """What a record with this sequence would be, by the two maps of PIP-6.
 
     Args:
         sequence: the record's sequence.
         persisted: the last sequence in a committed transaction; None: there is none.
         pushed: the last sequence judged in the open transaction; None: there is none.
+        window: the stream's `reorder_window`; 0: none
+        seen: whether it was seen, where it is in the window below persisted, and in that below pushed
     """
-    if persisted is not None and sequence <= persisted:
-        return "duplicate"
-    if pushed is not None and sequence <= pushed:
-        return "unknown"
+    found: tuple[tuple[int | None, bool, Verdict], ...] = (
+        (persisted, seen[0], "duplicate"),
+        (pushed, seen[1], "unknown"),
+    )
+    for last, was_seen, verdict in found:
+        if last is None or sequence > last:
+            continue
+        if not window or sequence == last:
+            return verdict
+        if last - sequence > window:
+            return "too-late"
+        if was_seen:
+            return verdict
     return "fresh"
 
 
@@ -181,11 +203,12 @@ def answer_of(
 ) -> Answer:
     """Whether a record with the sequence asked about has arrived: only what is true wherever the record went.
 
-    persisted   committed, it or a later one of its identity: sent again it would be dropped
+    persisted   committed, it or, without a reorder_window, a later one of its identity: sent again it would be dropped
     in flight   judged in a transaction that is still open: ask again
-    unseen      nothing as high of its identity has come so far: it would be forwarded
+    unseen      it has not come so far: it would be forwarded
     depends     one thing in one partition and another in another: say which partition
-    unknown     a partition that it may have gone to cannot be asked now
+    unknown     a partition that it may have gone to cannot be asked now, or it is below the window: nobody knows any
+                more whether it came, and it would not be forwarded
 
     Args:
         verdicts: of the partitions that know the identity
@@ -204,5 +227,5 @@ def answer_of(
     answers = {ANSWERS[verdicts.get(number) or "fresh"] for number in where}
     if len(answers) > 1:
         # Here committed and there not yet, but nowhere missing.
-        return "depends" if "unseen" in answers else "in flight"
+        return "in flight" if answers == {"persisted", "in flight"} else "depends"
     return answers.pop() if answers else "unknown"

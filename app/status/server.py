@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -37,7 +37,6 @@ from kafka_ratchet.app.status.lookup import (
     parse_parts,
     parse_query,
     parse_sequence,
-    verdict_of,
 )
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
@@ -155,8 +154,8 @@ class StatusProvider(Protocol):
     def tables(self) -> list[TableStatus]:
         """One for each stream this worker serves."""
 
-    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
-        """The partitions of this worker that know the identity."""
+    def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
+        """The partitions of this worker that know the identity, and what a record with the sequence would be there."""
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         """The producers that these partitions know, at most limit of them, from behind a name on."""
@@ -285,10 +284,8 @@ class StatusServer:
         identity = parse_parts(Identity.parse(table.identity), texts, query.get("hex"))
         if not identity and table.identity != "partition":
             raise QueryError("give the identity, as identity=TEXT or hex=HEX")
-        found = [status for status in self._provider.lookup(name, identity) if status.partition in asked]
+        found = [each for each in self._provider.lookup(name, identity, sequence) if each.partition in asked]
         unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
-        if sequence is not None:
-            found = [replace(each, verdict=verdict_of(sequence, each.persisted, each.pushed)) for each in found]
         return _json(IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged, can_forget=True))
 
     async def _producers(self, request: web.Request) -> web.Response:

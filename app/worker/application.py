@@ -27,6 +27,7 @@ from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
+from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.status.server import Forgotten, GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
@@ -35,6 +36,7 @@ from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
+from kafka_ratchet.app.worker.kept import kept_of
 from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.sent_topics import check_topics
@@ -46,7 +48,6 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.tables.map.map import LastSequence
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.assignment import Lanes
@@ -110,7 +111,7 @@ class Stream:
             memory,
             _bounds(name, settings, topics.partitions),
             tables=tables,
-            kept=Kept(settings.reorder_window, settings.conflicts != "ignore", settings.dense),
+            kept=kept_of(settings),
         )
         self.program = None
         if program is not None and agents:
@@ -352,7 +353,7 @@ class Application:
             for stream in self.streams.values()
         ]
 
-    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
+    def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
         """The partitions here that know the identity, or have forgotten it as a person has asked."""
         if stream not in self.streams:
             return []
@@ -362,11 +363,11 @@ class Application:
             forgotten = [_forgotten(edit) for edit in partition.edits.of(identity)]
             if (changelog, number) in self.lanes.running and (number in known or forgotten):
                 last = known.get(number, LastSequence(-1, -1))
-                found.append(
-                    IdentityStatus(
-                        number, _known(last.persisted), _known(last.pushed), None, forgotten or msgspec.UNSET
-                    )
-                )
+                persisted, pushed, verdict = _known(last.persisted), _known(last.pushed), None
+                if sequence is not None:
+                    seen = partition.seen(identity, sequence)
+                    verdict = verdict_of(sequence, persisted, pushed, partition.known.kept.window, seen)
+                found.append(IdentityStatus(number, persisted, pushed, verdict, forgotten or msgspec.UNSET))
         return found
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:

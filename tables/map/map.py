@@ -139,6 +139,23 @@ class LastSequences:
         pushed, change = int(self._pushed[slot]), int(self._changed[slot])
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
+    def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
+        """Whether a sequence in the window below an identity's last one was seen: persisted, and pushed.
+
+        False where it is not in that window, or no window is kept.
+        """
+        slot, window = self._slot(identity), self.kept.window
+        if slot < 0 or not window:
+            return False, False
+        change, last, bits = int(self._changed[slot]), self.get(identity), self._extras.bits[slot]
+        before = self._before.bits[change - 1] if change else bits
+        at = sequence % (64 * len(bits))
+        persisted, pushed = (
+            0 < end - sequence <= window and bool(int(row[at >> 6]) >> (at & 63) & 1)
+            for end, row in ((last.persisted, before), (last.pushed, bits))
+        )
+        return persisted, pushed
+
     def judge(
         self,
         identities: Identities,

@@ -87,6 +87,9 @@ def test_what_a_partition_keeps_is_the_plain_one_after_crashes_snapshots_and_oth
                 totals[verdict] += 1
             site.commit(state)
             plain.commit()
+            for name, found in plain.persisted.items():
+                for n in (found.last - 3, found.last - 60, found.last - 131):
+                    assert state.seen(name, n) == (plain.has_seen(found, n),) * 2
             missing = sum(each.missing for each in plain.persisted.values())
             assert state.missing == (missing if kept.dense else None)
         progress = state.progress

@@ -131,3 +131,27 @@ def test_the_verdict_comes_from_both_maps(
     sequence: int, persisted: int | None, pushed: int | None, verdict: str
 ) -> None:
     assert verdict_of(sequence, persisted, pushed) == verdict
+
+
+@pytest.mark.parametrize(
+    ("sequence", "persisted", "pushed", "seen", "verdict"),
+    [
+        (100, 100, 100, (False, False), "duplicate"),
+        (98, 100, 100, (True, True), "duplicate"),
+        (98, 100, 100, (False, False), "fresh"),
+        (98, 100, 100, (False, True), "unknown"),
+        (96, 100, 100, (False, False), "fresh"),
+        (95, 100, 100, (False, False), "too-late"),
+        (97, 100, 102, (True, False), "duplicate"),
+        (97, 100, 102, (False, False), "too-late"),
+        (101, 100, 102, (False, False), "fresh"),
+        (101, 100, 102, (False, True), "unknown"),
+        (102, 100, 102, (False, False), "unknown"),
+        (103, 100, 102, (False, False), "fresh"),
+        (1, None, 2, (False, True), "unknown"),
+    ],
+)
+def test_in_a_window_what_was_seen_decides_and_below_it_nobody_knows(
+    sequence: int, persisted: int | None, pushed: int | None, seen: tuple[bool, bool], verdict: str
+) -> None:
+    assert verdict_of(sequence, persisted, pushed, 4, seen) == verdict

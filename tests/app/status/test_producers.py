@@ -173,6 +173,11 @@ def test_names_cannot_write_to_the_terminal(name: bytes, text: str) -> None:
         ({0: "unknown"}, [1], "producer", 0, "in flight"),
         ({0: "duplicate"}, [1], "producer", 1, "unknown"),
         ({0: "duplicate"}, [], "producer", 7, "unknown"),
+        ({0: "too-late"}, [], "key", None, "unknown"),
+        ({0: "too-late"}, [], "producer", 0, "unknown"),
+        ({0: "too-late", 1: "duplicate"}, [], "producer", None, "depends"),
+        ({0: "too-late", 1: "unknown"}, [], "producer", None, "depends"),
+        ({0: "too-late"}, [], "producer", None, "depends"),
     ],
 )
 def test_the_answer_is_only_what_is_true_wherever_the_record_went(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -14,6 +14,7 @@ from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableAnswer, TableEntry, TableQuery
 from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
 from kafka_ratchet.app.status.server import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
@@ -31,8 +32,11 @@ class KnownWorker:
     def tables(self) -> list[TableStatus]:
         return self.tables_now
 
-    def lookup(self, stream: str, identity: bytes) -> list[IdentityStatus]:
-        return self.sequences.get((stream, identity), [])
+    def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
+        found = self.sequences.get((stream, identity), [])
+        if sequence is None:
+            return found
+        return [replace(each, verdict=verdict_of(sequence, each.persisted, each.pushed)) for each in found]
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         names = sorted({name for of, name in self.sequences if of == stream and (after is None or name > after)})

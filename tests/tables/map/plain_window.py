@@ -57,6 +57,11 @@ class PlainWindow:
             found.counted.add(sequence)
         return "fresh"
 
+    def has_seen(self, found: PlainIdentity, sequence: int) -> bool:
+        if not 0 < found.last - sequence <= self.window:
+            return False
+        return sequence < found.known_from or sequence in found.seen
+
     def commit(self) -> None:
         self.persisted = deepcopy(self.pushed)
 

@@ -107,6 +107,9 @@ def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: Kept
         for name in (b"a", b"b", b""):
             found = plain.pushed.get(name), plain.persisted.get(name)
             assert table.get(name)[::-1] == tuple(each.last if each else -1 for each in found)
+            for number in (0, 7, 60, 66, 128, 4096, TOP - 70, TOP - 65):
+                asked = tuple(each is not None and plain.has_seen(each, number) for each in found)
+                assert table.seen(name, number)[::-1] == asked
         assert {key[1:] for key, _ in table.changed_entries()} == plain.changed()
         assert (len(table), table.missing) == (len(plain.persisted), missing(plain))
 
