@@ -14,6 +14,7 @@ from kafka_ratchet.app.cli.broker import broker
 from kafka_ratchet.app.cli.dead_letters import dead_letters
 from kafka_ratchet.app.cli.demo import demo
 from kafka_ratchet.app.cli.forget import forget
+from kafka_ratchet.app.cli.gaps import gaps
 from kafka_ratchet.app.cli.policy import policy
 from kafka_ratchet.app.cli.producers import producers
 from kafka_ratchet.app.cli.publish import publish
@@ -69,6 +70,7 @@ for command in (
     tables,
     producers,
     status,
+    gaps,
     forget,
     resume,
     verify,

@@ -28,6 +28,7 @@ from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
@@ -217,11 +218,13 @@ class Resume:
                 move.close()
         raise AssertionError  # the last try raises
 
-    def state_of(self, number: int, folder: Path, bounds: Bounds | None = None) -> SequencePartition:
+    def state_of(
+        self, number: int, folder: Path, bounds: Bounds | None = None, kept: Kept = PLAIN
+    ) -> SequencePartition:
         """An empty state of a partition, in a folder of its own. bounds: for one that knows when who was active."""
         room = self.settings.state_memory_mb << 20
         where = folder / "store", self.changelog, number, self.stream.identity, CHANGELOG_BYTES
-        return SequencePartition(*where, lambda: room, bounds)
+        return SequencePartition(*where, lambda: room, bounds, kept=kept)
 
     def move_of(
         self, cluster: Cluster, number: int, state: SequencePartition, timeout_ms: int = 60_000

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.worker.kept import kept_of
 from kafka_ratchet.app.worker.resume import Resume, Wanted
 from kafka_ratchet.app.worker.state_rows import Row
 from kafka_ratchet.tables.eviction import Bounds
@@ -47,7 +48,8 @@ class StateExport:
 
     async def _read(self, number: int, folder: Path) -> None:
         async with self._resume.connected() as cluster:
-            move = self._resume.move_of(cluster, number, self._resume.state_of(number, folder, Bounds()))
+            state = self._resume.state_of(number, folder, Bounds(), kept_of(self._resume.stream))
+            move = self._resume.move_of(cluster, number, state)
             try:
                 await move.read()
             finally:

@@ -1,0 +1,90 @@
+"""`ratchet gaps`: whose numbers are missing, in a stream where they have no holes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Config, Json, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from kafka_ratchet.app.worker.gaps import Gaps
+
+
+def gaps(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[STREAM]", help="The stream; may be left out if there is only one.")
+    ] = None,
+    stream: Stream = None,
+    limit: Annotated[
+        str | None, typer.Option(help="Identities to list, at most 500; 100 by default. The sums are of all.")
+    ] = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List the identities whose sequences are not all there, those that lack most first. For streams with dense = true.
+
+    It reads what is committed from the stream's changelog; workers may run or not.
+
+    \b
+    Exit codes:
+      0  none is missing
+      1  some are missing
+      2  it cannot be told; the sentence says why
+    """  # noqa: D301 - click keeps the lines behind a \\b as they are
+    import msgspec
+    from rich.console import Console
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.status.lookup import QueryError, parse_limit
+    from kafka_ratchet.app.worker.gaps import gaps_of
+    from kafka_ratchet.app.worker.state_export import StateExport
+
+    if name is not None and stream is not None:
+        raise QueryError("the stream is given twice; give it once")
+    settings = load(config)
+    name, spec = settings.stream(name if stream is None else stream)
+    most = parse_limit(limit)
+    if not spec.dense:
+        raise QueryError(
+            f"stream {name!r} does not count what is missing. Where its numbers have no holes, set "
+            f"streams.{name}.dense = true and start its workers again: it is counted from then on"
+        )
+    with named_broker(settings) as bootstrap:
+        found = gaps_of(name, StateExport(settings, bootstrap, name).rows(), most)
+    if json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        console = Console(markup=False, highlight=False)
+        for part in _render(found):
+            console.print(part)
+    raise typer.Exit(1 if found.missing else 0)
+
+
+def _render(found: Gaps) -> Iterator[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from kafka_ratchet.app.status.producers import shown
+
+    if not found.missing:
+        yield f"{found.stream}: no sequence is missing"
+        return
+    yield f"{found.stream}: {found.missing:,} sequences are missing, of {found.identities:,} identities"
+    table = Table(box=box.SIMPLE)
+    table.add_column("Identity", overflow="fold")
+    for header in ("Partition", "First", "Last", "Seen", "Missing"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for gap in found.gaps:
+        figures = gap.partition, gap.first, gap.last, f"{gap.seen:,}", f"{gap.missing:,}"
+        table.add_row(Text(shown(bytes.fromhex(gap.identity_hex))), *map(str, figures))
+    yield table
+    if found.identities > len(found.gaps):
+        yield f"{found.identities - len(found.gaps):,} more identities lack fewer: --limit"

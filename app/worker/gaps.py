@@ -1,0 +1,81 @@
+"""`ratchet gaps`: which identities lack sequences, in a stream whose numbers have no holes (`dense = true`).
+
+It is read from the changelog to its end, committed entries alone, so no worker need run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kafka_ratchet.app.worker.state_rows import Row
+from kafka_ratchet.tables.map.entries import COUNTED, FINGERPRINT
+
+COUNTS: Final = struct.Struct(">qq")
+"""First and seen of an entry, as `kafka_ratchet.tables.map.entries` describes it."""
+FLAGS_AND_WORDS, FINGERPRINT_BYTES = 2, 8
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """An identity that lacks sequences, in one partition.
+
+    identity: text; None where it is not UTF-8
+    first: the lowest sequence seen, or the one from which on they are counted
+    last, seen: the highest, and how many there were from first on
+    """
+
+    identity: str | None
+    identity_hex: str
+    partition: int
+    first: int
+    last: int
+    seen: int
+    missing: int
+
+
+class Gaps(msgspec.Struct, frozen=True):
+    """Of a stream: how many identities lack sequences, how many these are, and those that lack most, largest first.
+
+    An identity in two partitions counts twice, as each partition counts for itself.
+    """
+
+    stream: str
+    identities: int
+    missing: int
+    gaps: list[Gap]
+
+
+def gap_of(row: Row) -> Gap | None:
+    """What an identity lacks; None: nothing, or nothing was counted."""
+    if not row.state or not row.state[0] & COUNTED:
+        return None
+    at = FLAGS_AND_WORDS + (FINGERPRINT_BYTES if row.state[0] & FINGERPRINT else 0)
+    first, seen = COUNTS.unpack_from(row.state, at)
+    missing = row.sequence - first + 1 - seen
+    if missing <= 0:
+        return None
+    try:
+        text = row.identity.decode()
+    except UnicodeDecodeError:
+        text = None
+    return Gap(text, row.identity.hex(), row.partition or 0, first, row.sequence, seen, missing)
+
+
+def gaps_of(stream: str, rows: Iterable[Row], limit: int) -> Gaps:
+    """The sums over all rows, and at most limit of those that lack most."""
+    identities = missing = 0
+
+    def counted() -> Iterable[Gap]:
+        nonlocal identities, missing
+        for row in rows:
+            if (gap := gap_of(row)) is not None:
+                identities += 1
+                missing += gap.missing
+                yield gap
+
+    largest = heapq.nsmallest(limit, counted(), key=lambda gap: (-gap.missing, gap.identity_hex, gap.partition))
+    return Gaps(stream, identities, missing, largest)
