@@ -23,6 +23,9 @@ FIGURES = {
     "Fresh": "fresh",
     "Duplicate": "duplicate",
     "Invalid": "invalid",
+    "Too late": "late",
+    "Conflict": "conflict",
+    "Missing": "missing",
     "Keys": "keys",
     "Evicted": "evicted",
     "Position": "input_position",
@@ -32,7 +35,9 @@ FIGURES = {
 }
 """Header and field of each column of figures."""
 
-SUMMED = frozenset({"fresh", "duplicate", "invalid", "keys", "evicted", "lag"})
+SUMMED = frozenset({"fresh", "duplicate", "invalid", "late", "conflict", "missing", "keys", "evicted", "lag"})
+SELDOM = ("evicted", "late", "conflict")
+"""Columns of streams that have any such."""
 LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
 """Columns that a narrow terminal leaves out, in this order; --json has all of them."""
 
@@ -150,8 +155,9 @@ def _stream_table(stream: StreamView, left_out: frozenset[str]) -> Table:
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    if not stream.totals.evicted:
-        left_out |= {"evicted"}
+    left_out |= {name for name in SELDOM if not getattr(stream.totals, name)}
+    if stream.totals.missing is None:
+        left_out |= {"missing"}
     figures = {header: name for header, name in FIGURES.items() if name not in left_out}
     table.add_column("", "all")
     table.add_column("State", no_wrap=True)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kafka_ratchet.app.cli.tables import _stream_table
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.status.model import PartitionView, duration, window
+from kafka_ratchet.app.status.model import PartitionView, StreamView, _totals, duration, window
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,18 @@ from kafka_ratchet.app.status.model import PartitionView, duration, window
 )
 def test_a_duration_is_never_said_to_be_longer_than_it_is(seconds: int, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_the_terminal_has_columns_for_what_the_stream_counts() -> None:
+    def columns(**changed: Any) -> set[str]:
+        rows = [row(**changed)]
+        names = ["events", "in", "out", "dead", "log", "key", "header:x"]
+        table = _stream_table(StreamView(*names, rows, _totals(rows)), frozenset())  # type: ignore[arg-type]
+        return {str(column.header) for column in table.columns} & {"Evicted", "Too late", "Conflict", "Missing"}
+
+    assert columns() == columns(late=0, conflict=0) == set()
+    assert columns(late=2, conflict=1, evicted=1) == {"Too late", "Conflict", "Evicted"}
+    assert columns(missing=0) == {"Missing"}
 
 
 def row(**changed: Any) -> PartitionView:

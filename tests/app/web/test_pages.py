@@ -114,7 +114,15 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
         [
             table(
                 partition(0, evicted_inactive=30, evicted_displaced=4),
-                partition(1, state="halted", error="<b>offset 7</b>: corrupt", invalid=2),
+                partition(
+                    1,
+                    state="halted",
+                    error="<b>offset 7</b>: corrupt",
+                    invalid=2,
+                    too_late=5,
+                    conflict=1_001,
+                    missing=3,
+                ),
                 topic=topic,
             )
         ]
@@ -143,11 +151,13 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
         "evicted": 34,
         "unknown": 1,
         "unjudged": 0,
-        "late": 0,
-        "conflict": 0,
-        "missing": None,
+        "late": 5,
+        "conflict": 1001,
+        "missing": 3,
     }
     assert "unjudged" not in html
+    for said in ("<dt>Too late</dt><dd>5<", "<dt>Conflicts</dt><dd>1,001<", "<dt>Missing</dt><dd>3<"):
+        assert said in html
     for shown in (html, fragment):
         rows = TableReader(shown).rows
         for row in stream["partitions"]:
