@@ -15,7 +15,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,11 @@ from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.windows import EVENT
 from kafka_ratchet.transport.delivery import Delivery
+
+UNKNOWN_AGENTS: Final = (
+    "agent unknown: the letter does not say which of several agents had rejected the record, and the others have "
+    "had it. `ratchet dead-letters replay --again --unjudged` sends it to all of them"
+)
 
 
 class Stream:
@@ -277,8 +282,7 @@ class PartitionProgram:
     async def _through(self, delivery: Delivery, rows: NDArray[np.int64]) -> None:
         delivery.is_taken = False
         async with delivery:
-            delivery.names_agents = len(self.runs) > 1
-            had = self._had(delivery) if len(delivery.batch.replays) else {}
+            had = self._had(delivery, rows) if len(delivery.batch.replays) else {}
             for run in self.runs:
                 left_out = had.get(run.agent.name)
                 await run.take(delivery, rows if left_out is None else rows[~np.isin(rows, left_out)])
@@ -286,17 +290,21 @@ class PartitionProgram:
                 with self._partition.opened():
                     self._stream_clock.advance(delivery.batch, rows)
 
-    def _had(self, delivery: Delivery) -> dict[str, list[int]]:
-        """By agent, the replayed records of a batch that it has had: those that another one had rejected alone."""
+    def _had(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
+        """By agent, the replayed records of a batch that it has had: those that another one had rejected alone.
+
+        rows: those that are taken; a copy of a replayed record is dropped, and nothing more becomes of it
+        """
         names = {run.agent.name for run in self.runs}
         had: dict[str, list[int]] = {name: [] for name in names}
-        for index in delivery.batch.replays.tolist():
+        for index in np.intersect1d(delivery.batch.replays, rows).tolist():
             wanted = agents_of(delivery.batch.headers(index), delivery.spec.letters)
-            if wanted is None:
+            if wanted is None or not (wanted or len(names) > 1):
                 continue
+            if not wanted:
+                delivery.dead_letter(index, UNKNOWN_AGENTS)
             if not wanted <= names:
                 gone = ", ".join(sorted(wanted - names))
-                delivery.names_agents = True
                 for name in sorted(wanted):
                     why = f"agent {gone}: is to have it again, and is not among the stream's agents"
                     delivery.dead_letter(index, why, name)

@@ -32,6 +32,8 @@ REPLAYED_FROM: Final = f"{REPLAY_HEADERS}ed-from"
 """Header: the dead letter by which the record is judged."""
 REPLAYED_FOR: Final = f"{REPLAY_HEADERS}ed-for"
 """Header: the agents that rejected it, as the dead letter named them; the others have had it."""
+FOR_ALL: Final = b"null"
+"""In its place: the record is to go to all agents."""
 LETTER: Final = b"ratchet-replayed-from:"
 """What an identity that stands for a dead letter begins with."""
 
@@ -63,15 +65,17 @@ def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def agents_of(headers: Iterable[Header], letters: bytes) -> frozenset[str] | None:
-    """The agents that are to have a replayed record; None: all of them."""
+    """The agents that are to have a replayed record; None: all of them; empty: it does not say."""
     headers = list(headers)
+    if letter_of(headers, letters) is None:
+        return None
     names = [value for name, value in headers if name == REPLAYED_FOR]
-    if len(names) != 1 or letter_of(headers, letters) is None:
+    if names == [FOR_ALL]:
         return None
     try:
-        return frozenset(msgspec.json.decode(names[0] or b"", type=list[str])) or None
+        return frozenset(msgspec.json.decode(names[0] or b"", type=list[str]) if len(names) == 1 else ())
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+        return frozenset()
 
 
 class Replays(NamedTuple):

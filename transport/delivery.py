@@ -22,7 +22,7 @@ from kafka_ratchet.transport.policy import Policy
 REASON_MOST: Final = 4096
 """bytes of a reason in a dead letter: what an agent raises may be as long as the record."""
 LETTER_AGENTS: Final = "ratchet-agents"
-"""Header of a dead letter of a stream with several agents: the names of those that rejected it, a JSON list."""
+"""Header of a dead letter that agents have made: the names of those that rejected it, a JSON list."""
 
 
 @dataclass
@@ -56,8 +56,6 @@ class Delivery:
         """Somebody else gives it back: leaving it does not."""
         self.held_by: Callable[[], str] | None = None
         """Which agent of one's own works on it, and where it stands."""
-        self.names_agents = False
-        """Whether several agents take it, so that dead letters have to say whose they are."""
         self._rejected: dict[int, _Rejection] = {}
 
     @property
@@ -100,7 +98,7 @@ class Delivery:
         known = self._rejected.get(index)
         if known is None:
             known = self._rejected[index] = _Rejection(reason, len(self.outputs), [])
-        elif not self.names_agents or agent is None:
+        elif agent is None or agent in known.agents:
             return
         known.agents += [agent] if agent is not None else []
         letter = with_headers(self.batch, index, self._letter_headers(index, known), self.spec.dead_letters_limit)
@@ -114,7 +112,7 @@ class Delivery:
         why = rejection.reason.encode(errors="backslashreplace")[:REASON_MOST].decode(errors="ignore").encode()
         agents = json.dumps(rejection.agents).encode()
         return [
-            *([Header(LETTER_AGENTS, agents)] if self.names_agents and rejection.agents else []),
+            *([Header(LETTER_AGENTS, agents)] if rejection.agents else []),
             Header("ratchet-reason", why),
             Header("ratchet-topic", self.batch.topic.encode()),
             Header("ratchet-partition", str(self.batch.partition).encode()),

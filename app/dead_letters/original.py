@@ -9,7 +9,7 @@ import numpy as np
 
 from kafka_ratchet.app.dead_letters.letters import letter_at
 from kafka_ratchet.errors import RecordTooLarge
-from kafka_ratchet.tables.replays import REPLAYED_FOR, REPLAYED_FROM, REPLAYS
+from kafka_ratchet.tables.replays import FOR_ALL, REPLAYED_FOR, REPLAYED_FROM, REPLAYS
 from kafka_ratchet.transport.batch import kernels
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, finish, varint
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_varint
@@ -25,7 +25,9 @@ class Original(NamedTuple):
     where: str
 
 
-def original_of(batch: RecordBatch, index: int, letter: str | None, timestamp_ms: int) -> Original:
+def original_of(
+    batch: RecordBatch, index: int, letter: str | None, timestamp_ms: int, *, to_all: bool = False
+) -> Original:
     """The record of a letter, byte for byte, without the headers that made it one, and with those of a replay.
 
     Args:
@@ -33,6 +35,7 @@ def original_of(batch: RecordBatch, index: int, letter: str | None, timestamp_ms
         index: of the letter in it
         letter: the name by which it is to be judged; None: by the rule
         timestamp_ms: of the record
+        to_all: whether it goes to all agents where the letter names none
     """
     begin, at = int(batch.columns[kernels.BODY, index]), int(batch.columns[kernels.HEADERS, index])
     said = letter_at(batch, index)
@@ -41,7 +44,8 @@ def original_of(batch: RecordBatch, index: int, letter: str | None, timestamp_ms
     kept.append(_header(REPLAYS, str(said.replays + 1).encode()))
     if letter is not None:
         kept.append(_header(REPLAYED_FROM, letter.encode()))
-        kept += [] if said.agents is None else [_header(REPLAYED_FOR, said.agents)]
+        agents = FOR_ALL if said.agents is None and to_all else said.agents
+        kept += [] if agents is None else [_header(REPLAYED_FOR, agents)]
     body = batch.data[begin:at].tobytes() + varint(len(kept)) + b"".join(kept)
     return Original(body, timestamp_ms, f"{batch.topic}, partition {batch.partition}, offset {batch.offsets[index]}")
 
