@@ -13,6 +13,7 @@ Whatever breaks in between: the next call begins at 1 and finds in 2 how far it 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
@@ -25,9 +26,12 @@ from kafka_ratchet.app.dead_letters.original import Original, encode, original_o
 from kafka_ratchet.app.dead_letters.reading import LetterTopic, Wanted
 from kafka_ratchet.app.dead_letters.replayed import Place, Replayed
 from kafka_ratchet.app.names import replay_group, replay_id, replayed_topic
+from kafka_ratchet.app.status.cluster_view import lookup
+from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.worker.topics import config_of, prepare_single
 from kafka_ratchet.errors import Aborted, Fenced, SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client, partition_of
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.lane_spec import letters_in
 from kafka_ratchet.transport.transactions.crash_points import crash_point
@@ -42,6 +46,7 @@ BYTES_AT_ONCE: Final = 4 << 20
 MOST_REPLAYS: Final = 10
 """How often a record is replayed, with `again`: a command that runs by itself would send it round for ever."""
 TRIES: Final = 5
+TRIES_TO_ASK: Final = 20
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -96,6 +101,7 @@ class Replay:
     def __init__(self, letters: LetterTopic, wanted: Wanted, options: Options, bootstrap: str) -> None:
         """Nothing is read yet."""
         self._letters, self._wanted, self._options = letters, wanted, options
+        self._bootstrap = bootstrap
         self._admin = admin_client({"bootstrap.servers": bootstrap, **letters.settings.kafka})
         self._input = letters.stream.input
         if self._input not in letters.topics:
@@ -115,11 +121,12 @@ class Replay:
         """Replay the letters.
 
         Raises:
-            SettingsError: some are older than what the input keeps.
+            SettingsError: some are older than what the input keeps; or a worker does not know of replays.
             Fenced: somebody else replays letters of this stream.
             Aborted: it was tried several times; what is replayed is known, and the next call goes on.
             RecordTooLarge: a record does not fit the input any more.
         """
+        await self._refuse_earlier_workers()
         letters, app = self._letters, self._letters.settings.app
         prepare_single(self._admin, letters.settings, self._state, "which dead letters were replayed")
         writes = [(self._input, number) for number in range(self._partitions)] + [(self._state, 0)]
@@ -153,6 +160,29 @@ class Replay:
                 await producer.abort()
                 raise
         raise AssertionError  # the last try raises
+
+    async def _refuse_earlier_workers(self) -> None:
+        letters = self._letters
+        for left in reversed(range(TRIES_TO_ASK)):
+            group = await describe_group(self._bootstrap, letters.settings)
+            if not group.members:
+                return
+            if len(group.workers) == group.members:
+                break
+            if not left:
+                raise SettingsError(
+                    f"{group.members - len(group.workers)} of {group.members} members of the workers' group cannot be "
+                    "asked whether they know of replayed records: an earlier Ratchet drops them. Try again when the "
+                    "group is at rest"
+                )
+            await asyncio.sleep(0.5)  # it is told while the group is stable only
+        identity = b"" if letters.stream.identity == Identity.PARTITION else b"?"
+        asked = await lookup(self._bootstrap, letters.settings, letters.name, identity, None)
+        if asked.cannot_replay is not msgspec.UNSET:
+            raise SettingsError(
+                f"workers of an earlier Ratchet would drop the records: {', '.join(asked.cannot_replay)}, or gave no "
+                "answer. Update them first, and see that they can be reached"
+            )
 
     def _outcome(self, counts: Counts, *, dry_run: bool) -> Outcome:
         letters = self._letters
@@ -191,7 +221,7 @@ class Replay:
                 counts.to_replay += 1
                 counts.too_old += self._oldest_ms is not None and letter.timestamp_ms < self._oldest_ms
                 time_ms = time.time_ns() // 1_000_000 if self._options.now else letter.timestamp_ms
-                record = original_of(batch, index, self._name_of(letter), time_ms)
+                record = original_of(batch, index, self._name_of(letter), time_ms, to_all=self._options.unjudged)
                 yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
 
     def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:

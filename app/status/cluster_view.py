@@ -170,6 +170,13 @@ class ClusterView:
             origin=told.origin if told else None,
             unjudged=sum(each.unjudged for each in answers.values()),
             recognised_for_s=view.recognised_for_s,
+            cannot_replay=sorted(
+                [
+                    *(names[url] for url, each in answers.items() if not each.can_replay),
+                    *(names[url] for url in failures),
+                ]
+            )
+            or msgspec.UNSET,
             cannot_forget=sorted(names[url] for url, each in answers.items() if not each.can_forget) or msgspec.UNSET,
         )
 

@@ -183,6 +183,8 @@ class Lookup:
     recognised_for_s: int | None = None
     cannot_forget: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Workers of an earlier version, which do not know of `ratchet forget`; unset where there is none."""
+    cannot_replay: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Workers of a version that drops replayed records, and those that did not answer; unset where there is none."""
 
 
 def merge(

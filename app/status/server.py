@@ -199,7 +199,8 @@ class IdentityAnswer:
 
     asked lists the partitions that were looked into, those that do not know the identity included, those whose table
     is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
-    here knows of. can_forget is False of a worker of an earlier version, which does not know of `ratchet forget`.
+    here knows of. can_forget is False of a worker of an earlier version, which does not know of `ratchet forget`; so is
+    can_replay of one that does not judge a replayed record by its dead letter.
     """
 
     partitions: list[IdentityStatus]
@@ -208,6 +209,7 @@ class IdentityAnswer:
     origin: str = "default"
     unjudged: int = 0
     can_forget: bool = False
+    can_replay: bool = False
 
 
 def worker_name() -> str:
@@ -286,7 +288,9 @@ class StatusServer:
             raise QueryError("give the identity, as identity=TEXT or hex=HEX")
         found = [each for each in self._provider.lookup(name, identity, sequence) if each.partition in asked]
         unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
-        return _json(IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged, can_forget=True))
+        return _json(
+            IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged, can_forget=True, can_replay=True)
+        )
 
     async def _producers(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)

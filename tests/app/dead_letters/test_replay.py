@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from kafka_ratchet.app.dead_letters import replay
 from kafka_ratchet.app.dead_letters.reading import Wanted, connected, count_letters
 from kafka_ratchet.app.dead_letters.replay import Options, Outcome, Replay
 from kafka_ratchet.app.names import replayed_topic
+from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_topics import consumer, records
 from kafka_ratchet.app.verify import RecordView
 from kafka_ratchet.errors import Fenced, SettingsError
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.testing import Worker
 from kafka_ratchet.transport.transactions.crash_points import VARIABLE
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
@@ -195,6 +198,25 @@ def _environment() -> dict[str, str]:
 
     kept = {name: text for name, text in os.environ.items() if not name.startswith("RATCHET_")}
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.mark.parametrize("there", [Group("Stable", ["http://w:1"], 2, {}), Group("Stable", ["http://w:1"], 1, {})])
+async def test_workers_that_would_drop_the_records_or_do_not_say_are_refused(
+    monkeypatch: pytest.MonkeyPatch, there: Group
+) -> None:
+    async def described(*_: Any) -> Group:
+        return there
+
+    async def answered(*_: Any) -> Any:
+        return SimpleNamespace(cannot_replay=["w"])
+
+    monkeypatch.setattr(replay, "describe_group", described)
+    monkeypatch.setattr(replay, "lookup", answered)
+    monkeypatch.setattr(replay, "TRIES_TO_ASK", 1)
+    stream = SimpleNamespace(identity=Identity.KEY)
+    one: Any = SimpleNamespace(_bootstrap="", _letters=SimpleNamespace(settings=None, name="events", stream=stream))
+    with pytest.raises(SettingsError, match=r"earlier Ratchet"):
+        await Replay._refuse_earlier_workers(one)
 
 
 def test_what_agents_reject_is_counted_once_when_they_are_mended(
