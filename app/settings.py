@@ -163,6 +163,11 @@ class Settings(BaseSettings):
                     f"the dead_letters of {name!r} are the output of {written[stream.dead_letters]!r}: "
                     f"{stream.dead_letters!r}. Give dead letters a topic without results in it"
                 )
+            if stream.duplicates in used:
+                raise ValueError(
+                    f"the duplicates of {name!r} are {stream.duplicates!r}, which {used[stream.duplicates]!r} reads: "
+                    "dropped records would stand among its own. Give them a topic of their own"
+                )
             others = {topic: other for other, its in streams.items() if other != name for topic in its.writes}
             if stream.duplicates in others:
                 raise ValueError(

@@ -31,6 +31,10 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Why. It is recorde
 Forget = Annotated[
     bool, typer.Option("--forget", help="Forget the last sequences. Records that were counted before can count again.")
 ]
+Recount = Annotated[
+    bool,
+    typer.Option("--recount", help="Read records again although `ratchet forget` has forgotten their identity since."),
+]
 Adopt = Annotated[bool, typer.Option("--adopt", help="Take over the output or the changelog from another application.")]
 OpenTransaction = Annotated[
     End | None,
@@ -47,6 +51,7 @@ def resume(
     start: Start = None,
     reason: Reason = None,
     forget: Forget = False,
+    recount: Recount = False,
     adopt: Adopt = False,
     open_transaction: OpenTransaction = None,
     execute: Execute = False,
@@ -77,12 +82,13 @@ def resume(
         raise SettingsError("--execute needs --reason: say why; it is recorded in the changelog")
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
-    decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt))
+    decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt, recount))
     numbers = _numbers(partition, decision.partitions, settings, name)
     if open_transaction is not None:
-        if start is not None or forget or adopt:
+        if start is not None or forget or recount or adopt:
             raise SettingsError(
-                "--open-transaction cannot be combined with --from, --forget or --adopt: end the transaction first"
+                "--open-transaction cannot be combined with --from, --forget, --recount or --adopt: end the "
+                "transaction first"
             )
         commit = (open_transaction is End.COMMIT) if execute else None
         _tell_hanging(
@@ -144,7 +150,9 @@ def _tell(plan: Plan, done: bool) -> None:
     if plan.skipped:
         typer.echo(f"  {plan.skipped} offsets are skipped: their records are never judged nor forwarded")
     if plan.again:
-        again = "count again" if plan.forget else "are dropped if their sequence was counted"
+        again = "count again" if plan.forget else "are dropped if their sequence was counted and not forgotten since"
         typer.echo(f"  {plan.again} offsets are read again: records in them {again}")
+    for each in plan.recounted:
+        typer.echo(f"  passes once more what was counted before this: {each}")
     kept = "are forgotten" if plan.forget else "are kept"
     typer.echo(f"  {plan.identities} last sequences {kept}")

@@ -280,18 +280,7 @@ class Application:
             PartitionsDiffer: an input was given more partitions.
         """
         inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
-        others = [
-            topic
-            for stream in self.streams.values()
-            for topic in (
-                stream.settings.output,
-                stream.settings.dead_letters,
-                stream.topics.changelog,
-                policy_topic(self.settings.app),
-            )
-        ]
-        others += [*self.sends, *(follower.table.topic for follower in self.followed.followers)]
-        partition_watch = asyncio.create_task(watch(self.cluster, inputs, others, self._tell))
+        partition_watch = asyncio.create_task(watch(self.cluster, inputs, self._others(), self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
@@ -309,6 +298,12 @@ class Application:
             await asyncio.gather(*waits, *beside, return_exceptions=True)
         if self.app.crashed:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
+
+    def _others(self) -> list[str]:
+        """Topics besides the inputs of which a lane has to know when they are made anew."""
+        own = [(*stream.settings.writes, stream.topics.changelog) for stream in self.streams.values()]
+        read = (follower.table.topic for follower in self.followed.followers)
+        return [*(topic for each in own for topic in each), policy_topic(self.settings.app), *self.sends, *read]
 
     def _tell(self, topics: Mapping[str, TopicState]) -> None:
         self.followed.look_at(topics)

@@ -151,6 +151,12 @@ class StreamOwnership:
         is_new = not self._has_records(topic)
         if known is not None and not (is_new and known.id != topic_id):
             raise taken(topic, known, app, name)
+        if part == DUPLICATES and known is None and not is_new:
+            raise TopicTaken(
+                f"{topic}: has records, and stream {name!r} of application {app!r} has never claimed it for its "
+                "duplicates: somebody else wrote them, and dropped records would stand among them. Name a new topic "
+                "in the settings, or an empty one"
+            )
         if part == OUTPUT and known is None and not (is_new or self._has_committed() or self._has_records(changelog)):
             raise TopicTaken(
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never committed anything: "

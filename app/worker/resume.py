@@ -8,7 +8,7 @@ next try, and nobody ever sees half of it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
@@ -51,17 +52,22 @@ CHANGELOG_BYTES: Final = 1_000_000
 class Wanted(msgspec.Struct, frozen=True):
     """What the person asks for.
 
-    start: "earliest", "latest", an offset as text, or None to go on from where it is
+    start: "earliest", "latest", an offset as text, or None to go on from where it is;
+    recount: also where records of identities that were forgotten since pass once more
     """
 
     start: str | None
     reason: str
     forget: bool
     adopt: bool
+    recount: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is found about a partition, and what will be done. Offsets are of the input; None is not known."""
+    """What is found about a partition, and what will be done. Offsets are of the input; None is not known.
+
+    recounted: what people had forgotten behind the offset to go on at: records of those identities pass once more
+    """
 
     partition: int
     found: list[str]
@@ -71,6 +77,7 @@ class Plan(msgspec.Struct, frozen=True):
     end: int
     identities: int
     forget: bool
+    recounted: list[str] = []
 
     @property
     def skipped(self) -> int:
@@ -82,6 +89,18 @@ class Plan(msgspec.Struct, frozen=True):
     def again(self) -> int:
         """Number of offsets that are read again."""
         return 0 if self.before is None else max(0, min(self.before, self.end) - self.after)
+
+
+def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
+    """What people had forgotten of records that are read again from an offset on: they would pass once more.
+
+    Args:
+        edits: of the partition
+        before: the committed offset; None: it means nothing in the present topic, and so do those of the edits
+        after: to go on at
+    """
+    forgets = (edit for edit in edits if edit.kind == FORGET and edit.has_changed)
+    return [f"offset {edit.position}: {edit}" for edit in forgets if before is None or edit.position > after]
 
 
 class Resume:
@@ -248,7 +267,9 @@ class Resume:
     async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
         """What is there, compared with what the changelog says; and whose it would be, without the decision."""
         owner = await self.owner_now(cluster)
-        stored = move.state.owner
+        state = move.state
+        assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
+        stored = state.owner
         found = stored.differences(owner) if stored else []
         here = owner.topics["input"]
         if move.committed_in not in (None, here.id):
@@ -269,7 +290,14 @@ class Resume:
                 "nothing under the other: put the setting back, or add --forget to begin without them"
             )
         after = self._start(number, before, first, end)
-        return Plan(number, found, before, after, first, end, len(move.state), self.wanted.forget), owner
+        recounted = [] if self.wanted.forget or after == end else recounted_from(state.edits, before, after)
+        if recounted and not self.wanted.recount:
+            raise SettingsError(
+                f"{self.stream.input}, partition {number}: from offset {after} on, records pass once more whose "
+                f"identities were forgotten since: {'; '.join(recounted)}. Add --recount if they are to count again, "
+                "or say --from a later offset"
+            )
+        return Plan(number, found, before, after, first, end, len(state), self.wanted.forget, recounted), owner
 
     def _start(self, number: int, before: int | None, first: int, end: int) -> int:
         where = f"{self.stream.input}, partition {number}"

@@ -440,9 +440,9 @@ def test_no_other_stream_writes_to_the_topic_of_duplicates(tmp_path: Path, topic
     assert "Give them a topic of their own" in sentence
 
 
-def test_duplicates_may_be_the_input_of_another_stream(tmp_path: Path) -> None:
-    streams = other_stream(input="dropped").replace("[streams.more]", 'duplicates = "dropped"\n[streams.more]')
-    assert load(written(tmp_path, streams)).streams["events"].writes == ("events-once", "events-invalid", "dropped")
+def test_duplicates_are_not_the_input_of_another_stream(tmp_path: Path) -> None:
+    streams = other_stream(input="payments").replace("[streams.more]", 'duplicates = "payments"\n[streams.more]')
+    assert "the duplicates of 'events' are 'payments', which 'more' reads" in refusal(tmp_path, streams)
 
 
 def test_duplicates_are_no_topic_of_ratchets_own(tmp_path: Path) -> None:

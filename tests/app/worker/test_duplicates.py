@@ -6,6 +6,7 @@ import json
 import signal
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.app.worker.application import Application
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.app.worker.claims import DUPLICATES, Claim
+from kafka_ratchet.app.worker.ownership import StreamOwnership
+from kafka_ratchet.errors import SettingsError, TopicTaken
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 TOML = """
@@ -98,6 +101,32 @@ def test_a_stream_that_forwards_nothing_has_no_agents() -> None:
     stream = StreamSettings(input="a", output="b", dead_letters="c", forward=False)
     with pytest.raises(SettingsError, match="forward is false, so nothing goes to its output"):
         Application(Settings(streams={"trial": stream}), "127.0.0.1:1", {}, program)
+
+
+@pytest.mark.parametrize("known", [None, "our duplicates"])
+def test_a_live_topic_of_somebody_else_does_not_become_that_of_duplicates(
+    monkeypatch: pytest.MonkeyPatch, known: str | None
+) -> None:
+    stream = StreamSettings(input="a", output="b", dead_letters="c", duplicates="payments")
+    ownership = object.__new__(StreamOwnership)
+    ownership._settings, ownership._name, ownership._stream = Settings(streams={"events": stream}), "events", stream
+    monkeypatch.setattr(ownership, "_has_records", lambda topic: True)
+    monkeypatch.setattr(ownership, "_has_committed", lambda: True)
+    if known is None:
+        with pytest.raises(TopicTaken, match=r"payments: has records, and stream 'events' .* has never claimed it"):
+            ownership._is_to_be_claimed("payments", DUPLICATES, "id", None, "changelog")
+    else:
+        ours = Claim(ownership._settings.app, "events", DUPLICATES, "id", "now", "", "")
+        assert not ownership._is_to_be_claimed("payments", DUPLICATES, "id", ours, "changelog")
+
+
+def test_a_topic_of_duplicates_that_is_made_anew_is_noticed_while_a_worker_runs() -> None:
+    stream = StreamSettings(input="a", output="b", dead_letters="c", duplicates="dropped")
+    worker = object.__new__(Application)
+    worker.settings, worker.sends = Settings(streams={"events": stream}), {}
+    topics = SimpleNamespace(settings=stream, topics=SimpleNamespace(changelog="changelog"))
+    worker.streams, worker.followed = {"events": topics}, SimpleNamespace(followers=[])  # type: ignore[dict-item, assignment]
+    assert {"b", "c", "dropped", "changelog"} <= set(worker._others())
 
 
 def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_nothing(

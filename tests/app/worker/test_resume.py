@@ -13,8 +13,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.names import earlier_changelog_name
+from kafka_ratchet.app.worker.resume import recounted_from
 from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.producers import made_topic
+from kafka_ratchet.tables.edits import FORGET, Edit
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
 STREAM = """
@@ -299,3 +301,15 @@ def test_the_name_of_the_producers_topic_is_the_producers_own() -> None:
     from kafka_ratchet.producers import PROGRESS_TOPIC
 
     assert PRODUCERS_TOPIC == PROGRESS_TOPIC
+
+
+def test_what_was_forgotten_behind_the_offset_to_go_on_at_is_said() -> None:
+    who = "now", "me", "so"
+    edits = [
+        Edit("0" * 16, FORGET, *who, position, b"me".hex(), None, before, after)
+        for position, before, after in ((5, 4, -1), (6, -1, -1), (9, 7, 2))
+    ]
+    assert [each.split(":")[0] for each in recounted_from(edits, 12, 4)] == ["offset 5", "offset 9"]
+    assert [each.split(":")[0] for each in recounted_from(edits, 12, 5)] == ["offset 9"]
+    assert recounted_from(edits, 12, 9) == []
+    assert len(recounted_from(edits, None, 100)) == 2  # positions in another topic
