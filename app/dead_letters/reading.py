@@ -12,6 +12,7 @@ import msgspec
 from kafka_ratchet.app.dead_letters.letters import Letter, letter_at, read_committed
 from kafka_ratchet.app.dead_letters.replayed import Replayed
 from kafka_ratchet.app.names import replayed_topic
+from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.errors import TopicError, TopicMissing
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -139,7 +140,7 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
     cluster = Cluster(client_options(bootstrap, settings.kafka))
     await cluster.start(settings.kafka_timeout_s)
     try:
-        topics = await cluster.topics([stream.input, stream.dead_letters])
+        topics = await cluster.topics([stream.input, arrives_in(settings.streams, name), stream.dead_letters])
         if stream.dead_letters not in topics:
             raise TopicMissing(
                 f"stream {name}: there is no topic {stream.dead_letters}. A worker creates it when it starts"

@@ -26,6 +26,7 @@ from kafka_ratchet.app.dead_letters.original import Original, encode, original_o
 from kafka_ratchet.app.dead_letters.reading import LetterTopic, Wanted
 from kafka_ratchet.app.dead_letters.replayed import Place, Replayed
 from kafka_ratchet.app.names import replay_group, replay_id, replayed_topic
+from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.status.cluster_view import lookup
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.worker.topics import config_of, prepare_single
@@ -103,7 +104,8 @@ class Replay:
         self._letters, self._wanted, self._options = letters, wanted, options
         self._bootstrap = bootstrap
         self._admin = admin_client({"bootstrap.servers": bootstrap, **letters.settings.kafka})
-        self._input = letters.stream.input
+        # The records of a stream with `repartition_by` are placed by the stream that arrives in its internal topic.
+        self._origin, self._input = letters.stream.input, arrives_in(letters.settings.streams, letters.name)
         if self._input not in letters.topics:
             raise TopicMissing(f"stream {letters.name}: there is no topic {self._input} to send dead letters to")
         self._partitions = letters.topics[self._input].partitions
@@ -225,7 +227,7 @@ class Replay:
                 yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
 
     def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:
-        if letter.origin is None or letter.origin.topic != self._input:
+        if letter.origin is None or letter.origin.topic != self._origin:
             counts.others += 1
         elif (letter.partition, letter.offset) in replayed:
             counts.done += 1
@@ -244,7 +246,9 @@ class Replay:
         return f"{letters}{letter.partition}/{letter.offset}" if by_name else None
 
     def _target(self, letter: Letter, key: bytes | None) -> int:
-        """The partition where it was; where the input has no such partition any more, the one of its key."""
+        """Where it was. Where records are placed behind the input: any. Where that is gone: by its key."""
+        if letter.origin is not None and self._input != self._origin:
+            return letter.origin.partition % self._partitions
         if letter.origin is not None and letter.origin.partition < self._partitions:
             return letter.origin.partition
         return partition_of(key, b"%d" % letter.partition, self._partitions)

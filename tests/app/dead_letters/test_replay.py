@@ -18,9 +18,13 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.dead_letters import replay
+from kafka_ratchet.app.dead_letters.letters import Letter, Origin
 from kafka_ratchet.app.dead_letters.reading import Wanted, connected, count_letters
 from kafka_ratchet.app.dead_letters.replay import Options, Outcome, Replay
+from kafka_ratchet.app.dead_letters.replayed import Replayed
 from kafka_ratchet.app.names import replayed_topic
+from kafka_ratchet.app.repartition import repartitioned
+from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_topics import consumer, records
 from kafka_ratchet.app.verify import RecordView
@@ -217,6 +221,23 @@ async def test_workers_that_would_drop_the_records_or_do_not_say_are_refused(
     one: Any = SimpleNamespace(_bootstrap="", _letters=SimpleNamespace(settings=None, name="events", stream=stream))
     with pytest.raises(SettingsError, match=r"earlier Ratchet"):
         await Replay._refuse_earlier_workers(one)
+
+
+def test_letters_of_a_repartitioned_stream_go_to_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replay, "_kept_since", lambda self: None)
+    stream = StreamSettings(input="in", output="out", dead_letters="dead", repartition_by="identity")
+    settings = SimpleNamespace(app="a", kafka={}, streams=repartitioned("a", {"events": stream}))
+    judged = settings.streams["events"]
+    state: Any = SimpleNamespace(partitions=4)
+    found: Any = SimpleNamespace(
+        name="events", stream=judged, settings=settings, topics={"in": state, judged.input: state}
+    )
+    one = Replay(found, ALL, PLAIN, "127.0.0.1:1")
+    of_it = Letter(0, 7, 0, Origin("agent a: x", judged.input, 9, 3), 0, [])
+    counts = replay.Counts()
+    assert one._may_go(of_it, Replayed("id"), counts)
+    assert (one._input, one._target(of_it, b"k")) == ("in", 1)
+    assert not one._may_go(of_it._replace(origin=Origin("agent a: x", "in", 1, 3)), Replayed("id"), counts)
 
 
 def test_what_agents_reject_is_counted_once_when_they_are_mended(
