@@ -38,7 +38,11 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
                 raise replaced(topic.name, claimed, topic.id)
         return now
     now = msgspec.structs.replace(
-        now, decisions=before.decisions, broken=before.broken or truncated, duplicates=before.duplicates
+        now,
+        decisions=before.decisions,
+        broken=before.broken or truncated,
+        duplicates=before.duplicates,
+        judging=before.judging,
     )
     if differences := before.differences(now):
         raise OwnerDiffers(

@@ -59,7 +59,8 @@ class Windows:
         seen = self._of.setdefault(identity, Seen(last, last))
         if seen.last != last:  # somebody has changed it by hand
             known_from = max(seen.known_from, seen.last - self._remembered) if last < seen.last else last
-            sequences = {each for each in seen.sequences if each < last}
+            known_from = min(known_from, last)
+            sequences = {each for each in seen.sequences if each < last} | {last}
             seen = self._of[identity] = Seen(last, known_from, sequences)
         if sequence == last:
             differs = self._compares and seen.value is not None and seen.value != self._digest(value)

@@ -353,7 +353,8 @@ class LastSequences:
             self._extras,
             self._sums,
         )
-        self._add_missing()
+        if not saved:
+            self._add_missing()
         return found
 
     def rollback(self) -> None:

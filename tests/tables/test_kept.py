@@ -119,3 +119,38 @@ def site_batch(site: Site, state: SequencePartition):  # type: ignore[no-untyped
     start = site.end
     site.commit(state)
     return read_chunk("changelog", 0, start, site.log, [])
+
+
+def test_what_is_missing_is_counted_once_where_a_transaction_looks_identities_up_and_is_rolled_back(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path / "store", 0, None)
+    state = site.open(Kept(dense=True))
+    site.judge(state, [(b"a", 1, b""), (b"b", 1, b"")])
+    state.committed(sum(batch.count for batch in state.changes(site.input)))
+    begin = site.input
+    for _ in range(2):
+        state.rollback()
+        site.input = begin
+        site.judge(state, [(b"a", 101, b"")])
+        site.judge(state, [(b"b", 2, b"")])  # looked up in the store, in the same transaction
+    state.committed(state.position + sum(batch.count for batch in state.changes(site.input)))
+    assert state.missing == 99
+    state.close()
+
+
+def test_what_an_evicted_identity_was_missing_is_subtracted_once(tmp_path: Path) -> None:
+    begin_s = 1_700_000_000
+    site = Site(tmp_path / "store", 0, Bounds(most=3, inactive_s=8))
+    state = site.open(Kept(dense=True))
+    for rows, at_s, caught_up in (
+        ([(b"a", 1), (b"a", 1001)], begin_s, False),
+        ([(b"b", 1), (b"c", 1)], begin_s + 100, False),
+        ([(b"d", 1), (b"e", 1)], begin_s + 100, True),  # a was quiet, and another one is displaced
+    ):
+        site.judge(state, [(name, number, b"") for name, number in rows])
+        written = [*state.changes(site.input), *state.evictions(at_s * 1000, caught_up=caught_up)]
+        state.committed(state.position + sum(batch.count for batch in written))
+    assert state.evicted == (1, 1)
+    assert state.missing == 0
+    state.close()

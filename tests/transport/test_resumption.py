@@ -105,3 +105,17 @@ def test_how_records_are_judged_is_said_with_the_offset_it_holds_from() -> None:
     assert back.judging == (*on.judging, JudgingFrom(8, {}))
     assert Owner.unpack(back.pack()[1]) == back
     assert back.differences(owner) == []
+
+
+def test_a_take_over_keeps_what_was_said_before() -> None:
+    topics = {"input": Topic("in", HERE)}
+    first = with_judging(agreed_owner(SPEC, changelog(None), topics, ""), {"reorder_window": "64"}, 0)
+    first = with_duplicates(first, Topic("dropped", HERE), 0)
+
+    def next_one(said: dict[str, str], position: int) -> Owner:
+        agreed = agreed_owner(SPEC, changelog(position, first), topics, "")
+        return with_judging(with_duplicates(agreed, Topic("dropped", HERE), position), said, position)
+
+    assert next_one({"reorder_window": "64"}, 100) == first
+    off = next_one({}, 100)
+    assert (off.judging, off.format) == ((*first.judging, JudgingFrom(100, {})), FORMAT)

@@ -392,7 +392,9 @@ def test_two_runs_find_what_one_finds(made: Made, data: st.DataObject) -> None:
     assert report.counts == {}
     cut = expected.proven_to(judged, committed_to, None)
     assert judged <= cut <= committed_to
-    gap = data.draw(st.integers(0, 3), "deleted since") if data.draw(st.booleans(), "too late") else 0
+    # With forgets and a gap a record may be called unexpected: docs/guide/verify.md says so.
+    may_be_late = not edits and data.draw(st.booleans(), "too late")
+    gap = data.draw(st.integers(0, 3), "deleted since") if may_be_late else 0
     known = dict(expected.known_at(cut))
     baseline = Baseline(cut, len(first), known).moved_to(min(len(records), cut + gap), 0)
     missing = data.draw(st.sampled_from([None, *range(len(first), len(output))]), "missing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,13 +13,16 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.owner import JudgingFrom
+from kafka_ratchet.transport.policy import Forget
 from tests.app.written_stream import NOW_MS, record
 from tests.tables.fetched_records import Sent, fetched
 
@@ -119,3 +123,62 @@ def test_a_late_record_is_expected_from_the_offset_on_at_which_the_window_was_se
     views = [record(5), record(3), record(9), record(7), record(7)]
     _, _, found = proven(views, [], [JudgingFrom(2, {"reorder_window": window})])
     assert found == ["fresh", "duplicate", "fresh", "fresh" if window == "64" else "duplicate", "duplicate"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [100, 101, 103, "above 101", 102, 101, 103],
+        [100, 103, "above 101", 101, 102, 101],
+        [300, "above 100", 150, 120],
+        [100, 40, "above 50", 45, 40, 50, 60, 41],
+    ],
+)
+def test_after_a_forget_verify_judges_as_the_worker_does(tmp_path: Path, steps: list[int | str]) -> None:
+    state = SequencePartition(tmp_path / "store", "changelog", 0, Identity.PRODUCER, 1 << 20, kept=Kept(64))
+    state.open()
+    state.restoring()
+    views, verdicts, read = list[RecordView](), list[str](), reader_for(SOURCE)
+    for step in steps:
+        if isinstance(step, str):
+            state.forget([Forget("id", b"p", int(step.split()[1]), "now", "me", "so", None)], len(views))
+        else:
+            view = record(step, b"p")
+            batch = fetched([Sent(view.key, view.value, tuple(view.headers))], len(views))
+            views.append(view)
+            verdicts.append(NAMES[state.judge(batch, *read(batch))[0][0]])
+        state.committed(state.position + sum(each.count for each in state.changes(len(views))))
+    report, edits = Report("s"), list(state.edits)
+    expected = ExpectedPartition(RULE, 0, edits=edits, judging=[JudgingFrom(0, {"reorder_window": "64"})])
+    for offset, view in enumerate(views):
+        expected.judge(offset, view, report)
+    fresh = [view for view, verdict in zip(views, verdicts, strict=True) if verdict == "fresh"]
+    expected.compare("out", iter(enumerate(fresh)), len(views), report)
+    assert report.ok, (verdicts, report.findings)
+    state.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "views", "reason"),
+    [
+        ({"reorder_window": "64", "late": "dead-letter"}, [record(1000), record(10), record(1001)], b"too-late"),
+        (
+            {"conflicts": "dead-letter"},
+            [record(5, value=b"a"), record(5, value=b"b"), record(6)],
+            b"content-differs",
+        ),
+    ],
+)
+def test_a_letter_whose_cause_is_deleted_is_not_unexpected(
+    said: dict[str, str], views: list[RecordView], reason: bytes
+) -> None:
+    report, baseline = Report("s"), Baseline.after_retention(1, 0)
+    expected = ExpectedPartition(RULE, 0, (), baseline, judging=[JudgingFrom(0, said)])
+    for offset in (1, 2):
+        expected.judge(offset, views[offset], report)
+    expected.compare("out", iter(enumerate([views[0], views[2]])), 3, report)
+    own = [("ratchet-reason", reason), ("ratchet-topic", b"in"), ("ratchet-partition", b"0"), ("ratchet-offset", b"1")]
+    letters = Letters("in", "dead", whole=True, report=report)
+    letters.read([(0, 0, replace(views[1], headers=[*views[1].headers, *own]))])
+    letters.compare(0, expected.invalid, 3, baseline)
+    assert report.ok, report.findings
