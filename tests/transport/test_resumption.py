@@ -62,6 +62,8 @@ def test_a_later_owner_has_to_be_the_same_and_what_was_lost_stays_written_down()
     topics = {"input": Topic("in", HERE)}
     before = Owner("app", "events", {}, topics)
     assert agreed_owner(SPEC, changelog(7, before), topics, "") == before
+    said = msgspec.structs.replace(before, judging=(JudgingFrom(0, {"reorder_window": "64"}),))
+    assert agreed_owner(SPEC, changelog(7, said), topics, "") == said
     lost = agreed_owner(SPEC, changelog(7, before), topics, "lost its end")
     assert lost.broken == "lost its end"
     assert agreed_owner(SPEC, changelog(7, lost), topics, "").broken == "lost its end"
