@@ -599,6 +599,9 @@ class Link:
         await self._alive()
         return self.kafka.offsets.get((group, topic, partition))
 
+    async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
+        return await self.found([name for name in names if (name, 0) in self.kafka.logs])
+
     async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
         await self._alive()
         logs = {name: self.kafka.logs[name, 0] for name in names}
