@@ -33,8 +33,8 @@ BROUGHT_BY = {
     "yarl": "aiohttp",
 }
 """Packages that come with another one, which is the one listed in pyproject.toml."""
-LOOKED_FOR = {"docker", "testcontainers"}
-"""Used where they happen to be installed."""
+LOOKED_FOR = {"docker", "matplotlib", "testcontainers"}
+"""Used where they happen to be installed; `ratchet survey --plot` says what to install."""
 
 WITHOUT_EXTRAS = """
 import sys
