@@ -7,12 +7,13 @@ all records of its identity are, and those of one input partition must be there 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
 from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.verify.findings import Finding
+from kafka_ratchet.app.verify.letters import origin_of
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
@@ -25,6 +26,8 @@ Identify = Callable[[RecordView], bytes | None]
 Due = deque[tuple[bytes, bool]]
 """Digests of one identity's records in one input partition, in order; and whether the group had committed them before
 the internal topic was read."""
+IN_NO_ORDER: Final = -1
+"""In place of a partition: records that are in several of them, byte for byte. Which is which cannot be told."""
 
 
 def compare_arrivals(
@@ -64,6 +67,8 @@ def compare_arrivals(
                 if (number, offset) not in letters:
                     mine = due.setdefault(_identity(identify, record), {}).setdefault(number, deque())
                     mine.append((_digest(record), offset < before[number]))
+        for parts in due.values():
+            _set_aside(parts)
     partition_of: dict[bytes, int] = {}
     for number, held in enumerate(ends):
         for offset, record in reader.records(arrivals.output, number, held.end, held.first):
@@ -79,17 +84,35 @@ def compare_arrivals(
         report.add(Finding("lost", arrivals.output, detail=f"{lost:,} records of the input are not there"), times=lost)
 
 
+def _set_aside(parts: dict[int, Due]) -> None:
+    """Put records that are in several partitions, byte for byte, into one part of their own."""
+    if len(parts) == 1:
+        return
+    times = Counter(digest for part in parts.values() for digest in {digest for digest, _ in part})
+    several = {digest for digest, partitions in times.items() if partitions > 1}
+    if several:
+        aside = [each for part in parts.values() for each in part if each[0] in several]
+        for number, part in parts.items():
+            parts[number] = deque(each for each in part if each[0] not in several)
+        parts[IN_NO_ORDER] = deque(
+            sorted(aside, key=lambda each: not each[1])
+        )  # what must be there is crossed off first
+
+
 def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, int], report: Report) -> None:
     """Cross a record of the internal topic off the input's."""
     for part in parts.values():
         if part and part[0][0] == digest:
             part.popleft()
             return
-    for part in parts.values():
+    for number, part in parts.items():
         for index, (other, _) in enumerate(part):
             if other == digest:
                 del part[index]
-                report.add(Finding("reordered", *at, detail="stands before a record of its identity that came first"))
+                if number != IN_NO_ORDER:
+                    report.add(
+                        Finding("reordered", *at, detail="stands before a record of its identity that came first")
+                    )
                 return
     report.add(Finding("doubled", *at, detail="is there more often than in the input, or not in it at all"))
 
@@ -99,11 +122,8 @@ def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:
     found = set()
     for number, held in enumerate(reader.sent(arrivals.dead_letters)):
         for _, record in reader.records(arrivals.dead_letters, number, held.end, held.first):
-            said = dict(record.headers)  # the last of each name, which is Ratchet's
-            if said.get("ratchet-topic") == arrivals.input.encode():
-                place = [said.get(name) or b"" for name in ("ratchet-partition", "ratchet-offset")]
-                if all(text.isdigit() for text in place):
-                    found.add((int(place[0]), int(place[1])))
+            if (origin := origin_of(record.headers, arrivals.input)) is not None:
+                found.add(origin)
     return found
 
 

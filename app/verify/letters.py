@@ -53,7 +53,7 @@ class Letters:
             own = RecordView(letter.key, letter.value, own_headers(letter.headers), 0)
             depends = dict(letter.headers).get("ratchet-reason") in DEPENDING
             found = Letter(at_partition, at_offset, content(own, with_timestamp=False), depends)
-            if (origin := _origin(letter.headers, self._input)) is None:
+            if (origin := origin_of(letter.headers, self._input)) is None:
                 self._unexpected(found, "nowhere: bad or missing headers")
                 continue
             self._of.setdefault(origin[0], {}).setdefault(origin[1], []).append(found)
@@ -149,7 +149,7 @@ def own_headers(headers: Headers) -> Headers:
     return own[:-1] if is_of_agent and own and own[-1][0] == "ratchet-agents" else own
 
 
-def _origin(headers: Headers, input_topic: str) -> tuple[int, int] | None:
+def origin_of(headers: Headers, input_topic: str) -> tuple[int, int] | None:
     """Partition and offset that the appended headers name; None where they are not as they must be."""
     appended = headers[-len(DEAD_LETTER_HEADERS) :]
     said = dict(appended)
