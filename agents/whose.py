@@ -18,7 +18,8 @@ from kafka_ratchet.agents import kernels
 from kafka_ratchet.agents.extraction import called, field_reader, imported
 from kafka_ratchet.tables.identities import Identities, in_columns
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, IdentityPart
-from kafka_ratchet.tables.reasons import IDENTITY_MISSING, IDENTITY_REPEATED, IDENTITY_TOO_LONG, NONE, REASONS
+from kafka_ratchet.tables.map import kernels as map_kernels
+from kafka_ratchet.tables.reasons import IDENTITY_MISSING, IDENTITY_TOO_LONG, NONE, REASONS
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
@@ -76,12 +77,7 @@ def _header(name: NDArray[np.uint8], batch: RecordBatch, reasons: NDArray[np.uin
 
 
 def _note(reasons: NDArray[np.uint8], found: Identities) -> None:
-    """Put in why a part is none, in the order in which `kafka_ratchet.tables.map.kernels.judge` does."""
-    is_good = reasons == NONE
-    is_repeated = is_good & (found.times > 1) if len(found.times) else np.zeros(len(reasons), np.bool_)
-    is_missing = is_good & ~is_repeated & (found.lengths < found.least)
-    reasons[is_repeated], reasons[is_missing] = IDENTITY_REPEATED, IDENTITY_MISSING
-    reasons[is_good & ~is_repeated & (found.lengths > MAX_IDENTITY_BYTES)] = IDENTITY_TOO_LONG
+    map_kernels.note(found.lengths, found.times, found.least, MAX_IDENTITY_BYTES, reasons)
 
 
 def _one_by_one(

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from kafka_ratchet.tables.map.kernels import fold, hash_of, multiplier_of
 from kafka_ratchet.transport.batch import kernels as records
 
 ABSENT = -2
@@ -256,54 +257,12 @@ def _fields_of(
             return False
 
 
-@njit(**records.OPTIONS)
-def _fold(a: np.uint64, b: np.uint64) -> np.uint64:
-    """The two halves of the 128-bit product a * b, one xor the other."""
-    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
-    a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
-    first, second = a_low * b_high, a_high * b_low
-    middle = ((a_low * b_low) >> half) + (first & low) + (second & low)
-    return (a * b) ^ (a_high * b_high + (first >> half) + (second >> half) + (middle >> half))
-
-
 @njit(inline="always", **records.OPTIONS)
 def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
     """One seeded hash of two, in this order; never 0."""
-    multiplier = (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
-    found = _fold(_fold(seed ^ a, multiplier) ^ b, multiplier)
+    multiplier = multiplier_of(seed)
+    found = fold(fold(seed ^ a, multiplier) ^ b, multiplier)
     return found if found != np.uint64(0) else np.uint64(1)
-
-
-@njit(**records.OPTIONS)
-def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
-    """A seeded 64-bit hash of data[start:start+length]; never 0. As the worker's map has it (tables/map/kernels.py).
-
-    The words are read without a loop of their own, which lets the compiler read each at once: values are long.
-    """
-    prime = np.uint64(0x9E3779B97F4A7C15)
-    multiplier = (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
-    h = seed ^ (np.uint64(length) * prime)
-    at = np.uint64(start)
-    words = np.uint64(length) >> np.uint64(3)
-    for _ in range(words):
-        word = np.uint64(data[at])
-        word |= np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
-        word |= np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
-        word |= np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
-        word |= np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
-        word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
-        word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
-        word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
-        h = _fold(h ^ word, multiplier)
-        at += np.uint64(8)
-    left = np.uint64(length) & np.uint64(7)
-    if left:
-        word = np.uint64(0)
-        for q in range(left):
-            word |= np.uint64(data[at + q]) << (np.uint64(8) * q)
-        h = _fold(h ^ word, multiplier)
-    h = _fold(h ^ prime, multiplier)
-    return h if h != np.uint64(0) else np.uint64(1)
 
 
 @njit(**records.OPTIONS)

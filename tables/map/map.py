@@ -182,29 +182,27 @@ class LastSequences:
         count = len(identities.begins)
         verdicts = np.empty(count, np.uint8)
         self._reserve(count, int(np.clip(identities.lengths, 0, longest).sum()))
-        if self.kept != PLAIN:
-            self.jumps = self._judge_by_more(identities, longest, sequences, reasons, verdicts, against, batch)
-            if self._timed:
-                self._touch(identities, verdicts)
-            return verdicts
-        jumps = kernels.judge(
-            *identities,
-            longest,
-            sequences,
-            reasons,
-            verdicts,
-            against,
-            self._seed,
-            self._hashes,
-            self._starts,
-            self._lengths,
-            self._pushed,
-            self._changed,
-            self._arena,
-            self._slots,
-            self._undo,
-            self._sizes,
-        )
+        if self.kept == PLAIN:
+            jumps = kernels.judge(
+                *identities,
+                longest,
+                sequences,
+                reasons,
+                verdicts,
+                against,
+                self._seed,
+                self._hashes,
+                self._starts,
+                self._lengths,
+                self._pushed,
+                self._changed,
+                self._arena,
+                self._slots,
+                self._undo,
+                self._sizes,
+            )
+        else:
+            jumps = self._judge_by_more(identities, longest, sequences, reasons, verdicts, against, batch)
         self.jumps = Jumps(*map(int, jumps))
         if self._timed:
             self._touch(identities, verdicts)
@@ -219,7 +217,7 @@ class LastSequences:
         verdicts: NDArray[np.uint8],
         against: NDArray[np.int64],
         batch: RecordBatch | None,
-    ) -> Jumps:
+    ) -> tuple[int, int, int]:
         if self.kept.fingerprints and batch is None:
             raise ValueError("values are compared, and there is no batch to find them in")
         where = np.empty(len(verdicts), np.int64)
@@ -238,7 +236,7 @@ class LastSequences:
             self._arena,
             self._sizes,
         )
-        jumps = windows.judge(
+        jumps: tuple[int, int, int] = windows.judge(
             identities.data if batch is None else batch.data,
             NO_COLUMNS if batch is None else batch.columns,
             where,
@@ -255,7 +253,7 @@ class LastSequences:
             self._before,
             self._sums,
         )
-        return Jumps(*map(int, jumps))
+        return jumps
 
     def _touch(self, identities: Identities, verdicts: NDArray[np.uint8]) -> None:
         if self._sizes[kernels.TOUCHED] + len(verdicts) > len(self._touched):

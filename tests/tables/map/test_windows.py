@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.tables.identities import Identities
+from kafka_ratchet.tables.map import windows
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.transport.batch.encoding import pack_entries
@@ -199,3 +200,19 @@ def test_what_is_put_back_goes_on_below() -> None:
         "fresh",
         "fresh",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "print_"),
+    [
+        (b"", 15576565056380245312),
+        (b"1234567", 3914613300375025690),
+        (b"12345678", 6425159647608815316),
+        (b"123456789", 15587353103814610309),
+        (bytes(range(200)), 16322847327248979308),
+        (None, 9163087191798051686),
+    ],
+)
+def test_a_fingerprint_stays_what_it_is_since_changelogs_have_it(value: bytes | None, print_: int) -> None:
+    data = np.frombuffer(value or b"", np.uint8)
+    assert windows.fingerprint(data, 0, -1 if value is None else len(data)) == print_
