@@ -75,7 +75,6 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
             output=topic,
             dead_letters=letters,
             identity=stream.identity,
-            sequence=stream.sequence,
             deduplicate=False,
             create_topics=stream.create_topics,
             compression=stream.compression,
@@ -85,6 +84,11 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
         )
         made[name] = stream.model_copy(update={"input": topic})
     return made
+
+
+def judging(streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
+    """The streams without those that only send records to another one."""
+    return {name: stream for name, stream in streams.items() if not isinstance(stream, Arrivals)}
 
 
 def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:

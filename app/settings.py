@@ -28,7 +28,7 @@ from pydantic_settings import SettingsError as UnreadableVariable
 
 from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
 from kafka_ratchet.app.names import is_ratchets_own, repartition_topic
-from kafka_ratchet.app.repartition import Arrivals, repartitioned
+from kafka_ratchet.app.repartition import judging, repartitioned
 from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep, of_client
@@ -219,7 +219,7 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: there is none, or several and no name.
         """
-        judged = {each: stream for each, stream in self.streams.items() if not isinstance(stream, Arrivals)}
+        judged = judging(self.streams)
         if name is None and len(judged) == 1:
             return next(iter(judged.items()))
         known = ", ".join(self.streams) or "none"

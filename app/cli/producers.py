@@ -65,14 +65,14 @@ async def _pages(
 ) -> list[ProducersPage]:
     import asyncio
 
-    from kafka_ratchet.app.repartition import Arrivals, arrives_in
+    from kafka_ratchet.app.repartition import arrives_in, judging
     from kafka_ratchet.app.status.producers import ProducersPage, with_published
     from kafka_ratchet.app.status.published import read_published
     from kafka_ratchet.tables.identity import Identity
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)
-    judging = [name for name, each in settings.streams.items() if not isinstance(each, Arrivals)]
-    chosen = [name for name in judging if stream in (None, name)]
+    judged = judging(settings.streams)
+    chosen = [name for name in judged if stream in (None, name)]
     by_producer = [name for name in chosen if settings.streams[name].identity == Identity.PRODUCER]
     told = await _told_by_workers(settings, bootstrap, by_producer, after, limit)
     pages = []
@@ -82,7 +82,7 @@ async def _pages(
             page = told.get(name) or ProducersPage(name, topic, [], None, [])
             pages.append(with_published(page, published.get(topic, {}), after, limit))
     if stream is None:
-        inputs = {arrives_in(settings.streams, name) for name in judging}
+        inputs = {arrives_in(settings.streams, name) for name in judged}
         pages += [
             with_published(ProducersPage(None, topic, [], None, []), names, after, limit)
             for topic, names in sorted(published.items())

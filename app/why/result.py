@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, spec_of
 from kafka_ratchet.app.verify.rows import RowOffsets
@@ -29,8 +29,7 @@ def find_rows(
         what the table has of each, nothing where there is no table; and what cannot be known
     """
     wanted, kept = list(places), settings.sink
-    judging = [each for each, stream in settings.streams.items() if not isinstance(stream, Arrivals)]
-    if not wanted or (kept.stream or (name if len(judging) == 1 else None)) != name:
+    if not wanted or (kept.stream or (name if len(judging(settings.streams)) == 1 else None)) != name:
         return {}, []
     try:
         return _find(settings, name, bootstrap, wanted)

@@ -23,7 +23,7 @@ from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.timers import WorkerTimers
 from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
-from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.repartition import Arrivals, judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
@@ -207,8 +207,7 @@ class Application:
         self.cluster = Cluster(options)
         self.app = faust_app(settings, bootstrap, options, rules_of(settings, program))
         folder = settings.state_folder / settings.app
-        judging = [each for each in settings.streams.values() if not isinstance(each, Arrivals)]
-        memory = (settings.state_memory_mb << 20) // max(1, len(judging))
+        memory = (settings.state_memory_mb << 20) // max(1, len(judging(settings.streams)))
         self.sends = sends
         self.streams = {
             name: Stream(settings.app, name, stream, topics[name], folder, memory, program, sends)

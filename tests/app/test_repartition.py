@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from kafka_ratchet.app.repartition import Arrivals, arrives_in, repartitioned
+from kafka_ratchet.app.repartition import Arrivals, arrives_in, judging, repartitioned
 from kafka_ratchet.app.settings import Settings, load, with_arrivals
 from kafka_ratchet.app.settings_sections import StreamSettings
+from kafka_ratchet.app.worker.application import Stream
 from kafka_ratchet.app.worker.steps import with_steps
+from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.errors import SettingsError
 
 TOML = """
@@ -37,6 +40,16 @@ def test_one_stream_sends_and_the_other_judges(tmp_path: Path) -> None:
     assert arrives_in(settings.streams, "hooks") == "in"
     assert arrives_in(settings.streams, "other") == "a"
     assert repartitioned("shop", settings.streams) == settings.streams
+    assert list(judging(settings.streams)) == ["hooks", "other"]
+
+
+def test_nobody_is_told_to_bound_a_stream_that_keeps_no_identities(tmp_path: Path) -> None:
+    (tmp_path / "ratchet.toml").write_text(TOML + 'sequence = "none"\ninactive_after_s = 60')
+    topics = StreamTopics("changelog", 1, 1, 1, 1, sent=1)
+    with capture_logs() as said:
+        for name, settings in load(tmp_path / "ratchet.toml").streams.items():
+            Stream("shop", name, settings, topics, tmp_path, 1 << 20)
+    assert said == []
 
 
 def test_the_only_stream_is_the_one_that_judges(tmp_path: Path) -> None:
