@@ -271,10 +271,10 @@ class Lane:
         names = {owners.INPUT: spec.topic, owners.OUTPUT: spec.output, owners.CHANGELOG: state.changelog}
         if spec.policy_topic:
             names[owners.POLICY] = spec.policy_topic
-        found = await self.cluster.found([*names.values(), *([spec.duplicates] if spec.duplicates else [])])
-        # Nothing depends on there being one, until a record has to go there.
-        letters = (await self.cluster.topics([spec.dead_letters])).get(spec.dead_letters)
-        self.spec = replace(spec, letters=self._letters(letters))
+        wanted = [*names.values(), *([spec.duplicates] if spec.duplicates else [])]
+        # Nothing depends on there being a topic of dead letters, until a record has to go there.
+        found = await self.cluster.found(wanted, besides=[spec.dead_letters])
+        self.spec = replace(spec, letters=self._letters(found.pop(spec.dead_letters, None)))
         self._topics = {name: state.id for name, state in found.items()}
         topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
         return agreed_owner(spec, state, topics, self._truncated)

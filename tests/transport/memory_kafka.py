@@ -599,12 +599,10 @@ class Link:
         await self._alive()
         return self.kafka.offsets.get((group, topic, partition))
 
-    async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
-        return await self.found([name for name in names if (name, 0) in self.kafka.logs])
-
-    async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
+    async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
         await self._alive()
-        logs = {name: self.kafka.logs[name, 0] for name in names}
+        there = [name for name in besides if (name, 0) in self.kafka.logs]
+        logs = {name: self.kafka.logs[name, 0] for name in (*names, *there)}
         return {name: TopicState(self.kafka.topic_id(name), 1, {0: log.leader_epoch}) for name, log in logs.items()}
 
     async def fetch(

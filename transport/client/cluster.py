@@ -233,8 +233,8 @@ class Cluster:
                 self.refresh()
                 await retry.wait(error)
 
-    async def found(self, names: Iterable[str]) -> dict[str, TopicState]:
-        """`topics`, all of them.
+    async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
+        """`topics`, all of them. besides: others that are asked for as well, and may not be there.
 
         Raises:
             TopicReplaced: one does not exist, and did not for GONE_AFTER_S.
@@ -242,7 +242,7 @@ class Cluster:
         wanted = set(names)
         retry = Retry("find topics", topics=sorted(wanted))
         while True:
-            there = await self.topics(wanted)
+            there = await self.topics([*wanted, *besides])
             if missing := sorted(wanted - there.keys()):
                 if retry.seconds > GONE_AFTER_S:
                     raise TopicReplaced(
