@@ -96,8 +96,8 @@ def _identity(
     name: str, spec: StreamSettings, producer: str | None, texts: list[str] | None, hexadecimal: str | None
 ) -> bytes:
     """The identity's bytes; refuses one that the stream does not have."""
-    from kafka_ratchet.app.status.lookup import QueryError, parse_identity
-    from kafka_ratchet.tables.identity import Identity, joined
+    from kafka_ratchet.app.status.lookup import QueryError, parse_parts
+    from kafka_ratchet.tables.identity import Identity
 
     given = [each for each in (producer, texts, hexadecimal) if each]
     if spec.identity == Identity.PARTITION:
@@ -113,15 +113,7 @@ def _identity(
         )
     if producer and spec.identity != Identity.PRODUCER:
         raise QueryError(f"the identity of stream {name!r} is {spec.identity}, and not the producer: give --identity")
-    if hexadecimal:
-        return parse_identity(None, hexadecimal)
-    parts = [parse_identity(text, None) for text in (texts or [producer or ""])]
-    if len(parts) != len(spec.identity.parts):
-        raise QueryError(
-            f"the identity of stream {name!r} has {len(spec.identity.parts)} parts ({spec.identity}): give --identity "
-            "once for each"
-        )
-    return parts[0] if len(parts) == 1 else joined(parts)
+    return parse_parts(spec.identity, texts or ([producer] if producer else []), hexadecimal)
 
 
 @contextmanager

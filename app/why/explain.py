@@ -68,9 +68,9 @@ class Explanation:
             SettingsError: there is no such partition, or the output is made by agents of one's own.
             TransportError: a partition cannot be read.
         """
-        numbers = range(self._reader.partitions) if partitions is None else partitions
-        for number in numbers:
+        for number in partitions or ():
             self._require(self._stream.input, number)
+        numbers = range(self._reader.partitions) if partitions is None else partitions
         ranges = self._ranges
         spans = [(ranges.input_begins, ranges.input_ends), (ranges.output_begins, ranges.output_ends)]
         self._scan.total = sum(ends[number] - begins[number] for begins, ends in spans for number in numbers)

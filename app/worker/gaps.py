@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kafka_ratchet.app.worker.state_rows import Row
+from kafka_ratchet.app.worker.state_rows import Row, text_of
 from kafka_ratchet.tables.map.entries import COUNTED, FINGERPRINT
 
 COUNTS: Final = struct.Struct(">qq")
@@ -58,11 +58,7 @@ def gap_of(row: Row) -> Gap | None:
     missing = row.sequence - first + 1 - seen
     if missing <= 0:
         return None
-    try:
-        text = row.identity.decode()
-    except UnicodeDecodeError:
-        text = None
-    return Gap(text, row.identity.hex(), row.partition or 0, first, row.sequence, seen, missing)
+    return Gap(text_of(row.identity), row.identity.hex(), row.partition or 0, first, row.sequence, seen, missing)
 
 
 def gaps_of(stream: str, rows: Iterable[Row], limit: int) -> Gaps:

@@ -68,14 +68,19 @@ def _ending(path: Path) -> str:
 
 
 def _as_object(row: Row) -> dict[str, Any]:
-    try:
-        text = row.identity.decode()
-    except UnicodeDecodeError:
-        text = None
+    text = text_of(row.identity)
     seen = datetime.fromtimestamp(row.seen, UTC).isoformat() if row.seen else None
     state = row.state.hex() if row.state else None
     told = text, row.identity.hex(), row.sequence, row.partition, row.partitions, seen, state
     return dict(zip(COLUMNS, told, strict=True))
+
+
+def text_of(identity: bytes) -> str | None:
+    """An identity as text; None where it is not UTF-8."""
+    try:
+        return identity.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _write_ndjson(path: Path, rows: Iterable[Row]) -> int:
