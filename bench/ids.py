@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from confluent_kafka import Producer
 
-from bench.kafka import create, produce
-from bench.load import RECENT, Load, committed_records, filled, filler_of, flush, producer_options
+from bench.kafka import produce
+from bench.load import RECENT, Load, begin, committed_records, filled, flush
 
 HEAD: Final = b'{"number": %010d, "filler": "'
 NUMBER_AT: Final = slice(11, 21)
@@ -40,10 +38,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Ids:
     Raises:
         BenchFailed: Kafka did not take it all.
     """
-    create(bootstrap, topic, partitions=load.partitions)
-    producer = Producer(producer_options(bootstrap, load))
-    choose = random.Random(1)
-    filler = filler_of(choose, load)
+    producer, choose, filler = begin(bootstrap, topic, load)
     fresh = 0
     for sent in range(load.records):
         if sent % 5 == 4:

@@ -54,11 +54,6 @@ def kafka_streams_totals() -> list[str]:
     return _command("KafkaStreamsTotals", KAFKA_STREAMS)
 
 
-def kafka_streams_ids() -> list[str]:
-    """The same for ids."""
-    return _command("KafkaStreamsIds", KAFKA_STREAMS)
-
-
 def flink() -> list[str]:
     """The command of Flink, but for its argument."""
     return _command("FlinkPeer", FLINK)

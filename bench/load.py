@@ -107,16 +107,20 @@ def flush(producer: Producer, topic: str, load: Load) -> None:
         raise BenchFailed(f"{topic}: Kafka has not taken {left} of {load.records} records within {FLUSH_S:.0f} s")
 
 
+def begin(bootstrap: str, topic: str, load: Load) -> tuple[Producer, random.Random, str]:
+    """Create the topic. Returns the client that fills it, what chooses (the same each time), and text for values."""
+    create(bootstrap, topic, partitions=load.partitions)
+    choose = random.Random(1)
+    return Producer(producer_options(bootstrap, load)), choose, filler_of(choose, load)
+
+
 def fill(bootstrap: str, topic: str, load: Load) -> Truth:
     """Create the topic and send the input.
 
     Raises:
         BenchFailed: Kafka did not take it all.
     """
-    create(bootstrap, topic, partitions=load.partitions)
-    producer = Producer(producer_options(bootstrap, load))
-    choose = random.Random(1)
-    filler = filler_of(choose, load)
+    producer, choose, filler = begin(bootstrap, topic, load)
     last: list[int] = [0] * load.keys
     recent: list[tuple[int, int, int]] = []
     in_turn = load.keys >= load.records * 4 // 5

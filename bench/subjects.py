@@ -203,7 +203,8 @@ SUBJECTS: Final[dict[str, Subject]] = {
     ),
     "ratchet-ids": _ids("Ratchet, by id", _worker("key", "none", inactive_after_s=ids.REMEMBERED_S), LANE),
     "kafka-streams-ids": _ids(
-        "Kafka Streams exactly_once_v2, tuned, window store", _java("kafka_streams_ids", remembered_s=ids.REMEMBERED_S)
+        "Kafka Streams exactly_once_v2, tuned, window store",
+        _java("kafka_streams", tuned=True, remembered_s=ids.REMEMBERED_S),
     ),
     "flink-ids": _ids(
         "Flink exactly-once, state with time-to-live on the heap",

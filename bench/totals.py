@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from confluent_kafka import Producer
 
-from bench.kafka import create, produce
-from bench.load import SEQUENCE, STRIDE, Load, committed_records, filled, filler_of, flush, producer_options
+from bench.kafka import produce
+from bench.load import SEQUENCE, STRIDE, Load, begin, committed_records, filled, flush
 
 HEAD: Final = b'{"user": "user-%d", "amount": %d, "filler": "'
 AMOUNTS: Final = 97
@@ -49,10 +47,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
     Raises:
         BenchFailed: Kafka did not take it all.
     """
-    create(bootstrap, topic, partitions=load.partitions)
-    producer = Producer(producer_options(bootstrap, load))
-    choose = random.Random(1)
-    filler = filler_of(choose, load)
+    producer, choose, filler = begin(bootstrap, topic, load)
     orders = [0] * load.keys
     in_turn = load.keys >= load.records
     for sent in range(load.records):

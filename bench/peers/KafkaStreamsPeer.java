@@ -1,5 +1,6 @@
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -20,10 +21,14 @@ import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.WindowStore;
+import org.apache.kafka.streams.state.WindowStoreIterator;
 
 /**
  * Kafka Streams with exactly_once_v2: a FixedKeyProcessor that forwards what moves its key's sequence forward, over a
- * persistent store with a changelog. Option tuned: a cache that holds the state, two threads, large batches.
+ * persistent store with a changelog. Option tuned: a cache that holds the state, two threads, large batches. Option
+ * remembered_s: it forwards the first record of each key, over a window store with that retention, as Confluent's
+ * tutorial does it.
  */
 public final class KafkaStreamsPeer {
     private static final String STORE = "sequences";
@@ -58,12 +63,15 @@ public final class KafkaStreamsPeer {
         if (compression != null) {
             settings.put(StreamsConfig.producerPrefix(ProducerConfig.COMPRESSION_TYPE_CONFIG), compression);
         }
-        StoreBuilder<KeyValueStore<byte[], Long>> store = Stores.keyValueStoreBuilder(
-            Stores.persistentKeyValueStore(STORE), Serdes.ByteArray(), Serdes.Long());
+        Duration remembered = task.contains("remembered_s") ? Duration.ofSeconds(number(task, "remembered_s")) : null;
+        StoreBuilder<?> store = remembered == null
+            ? Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore(STORE), Serdes.ByteArray(), Serdes.Long())
+            : Stores.windowStoreBuilder(
+                Stores.persistentWindowStore(STORE, remembered, remembered, false), Serdes.ByteArray(), Serdes.ByteArray());
         StreamsBuilder builder = new StreamsBuilder();
         builder.addStateStore(tuned ? store.withCachingEnabled() : store);
         builder.stream(text(task, "input"), Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()))
-            .processValues(Deduplicate::new, STORE)
+            .processValues(remembered == null ? Deduplicate::new : () -> new Ids(remembered), STORE)
             .to(text(task, "output"), Produced.with(Serdes.ByteArray(), Serdes.ByteArray()));
         CountDownLatch stopped = new CountDownLatch(1);
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
@@ -95,6 +103,39 @@ public final class KafkaStreamsPeer {
             Long before = last.get(record.key());
             if (before == null || sequence > before) {
                 last.put(record.key(), sequence);
+                context.forward(record);
+            }
+        }
+    }
+
+    private static final class Ids implements FixedKeyProcessor<byte[], byte[], byte[]> {
+        private static final byte[] SEEN = {1};
+        private final long rememberedMs;
+        private FixedKeyProcessorContext<byte[], byte[]> context;
+        private WindowStore<byte[], byte[]> ids;
+
+        Ids(Duration remembered) {
+            rememberedMs = remembered.toMillis();
+        }
+
+        @Override
+        public void init(FixedKeyProcessorContext<byte[], byte[]> given) {
+            context = given;
+            ids = given.getStateStore(STORE);
+        }
+
+        @Override
+        public void process(FixedKeyRecord<byte[], byte[]> record) {
+            if (SAID.compareAndSet(false, true)) {
+                System.out.println("first records");
+            }
+            long at = record.timestamp();
+            boolean known;
+            try (WindowStoreIterator<byte[]> found = ids.fetch(record.key(), at - rememberedMs, at + rememberedMs)) {
+                known = found.hasNext();
+            }
+            if (!known) {
+                ids.put(record.key(), SEEN, at);
                 context.forward(record);
             }
         }
