@@ -18,6 +18,8 @@ from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
+from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
@@ -134,7 +136,9 @@ class Worker:
         self.folder = folder
         self.remains = folder.with_suffix(".remains")
         agents, tables = (modelled_program.records.agents, modelled_program.TABLES) if with_agents(spec) else ((), ())
-        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds, clock, tables)
+        said = spec.judging
+        kept = Kept(int(said.get("reorder_window", "0")), "conflicts" in said, "dense" in said)
+        self.sequences = Sequences(folder, CHANGELOG, identity, 1_000_000, memory, bounds, clock, tables, kept)
         self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables)
         self.agents_awake = asyncio.Event()
         self.agents_awake.set()
@@ -166,7 +170,10 @@ class Worker:
         then = self.program.take if with_agents(self.lane.spec) else None
         identity = self.sequences.identity
         read = all_alike if identity == IDS else READ
-        agent = deduplicate(self.sequences, read, then, whose=whose(identity))
+        said = self.lane.spec.judging
+        lettered = {TOO_LATE: "late"} if said.get("late") == "dead-letter" else {}
+        lettered |= {CONFLICT: "conflict"} if said.get("conflicts") == "dead-letter" else {}
+        agent = deduplicate(self.sequences, read, then, lettered, whose(identity))
         self.agent = asyncio.create_task(agent(self._each()))
         self.lane.start()
 

@@ -13,6 +13,10 @@ tables, or whose position is ahead of them; a run that goes on after a rollback,
 and its place in the batch with the next one; a failed record whose changes or outputs stay; outputs of the last batch
 that come again.
 
+And half of them have a reorder window, perhaps with conflicts and dense, and other ones after the next start
+(modelled_windows.py): verdicts, entries in the changelog and what is missing must be what a set of the sequences that
+were seen says.
+
 A failure prints the steps that lead to it, shortened, and a `@reproduce_failure` line; the whole run is repeated with
 `./ratchet test tests/transport/test_commit_path.py --hypothesis-seed=N`, whose N stands above it. 20,000 runs:
 `./ratchet test -m long tests/transport/test_commit_path.py`.
@@ -52,6 +56,8 @@ from kafka_ratchet.tables.values.partition import OWN
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.delivery import LETTER_AGENTS
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.owner import KEY as OWNER
+from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS
 from kafka_ratchet.transport.transactions.crash_points import POINTS as CRASH_POINTS
@@ -60,6 +66,7 @@ from tests.clock import SAVES_AT_ONCE, Clock
 from tests.transport.batch.known_batches import HEAD, Source, encode
 from tests.transport.memory_kafka import ABORT, Fate, MemoryKafka, PowerOff, Record
 from tests.transport.modelled_program import LATE_S, TABLES, Plain
+from tests.transport.modelled_windows import ANY_JUDGING, SOME_JUDGING, Remembered, check_entry
 from tests.transport.modelled_worker import (
     CHANGELOG,
     DEAD,
@@ -126,6 +133,13 @@ class Transaction(NamedTuple):
     tables: dict[bytes, bytes | None]
     """Entries of tables of one's own."""
     edits: list[Edit]
+    owner: Owner | None
+    """As of it."""
+
+    def judging(self, offset: int) -> dict[str, str]:
+        """What its owner entry says of the records from an input offset on."""
+        said = [each.settings for each in self.owner.judging if each.start <= offset] if self.owner else []
+        return said[-1] if said else {}
 
 
 class Expected:
@@ -138,15 +152,21 @@ class Expected:
         self.bounds, self.program, self.requests = bounds, program, dict(requests)
         self.tables: dict[bytes, bytes | None] = {}
         self.off = unjudged
-        self.last: dict[bytes, int] = {}
+        self.known = Remembered()
         self.active_s: dict[bytes, int] = {}
         self.forwarded: list[Record] = []
-        self.invalid: list[Record] = []
-        self.fresh = self.duplicates = self.unjudged = self.gone = 0
+        self.rejected: list[Record] = []
+        self.judged = Counter[str]()
+        self.unjudged = self.gone = 0
+
+    @property
+    def last(self) -> dict[bytes, int]:
+        return {name: seen.last for name, seen in self.known.of.items()}
 
     def take(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
         """start: the input offset of the first of `sent`."""
         active = set()
+        self.known.under(transaction.judging(start))
         self._forget(start, sent, transaction)
         for offset, each in enumerate(sent, start):
             if each is None:  # an offset without a record that counts
@@ -156,18 +176,21 @@ class Expected:
                 self._forward(offset, each.record)
                 continue
             if each.identity is None or each.sequence is None:
-                self.invalid.append(each.record)
+                self.judged["invalid"] += 1
+                self.rejected.append(each.record)
                 continue
             active.add(each.identity)
-            if each.sequence > self.last.get(each.identity, -1):
-                self.last[each.identity] = each.sequence
-                self.fresh += 1
+            verdict = self.known.judge(each.identity, each.sequence, each.record.value)
+            self.judged[verdict] += 1
+            if verdict == "fresh":
                 self._forward(offset, each.record)
-            else:
-                self.duplicates += 1
+            elif verdict in self.known.lettered:
+                self.rejected.append(each.record)
         self.active_s |= dict.fromkeys(active, transaction.at_s)
         self._evict(transaction, active)
-        assert transaction.progress[1:4] == (self.fresh, self.duplicates, len(self.invalid))
+        judged, progress = self.judged, transaction.progress
+        assert progress[1:4] == (judged["fresh"], judged["duplicate"], judged["invalid"])
+        assert (progress.late, progress.conflict) == (judged["late"], judged["conflict"])
         self.tables |= transaction.tables
 
     def _forget(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
@@ -182,9 +205,10 @@ class Expected:
                 continue
             if after < 0:
                 transaction.gone.remove(request.identity)
-                del self.last[request.identity], self.active_s[request.identity]
+                del self.known.of[request.identity], self.active_s[request.identity]
             else:
-                self.last[request.identity], self.active_s[request.identity] = after, transaction.at_s
+                self.known.lower(request.identity, after)
+                self.active_s[request.identity] = transaction.at_s
 
     def _forward(self, offset: int, record: Record) -> None:
         self.forwarded += self.program.take(offset, record) if self.program else [record]
@@ -198,7 +222,7 @@ class Expected:
         assert len(gone - quiet) <= too_many
         assert len(self.last) - len(gone) <= max(most, len(active)) if most else True
         for name in gone:
-            del self.last[name], self.active_s[name]
+            del self.known.of[name], self.active_s[name]
         self.gone += len(gone)
         assert (sum(transaction.evicted) if transaction.evicted else 0) == (self.gone if gone else 0)
 
@@ -231,7 +255,8 @@ all_names = {b"", b"a", b"b", b"c", *(identity for _, _, identity in IDS_SENT if
 
 
 @st.composite
-def sent(draw: st.DrawFn, kind: Identity) -> Sent:
+def sent(draw: st.DrawFn, kind: Identity, above: int = 0) -> Sent:
+    """above: what is added to its sequence."""
     if kind == IDS:
         header, value, identity = draw(ids)
         return Sent(Record(None, value, (("id", header),)), identity, 0)
@@ -239,6 +264,9 @@ def sent(draw: st.DrawFn, kind: Identity) -> Sent:
     if draw(st.integers(0, 14)) == 0:
         name = draw(st.sampled_from([None, b"x" * 1025]))
     header, sequence = draw(sequences)
+    if above and sequence is not None:
+        sequence += above
+        header = b"%d" % sequence
     headers = [(SEQUENCE_HEADER, header)] if header is not None else []
     if kind is Identity.PRODUCER and name is not None:
         headers.append((PRODUCER_HEADER, name))
@@ -269,6 +297,8 @@ class CommitPath(RuleBasedStateMachine):
         self.was_ahead = False
         self.bounds: Bounds | None = None
         self.spec = SPEC
+        self.judging: list[dict[str, str]] = [{}]
+        """Settings beside the rule, the newest last."""
 
     @initialize(
         kind=st.sampled_from([Identity.PARTITION, Identity.KEY, Identity.PRODUCER, IDS]),
@@ -298,6 +328,8 @@ class CommitPath(RuleBasedStateMachine):
         clocks = {"at every commit": Clock(SAVES_AT_ONCE), "in time": self.loop.time, "never": Clock()}
         self.clock = clocks[snapshots]
         self.spec = WITH_AGENTS if agents else SPEC
+        if kind != IDS:
+            self._settle(data.draw(ANY_JUDGING) or {})
         if self.is_timed:
             self.kafka.stamped[CHANGELOG] = self._now_ms
         self.patch = pytest.MonkeyPatch()
@@ -320,6 +352,10 @@ class CommitPath(RuleBasedStateMachine):
     def _now_ms(self) -> int:
         return 10**9 + int(self.loop.time() * MS_A_SECOND)
 
+    def _settle(self, judging: dict[str, str]) -> None:
+        self.judging.append(judging)
+        self.spec = replace(self.spec, judging=judging)
+
     @property
     def is_timed(self) -> bool:
         """Whether stores know how old they are."""
@@ -341,14 +377,19 @@ class CommitPath(RuleBasedStateMachine):
 
     @rule(data=st.data(), seconds=STEP_S)
     def append_aborted(self, data: st.DataObject, seconds: float) -> None:
-        self._append([data.draw(sent(self.kind))], "none", FOREIGN)
+        self._append([data.draw(sent(self.kind, self._above))], "none", FOREIGN)
         self.kafka.logs[INPUT, 0].write_marker(FOREIGN, ABORT)
         self.sent += [None] * 2
         self.go_on(seconds)
 
     def _arrive(self, data: st.DataObject) -> None:
-        batch = data.draw(st.lists(sent(self.kind), min_size=1, max_size=8))
+        batch = data.draw(st.lists(sent(self.kind, self._above), min_size=1, max_size=8))
         self._append(batch, data.draw(st.sampled_from(["none", "none", "lz4", "zstd"])))
+
+    @property
+    def _above(self) -> int:
+        """With windows sequences go on rising, so that there is always something to be late for."""
+        return len(self.sent) // 8 if self.spec.judging else 0
 
     def _append(self, batch: list[Sent], compression: str, producer: int = -1) -> None:
         sources = [Source(each.record.key, each.record.value, each.record.headers) for each in batch]
@@ -431,6 +472,26 @@ class CommitPath(RuleBasedStateMachine):
         if then != "stands still":
             worker.agents_awake.set()
         self.go_on(seconds)
+
+    @precondition(lambda self: self.kind != IDS and not self.kafka.without_leader)
+    @rule(data=st.data(), is_crash=st.booleans(), seconds=STEP_S)
+    def change_the_settings(self, data: st.DataObject, is_crash: bool, seconds: float) -> None:
+        """Between two starts, as all workers of a group have the same.
+
+        Where there are bounds, what is kept only grows: an identity that is merely active is written down anew.
+        """
+        for slot in self._running():
+            worker = self.workers[slot]
+            assert worker is not None
+            if is_crash:
+                worker.power_off()
+                self._bury()
+            else:
+                self._stop(slot)
+        judging = data.draw(SOME_JUDGING if self.bounds else ANY_JUDGING)
+        self._settle({**self.spec.judging, **judging} if self.bounds else judging)
+        self.append(data, seconds)
+        self._start_again(data)
 
     def _new_worker(self, name: str) -> Worker:
         place = self.kafka, self.folder / name
@@ -660,7 +721,9 @@ class CommitPath(RuleBasedStateMachine):
         self.was_ahead = True
         path = self.folder / "0"
         store = Store(path / "0")
-        store.write([], self.kafka.logs[CHANGELOG, 0].end + 5, store.stands_for[1], 0 if self.is_timed else None)
+        end, timed = self.kafka.logs[CHANGELOG, 0].end, 0 if self.is_timed else None
+        missing = (store.missing or 0) if "dense" in self.spec.judging else None  # or it is rebuilt
+        store.write([], end + 5, store.stands_for[1], timed, missing=missing)
         store.close()
         self.start(slot=0)
         run(self.loop, asyncio.sleep(5))
@@ -690,14 +753,16 @@ class CommitPath(RuleBasedStateMachine):
 
     def transactions(self) -> list[Transaction]:
         """What is committed in the changelog, in order; each begins with its progress."""
-        log, found = self.kafka.logs[CHANGELOG, 0], list[Transaction]()
+        log, found, owner = self.kafka.logs[CHANGELOG, 0], list[Transaction](), None
         for batch in log.history:
             if not batch.committed or batch.offset >= log.stable_end:
                 continue
             for key, value, _ in batch.records:
                 if key == PROGRESS:
                     at_s = HEAD.unpack_from(batch.data)[8] // 1000
-                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None, {}, []))
+                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None, {}, [], owner))
+                elif key == OWNER:
+                    owner = Owner.unpack(value or b"")
                 elif key == EVICTED:
                     found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
                 elif key is not None and key.startswith(EDIT):
@@ -715,7 +780,11 @@ class CommitPath(RuleBasedStateMachine):
         program = Plain() if with_agents(self.spec) else None
         requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
         expected, begin = Expected(self.bounds or Bounds(), unjudged, program, requests), 0
-        for transaction in self.transactions():
+        transactions = self.transactions()
+        for transaction in transactions:
+            assert transaction.judging(begin) in self.judging
+            if begin < transaction.progress.next:  # it stays known how these were judged
+                assert transaction.judging(begin) == transactions[-1].judging(begin)
             expected.take(begin, self.sent[begin : transaction.progress.next], transaction)
             begin = transaction.progress.next
         assert begin == self.committed_offset
@@ -729,16 +798,21 @@ class CommitPath(RuleBasedStateMachine):
         expected = self.expected()
         assert sum(each.unjudged for each in self.unjudged()) == expected.unjudged
         assert self.kafka.logs[OUTPUT, 0].committed() == expected.forwarded
-        assert self.letters(of_agents=False) == expected.invalid
+        assert self.letters(of_agents=False) == expected.rejected
         assert self.letters(of_agents=True) == (expected.program.failed if expected.program else [])
-        changelog = {key: value for key, value in self.changelog().items() if key.startswith(b"i") and value}
-        assert changelog == {b"i" + name: last.to_bytes(8, "big") for name, last in expected.last.items()}
+        changelog = {key[1:]: value for key, value in self.changelog().items() if key.startswith(b"i") and value}
+        assert changelog.keys() == expected.last.keys()
+        for name, entry in changelog.items():
+            check_entry(entry, expected.known.of[name])
 
     def letters(self, *, of_agents: bool) -> list[Record]:
         """The committed dead letters without what was added to them: those for which an agent raised, or the others."""
+        letters = self.kafka.logs[DEAD, 0].committed()
+        if any(self.judging):  # of one batch the invalid ones come first
+            letters.sort(key=lambda record: int(record.headers[-1][1] or b""))
         return [
             Record(record.key, record.value, tuple(each for each in record.headers[:-4] if each[0] != LETTER_AGENTS))
-            for record in self.kafka.logs[DEAD, 0].committed()
+            for record in letters
             if (record.headers[-4][1] or b"").startswith(b"agent ") == of_agents
         ]
 
@@ -785,6 +859,9 @@ class CommitPath(RuleBasedStateMachine):
             known = {name: table.last(name).persisted for name in all_names}
             assert {name: number for name, number in known.items() if number >= 0} == expected.last
             assert (len(table), sum(table.evicted)) == (len(expected.last), expected.gone)
+            missing = sum(seen.missing for seen in expected.known.of.values())
+            assert table.missing == (missing if "dense" in self.spec.judging else None)
+            EVICTED_IN_ALL.update(f"window {verdict}" for verdict in expected.judged if any(self.judging))
             if expected.program is not None:
                 found = {each.name: table.tables.of(each.name) for each in TABLES}
                 there = {name: {key: each.get(key) for key in each.keys()} for name, each in found.items()}
@@ -836,7 +913,7 @@ class TakenAway(CommitPath):
         log, committed = self.kafka.logs[INPUT, 0], self.committed_offset
         if what in (INPUTS_END, EVIDENCE) and log.start < committed:
             log.truncate(data.draw(st.integers(log.start, committed - 1)))
-            self._append([data.draw(sent(self.kind)) for _ in range(log.end, committed)], "none")
+            self._append([data.draw(sent(self.kind, self._above)) for _ in range(log.end, committed)], "none")
             self._arrive(data)
         elif what in (INPUTS_END, EVIDENCE, UNREAD):  # of what is read there is nothing left
             self._arrive(data)
@@ -859,7 +936,7 @@ class TakenAway(CommitPath):
             for _ in range(data.draw(st.integers(0, 9))):
                 self._arrive(data)
             while data.draw(st.booleans()) and self.kafka.logs[INPUT, 0].end <= committed:  # beyond where it was read
-                self._append([data.draw(sent(self.kind)) for _ in range(committed)], "none")
+                self._append([data.draw(sent(self.kind, self._above)) for _ in range(committed)], "none")
         self.stands = self._came_out()
         EVICTED_IN_ALL[what] += 1
         self.start(slot=0)
