@@ -43,7 +43,7 @@ async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str]) -> 
     import asyncio
     import signal
 
-    from kafka_ratchet.app.web.pages import WebServer
+    from kafka_ratchet.app.web.server import WebServer
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

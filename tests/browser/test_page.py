@@ -21,7 +21,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from kafka_ratchet.app.settings import SinkSettings
 from kafka_ratchet.app.status.server import IdentityStatus, StatusServer
-from kafka_ratchet.app.web.pages import WebServer
+from kafka_ratchet.app.web.server import WebServer
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 
 pytestmark = pytest.mark.browser

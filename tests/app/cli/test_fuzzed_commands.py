@@ -28,7 +28,7 @@ from kafka_ratchet.app.cli import cli, run
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.settings import SECTIONS, Settings, load
-from kafka_ratchet.app.web.pages import WebServer
+from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.errors import SettingsError, SetupError
 
 GROUP = typer.main.get_command(cli)

@@ -10,7 +10,7 @@ import pytest
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
-from kafka_ratchet.app.web.pages import WebServer
+from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.app.worker.process import state_folder
 from kafka_ratchet.errors import SettingsError, SetupError
 from tests.app.worker.known_worker import KnownWorker

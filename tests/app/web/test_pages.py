@@ -29,7 +29,7 @@ from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.model import merge
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableEntry, TablePage, TableQuery, TableValue
 from kafka_ratchet.app.status.server import IdentityStatus, StatusServer, WorkerStatus
-from kafka_ratchet.app.web.pages import WebServer
+from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.tables.invalid_share import InvalidShare
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
 from kafka_ratchet.app.status import result_view
-from kafka_ratchet.app.web.pages import WebServer
+from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.spark_sink.errors import SinkError
 
 

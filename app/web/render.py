@@ -1,0 +1,126 @@
+"""What every page answers with: HTML from a template, or the same as JSON, and how figures and states are written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp_jinja2
+import jinja2
+import msgspec
+from aiohttp import web
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.cluster_view import ClusterView
+from kafka_ratchet.app.status.http import json_refusal
+from kafka_ratchet.app.status.own_tables import window_text
+from kafka_ratchet.app.status.producers import shown
+from kafka_ratchet.app.status.result_view import ResultsView
+
+FOLDER = Path(__file__).parent
+
+CLUSTER_VIEW = web.AppKey("cluster_view", ClusterView)
+RESULTS = web.AppKey("results", ResultsView)
+SETTINGS = web.AppKey("settings", Settings)
+
+STATES = {
+    "running": ("ok", "●"),
+    "starting": ("busy", "◔"),
+    "restoring": ("busy", "◑"),
+    "retrying": ("busy", "↻"),
+    "halted": ("bad", "■"),
+    "stopped": ("idle", "□"),
+    "unserved": ("idle", "○"),
+    "no Kafka": ("bad", "▲"),
+}
+"""Tone and shape of a state: the shape says without colour what the colour says. Others are shown as idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An address of the page.
+
+    Attributes:
+        path: such as /streams/{stream}
+        answer: answers GET and HEAD
+        has_json: also at the path with .json behind it (/index.json for /); `wants_json` tells which is asked
+    """
+
+    path: str
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    has_json: bool = True
+
+    @property
+    def paths(self) -> list[str]:
+        """All addresses; those that end in .json first, because the others may have a name at their end."""
+        return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
+
+
+def set_up_templates(application: web.Application, links: list[tuple[str, str]]) -> None:
+    """Let `html_response` render the templates.
+
+    Args:
+        application: the page's
+        links: address and text of each entry of the navigation
+    """
+    templates = aiohttp_jinja2.setup(
+        application,
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals["links"] = links
+    templates.globals["state_of"] = _state
+    templates.filters["grouped"] = _grouped
+    templates.filters["seconds"] = _seconds
+    templates.filters["as_json"] = _as_json
+    templates.filters["window"] = window_text
+
+
+def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:
+    """A page from a template of `templates/`; `settings`, `links` and `path` are there in each."""
+    context = {"settings": request.app[SETTINGS], "path": request.path, **context}
+    response = aiohttp_jinja2.render_template(template, request, context, status=status)
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+def json_response(body: Any) -> web.Response:
+    """What msgspec encodes, as JSON."""
+    return web.Response(
+        body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
+    )
+
+
+def refusal(request: web.Request, status: int, sentence: str) -> web.Response:
+    """The answer to a request that is not served, in the form that was asked for."""
+    if wants_json(request):
+        return json_refusal(request, status, sentence)
+    return html_response(request, "refusal.html", {"status": status, "sentence": sentence}, status)
+
+
+def wants_json(request: web.Request) -> bool:
+    """The path says so, or the client names JSON and not HTML."""
+    accept = request.headers.get("Accept", "")
+    return request.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
+
+
+def _state(state: str) -> tuple[str, str]:
+    return STATES.get(state, ("idle", "◇"))
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}"
+
+
+def _as_json(value: Any) -> str:
+    """Of a key or a value: a text that templates escape like any other."""
+    return shown(msgspec.json.encode(value))
+
+
+def _seconds(number: float) -> str:
+    return f"{number:,.1f}"

@@ -1,0 +1,77 @@
+"""The page's server: the application, the checks before each page, and its start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from aiohttp import web
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.cluster_view import ClusterView
+from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, reachable_host, request_checks
+from kafka_ratchet.app.status.result_view import ResultsView
+from kafka_ratchet.app.web.render import CLUSTER_VIEW, FOLDER, RESULTS, SETTINGS, refusal, set_up_templates
+from kafka_ratchet.app.web.routes import PAGES, links
+from kafka_ratchet.errors import SetupError
+
+
+class WebServer:
+    """Serves the pages until it is stopped.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        settings: streams, web address, name of the group, client options.
+        allow_hosts: names beside the bound one and the loopback ones that browsers may use for this address.
+    """
+
+    def __init__(self, bootstrap: str, settings: Settings, *, allow_hosts: Iterable[str] = ()) -> None:
+        self._bootstrap = bootstrap
+        self._settings = settings
+        self._allow_hosts = set(allow_hosts)
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Bind and serve. Returns the page's address.
+
+        Raises:
+            SetupError: host and port cannot be bound.
+        """
+        host, port = self._settings.web.host, self._settings.web.port
+        shown = "127.0.0.1" if is_wildcard(host) else host
+        hosts = {host, reachable_host(host), *self._allow_hosts}
+        runner = web.AppRunner(create_web_app(self._bootstrap, self._settings, hosts), access_log=None)
+        try:
+            url = await bind(runner, host, port, shown)
+        except CannotBind as error:
+            raise SetupError(
+                f"the page cannot be served on {host!r} port {port}: {error}. "
+                "Choose others with web.host and web.port, or port 0 for a free one"
+            ) from None
+        self._runner = runner
+        return url
+
+    async def stop(self) -> None:
+        """Stop serving; does nothing where it is not started."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> web.Application:
+    """The pages as an aiohttp application; `hosts` are the names it answers under beside the loopback ones."""
+    application = web.Application(middlewares=[request_checks(hosts, refusal)])
+    application[SETTINGS] = settings
+    application[RESULTS] = ResultsView(bootstrap, settings)
+    set_up_templates(application, links())
+
+    async def cluster_view(application: web.Application) -> AsyncIterator[None]:
+        async with ClusterView(bootstrap, settings) as asked:
+            application[CLUSTER_VIEW] = asked
+            yield
+
+    application.cleanup_ctx.append(cluster_view)
+    for page in PAGES:
+        for path in page.paths:
+            application.router.add_get(path, page.answer)
+    application.router.add_static("/static", FOLDER / "static")
+    return application
