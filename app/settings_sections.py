@@ -208,12 +208,14 @@ class StreamSettings(_Section):
 
 
 class WebSettings(_Section):
-    """The page, and the workers' own status addresses (host only; each takes a free port)."""
+    """The page, and the workers' own status addresses."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     """Never empty: servers read an empty host as every interface."""
     port: int = Field(default=0, ge=0, le=65535)
     """0 takes a free port and prints it."""
+    status_port: int = Field(default=0, ge=0, le=65535)
+    """Of a worker's status address; 0 takes a free port, which the worker tells its group."""
 
 
 def _known_store(name: str) -> str:

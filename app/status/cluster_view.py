@@ -17,6 +17,7 @@ from kafka_ratchet.app.local.connectivity import Reachability, no_answer
 from kafka_ratchet.app.names import changelog_name, repartition_topic
 from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.answers import IdentityAnswer, WorkerStatus
 from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.internal_streams import with_internal
@@ -34,7 +35,6 @@ from kafka_ratchet.app.status.model import (
 )
 from kafka_ratchet.app.status.own_tables import TableAnswer, TablePage, TableQuery, merge_tables
 from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages, shown
-from kafka_ratchet.app.status.server import IdentityAnswer, WorkerStatus
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.client.security import client_options

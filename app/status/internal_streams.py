@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from kafka_ratchet.app.names import repartition_topic
 from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings
-from kafka_ratchet.app.status.server import TableStatus
+from kafka_ratchet.app.status.answers import TableStatus
 
 
 def with_internal(settings: Settings, told: TableStatus) -> Settings | None:

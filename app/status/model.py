@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.answers import Forgotten, IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.lookup import Answer, Verdict
 from kafka_ratchet.app.status.result_view import Results
-from kafka_ratchet.app.status.server import Forgotten, IdentityStatus, PartitionStatus, TableStatus, WorkerStatus
 
 UNSERVED = "unserved"
 """State of a partition that no live worker reported."""

@@ -25,12 +25,12 @@ from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
 from kafka_ratchet.app.repartition import Arrivals, judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.answers import Forgotten, GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
-from kafka_ratchet.app.status.server import Forgotten, GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.status.table_reading import read_table
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
@@ -317,7 +317,7 @@ class Application:
         await self.followed.stop()
         await self.cluster.close()
 
-    # What the status address asks (kafka_ratchet.app.status.server.StatusProvider):
+    # What the status address asks (kafka_ratchet.app.status.answers.StatusProvider):
 
     def tables(self) -> list[TableStatus]:
         """The partitions of every stream whose lanes run here."""

@@ -15,9 +15,9 @@ import structlog
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import TOPIC_NAME
+from kafka_ratchet.app.status.answers import GlobalTableStatus
 from kafka_ratchet.app.status.inputs import similar
 from kafka_ratchet.app.status.kafka_topics import all_topics, partition_counts
-from kafka_ratchet.app.status.server import GlobalTableStatus
 from kafka_ratchet.app.worker.topics import config_of, create
 from kafka_ratchet.errors import (
     LogTruncated,

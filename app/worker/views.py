@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from kafka_ratchet.app.status.server import INCOMPLETE
+from kafka_ratchet.app.status.answers import INCOMPLETE
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.errors import Aborted, SettingsError
 from kafka_ratchet.tables.table import Sequences

@@ -13,8 +13,8 @@ from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.log_setup import KafkaAway
+from kafka_ratchet.app.status.answers import WorkerStatus
 from kafka_ratchet.app.status.model import merge, without_kafka
-from kafka_ratchet.app.status.server import WorkerStatus
 from tests.app.worker.known_worker import partition, settings_for, table
 from tests.app.worker_process import Site, WorkerProcess
 

@@ -20,7 +20,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from kafka_ratchet.app.settings import SinkSettings
-from kafka_ratchet.app.status.server import IdentityStatus, StatusServer
+from kafka_ratchet.app.status.answers import IdentityStatus
+from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.web.server import WebServer
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 

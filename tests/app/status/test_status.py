@@ -8,7 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafka_ratchet.app.status.server import IdentityStatus, StatusServer
+from kafka_ratchet.app.status.answers import IdentityStatus
+from kafka_ratchet.app.status.server import StatusServer
+from kafka_ratchet.errors import SetupError
 from kafka_ratchet.tables.invalid_share import InvalidShare
 from tests.app.worker.known_worker import KnownWorker, partition, table
 
@@ -247,6 +249,17 @@ async def test_a_provider_that_fails_is_an_error_for_the_log_not_for_the_reader(
     status, body = await get(http, f"{url}/status")
     await server.stop()
     assert (status, body) == (500, {"error": "the request failed; the log says why"})
+
+
+async def test_a_fixed_port_and_one_that_is_taken(worker: KnownWorker) -> None:
+    first = StatusServer(worker)
+    port = int((await first.start()).rpartition(":")[2])
+    with pytest.raises(SetupError, match=rf"port {port}: .*web\.status_port"):
+        await StatusServer(worker, "127.0.0.1", port).start()
+    await first.stop()
+    again = StatusServer(worker, "127.0.0.1", port)
+    assert await again.start() == f"http://127.0.0.1:{port}"
+    await again.stop()
 
 
 async def test_nothing_answers_after_stop(http: aiohttp.ClientSession, worker: KnownWorker) -> None:

@@ -23,12 +23,13 @@ from yarl import URL
 import kafka_ratchet.app.web
 from kafka_ratchet.app.cli.tables import tables as tables_command
 from kafka_ratchet.app.settings import Settings, WebSettings
+from kafka_ratchet.app.status.answers import IdentityStatus, WorkerStatus
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.model import merge
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableEntry, TablePage, TableQuery, TableValue
-from kafka_ratchet.app.status.server import IdentityStatus, StatusServer, WorkerStatus
+from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.tables.invalid_share import InvalidShare

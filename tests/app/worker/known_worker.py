@@ -13,11 +13,11 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.answers import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableAnswer, TableEntry, TableQuery
 from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
-from kafka_ratchet.app.status.server import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 
 
 @dataclass

@@ -1,0 +1,178 @@
+"""What a worker tells at its status address: the bodies of its answers, and what it is asked for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from kafka_ratchet.app.status.lookup import Verdict
+from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
+from kafka_ratchet.app.status.producers import ProducersAnswer
+from kafka_ratchet.tables.invalid_share import InvalidShare
+
+INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
+"""States in which a partition's table may lack sequences: an answer from it could call a duplicate fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One input partition as its worker sees it.
+
+    fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
+    kept in the changelog and go on counting where the last worker stopped; what was forwarded is fresh and unjudged.
+    Positions are offsets; input_position is the next one to be read by whoever continues from the last commit.
+    deduplicate is what the last committed batch went by, and since the input offset from which it did; None: nothing
+    was ever switched.
+    evicted_inactive and evicted_displaced are durable totals of identities. recognised_for_s is for how many seconds
+    after its last record each was recognised, at least; None: for ever so far, or nobody knows.
+    restarts is how often the partition has been tried again after an error since this worker began to serve it. jumps
+    counts sequences that were more than 2^40 above their identity's last, since this worker has the partition. late
+    counts writes of late events that tables with windows have left out, where the stream has such; it is durable, and
+    known once the program has run here.
+    recent has the records judged within the last minute, and before it.
+    """
+
+    partition: int
+    state: str
+    keys: int
+    input_position: int | None
+    input_end: int | None
+    changelog_position: int | None
+    fresh: int
+    duplicate: int
+    invalid: int
+    error: str | None = None
+    unjudged: int = 0
+    deduplicate: bool = True
+    since: int | None = None
+    evicted_inactive: int = 0
+    evicted_displaced: int = 0
+    recognised_for_s: int | None = None
+    jumps: int = 0
+    late: int | msgspec.UnsetType = msgspec.UNSET
+    recent: InvalidShare = field(default_factory=InvalidShare)
+    restarts: int = 0
+    too_late: int = 0
+    conflict: int = 0
+    missing: int | None = None
+    """Sequences that identities have not had, where the stream counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
+
+    deduplicate is the policy as this worker knows it, origin who decided it
+    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the reader. tables names those of one's own.
+    """
+
+    stream: str
+    input: str
+    output: str
+    dead_letters: str
+    changelog: str
+    identity: str
+    partitions: list[PartitionStatus]
+    standbys: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
+    problem: str | None = None
+    tables: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What a person has had forgotten of an identity (`ratchet forget`), in one partition.
+
+    at: ISO 8601, UTC; position: input offset from which on it holds; above: only sequences above it, None: all;
+    before, after: the last sequence; None: none
+    """
+
+    at: str
+    by: str
+    reason: str
+    position: int
+    above: int | None
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityStatus:
+    """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed.
+
+    verdict is what a record with the sequence asked about would be; None: none was asked about.
+    """
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    verdict: Verdict | None = None
+    forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
+    """The oldest first; unset where there is none."""
+
+
+class StatusProvider(Protocol):
+    """What the status address asks the worker. Called in the event loop: answers come from memory."""
+
+    def tables(self) -> list[TableStatus]:
+        """One for each stream this worker serves."""
+
+    def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
+        """The partitions of this worker that know the identity, and what a record with the sequence would be there."""
+
+    def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+        """The producers that these partitions know, at most limit of them, from behind a name on."""
+
+    def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
+        """What these partitions have committed of a table of one's own."""
+
+    def global_tables(self) -> list[GlobalTableStatus]:
+        """The program's global tables."""
+
+    def global_table(self, table: str, query: TableQuery) -> TableAnswer:
+        """What this worker has read of a global table's topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTableStatus:
+    """A global table in this worker's memory: keys, and bytes that it takes, roughly.
+
+    problem says why it cannot be looked up, or why it is not kept up with its topic.
+    """
+
+    table: str
+    topic: str
+    keys: int
+    bytes: int
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """The body of GET /status."""
+
+    worker: str
+    tables: list[TableStatus]
+    global_tables: list[GlobalTableStatus] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityAnswer:
+    """The body of GET /status/identity.
+
+    asked lists the partitions that were looked into, those that do not know the identity included, those whose table
+    is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
+    here knows of. can_forget is False of a worker of an earlier version, which does not know of `ratchet forget`; so is
+    can_replay of one that does not judge a replayed record by its dead letter.
+    """
+
+    partitions: list[IdentityStatus]
+    asked: list[int] = field(default_factory=list)
+    deduplicate: bool = True
+    origin: str = "default"
+    unjudged: int = 0
+    can_forget: bool = False
+    can_replay: bool = False
