@@ -288,6 +288,7 @@ class CommitPath(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
+        self.patch = pytest.MonkeyPatch()  # here, since a search that ends while `begin` draws is closed as well
         self.kafka = MemoryKafka()
         self.sent: list[Sent | None] = []
         self.workers: list[Worker | None] = [None, None]
@@ -332,7 +333,6 @@ class CommitPath(RuleBasedStateMachine):
             self._settle(data.draw(ANY_JUDGING) or {})
         if self.is_timed:
             self.kafka.stamped[CHANGELOG] = self._now_ms
-        self.patch = pytest.MonkeyPatch()
         self.patch.setattr("kafka_ratchet.tables.partition.time", SimpleNamespace(time=lambda: self._now_ms() / 1000))
         for module in (
             "kafka_ratchet.agents.reading",
