@@ -103,6 +103,9 @@ class SequencePartition:
         """Broker time of the newest entry applied, in seconds."""
         self._replay = Replay()
         self._judged = np.zeros(VERDICTS, np.int64)
+        self.counted = np.zeros(VERDICTS + 1, np.int64)
+        """Records committed here since this worker began, by verdict, and those forwarded unjudged; it only rises. What
+        other workers have committed is not in it."""
         self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
         self._stored = 0
         """Changelog offset below which the store has everything; `position` is that of the map."""
@@ -350,7 +353,10 @@ class SequencePartition:
             self._time = max(self._time, int(time.time()))
         self.known.map.commit(self._time)
         self.tables.commit()
+        unjudged = self.intervals.unjudged
         self.intervals.commit()
+        self.counted[:VERDICTS] += self._judged
+        self.counted[VERDICTS] += self.intervals.unjudged - unjudged
         self.edits.commit()
         self.jumps.commit()
         self.ownership.commit()

@@ -54,6 +54,7 @@ from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import Appended, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
+from kafka_ratchet.transport.unread import Unread
 from kafka_ratchet.transport.until_stopped import done_before
 
 log = structlog.get_logger(__name__)
@@ -108,6 +109,7 @@ class Lane:
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
         self._changelog = Changelog(cluster, state, spec.partition, self._fetching, spec.batch_most)
         self._position, self._epoch = 0, NO_EPOCH
+        self._unread = Unread()
         self._topics: dict[str, bytes] = {}
         """Ids of the topics by which this lane took over."""
         self._truncated = ""
@@ -235,6 +237,7 @@ class Lane:
         owner = with_duplicates(owner, duplicates, position)
         state.ownership.claim(with_judging(owner, spec.judging, 0 if is_new else position))
         self._position = self.status.position = position
+        self._unread.clear()
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = self._requests_to = 0
         self.status.state, self.status.error = LaneState.RUNNING, None
@@ -340,7 +343,7 @@ class Lane:
             raise
         self.status.end = fetched.stable_end
         self._fetch_ended_at = asyncio.get_running_loop().time()
-        return read_chunk(
+        batch = read_chunk(
             spec.topic,
             spec.partition,
             position,
@@ -350,6 +353,9 @@ class Lane:
             identity_header=spec.identity_header,
             most=spec.batch_most,
         )
+        self._unread.fetched(batch)
+        self.status.unread_since_ms = self._unread.since_ms
+        return batch
 
     async def _fetched(self, fetch: asyncio.Task[RecordBatch]) -> RecordBatch:
         try:
@@ -515,6 +521,8 @@ class Lane:
         state.committed(sent.result().offset + count)
         crash_point("remembered")
         self.status.position = self._position
+        self._unread.committed(self._position)
+        self.status.unread_since_ms = self._unread.since_ms
         self.status.commits += 1
         self.status.records += self._records
         self._records = 0

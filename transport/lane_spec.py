@@ -87,6 +87,7 @@ class LaneStatus:
     commits, records: since the lane was started
     restored: changelog entries replayed
     error: why it has started again or halted; None while it runs
+    unread_since_ms: timestamp of the first record that is not committed (`Unread.since_ms`)
     """
 
     state: LaneState = LaneState.STARTING
@@ -98,3 +99,13 @@ class LaneStatus:
     restarts: int = 0
     """How often it has started again after an error. It only rises, so that whoever waits for the next try sees it."""
     error: str | None = None
+    unread_since_ms: int | None = None
+
+    def lag_s(self, now_s: float) -> float | None:
+        """Seconds since the first record was written that is not committed yet, by that record's timestamp.
+
+        0 where all is; None: not known. now_s: seconds since the epoch
+        """
+        if self.position is not None and self.end is not None and self.position >= self.end:
+            return 0.0
+        return None if self.unread_since_ms is None else max(0.0, now_s - self.unread_since_ms / 1000)

@@ -474,3 +474,19 @@ def test_where_the_changelog_was_looked_at_is_kept_also_where_nothing_follows(st
     state.close()
     state.open()
     assert state.sighting == Sighting(state.position + 1, 7)
+
+
+def test_what_was_committed_here_is_counted_and_what_others_committed_is_not(
+    state: SequencePartition, other: SequencePartition
+) -> None:
+    log = Changelog()
+    state.committed(log.append(state, work(state, 0, 1)))
+    assert state.counted.tolist() == [10, 1, 1, 0, 0, 0]
+    work(state, 12, 2)
+    state.rollback()
+    assert state.counted.tolist() == [10, 1, 1, 0, 0, 0]
+    other.apply(log.since(0))
+    assert other.progress is not None
+    assert (other.progress.fresh, other.counted.tolist()) == (10, [0] * 6)
+    other.committed(log.append(other, work(other, 12, 3)))
+    assert other.counted.tolist() == [10, 1, 1, 0, 0, 0]
