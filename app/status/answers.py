@@ -58,6 +58,8 @@ class PartitionStatus:
     conflict: int = 0
     missing: int | None = None
     """Sequences that identities have not had, where the stream counts them."""
+    lag_s: float | None = None
+    """Seconds since the first record was written that is not committed, by its timestamp; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

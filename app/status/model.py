@@ -34,6 +34,7 @@ AS_TOLD = (
     "recognised_for_s",
     "conflict",
     "missing",
+    "lag_s",
 )
 """What a partition's view has from its worker as it is."""
 
@@ -55,7 +56,8 @@ class PartitionView:
 
     None means not known now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
     the next one to be read and the end). While a partition moves, two workers may report it: the one that is further is
-    shown, also_reported_by has the other.
+    shown, also_reported_by has the other. lag_s is the age in seconds of the first record that is not committed.
+    standbys are the workers that keep a copy.
     """
 
     partition: int
@@ -80,6 +82,8 @@ class PartitionView:
     late: int | None = None
     conflict: int | None = None
     missing: int | None = None
+    lag_s: float | None = None
+    standbys: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +239,12 @@ def _stream(
     for worker, table in tables:
         for status in table.partitions:
             reports.setdefault(status.partition, []).append((worker, status))
+    standbys: dict[int, list[str]] = {}
+    for worker, table in tables:
+        for number in table.standbys:
+            standbys.setdefault(number, []).append(worker)
     rows = [
-        _row(number, reported, positions.get(number), committed.get(number))
+        _row(number, reported, positions.get(number), committed.get(number), sorted(standbys.get(number, ())))
         for number, reported in sorted(reports.items())
     ]
     recognised_for_s = _recognised_for_s(rows)
@@ -287,7 +295,11 @@ def duration(seconds: int) -> str:
 
 
 def _row(
-    number: int, reported: list[tuple[str, PartitionStatus]], where: InputPartition | None, committed: int | None
+    number: int,
+    reported: list[tuple[str, PartitionStatus]],
+    where: InputPartition | None,
+    committed: int | None,
+    standbys: list[str],
 ) -> PartitionView:
     # The durable totals only grow: whoever has counted most holds the partition last.
     reported = sorted(reported, key=lambda report: _judged(report[1]), reverse=True)
@@ -308,6 +320,7 @@ def _row(
         late=status.too_late if status else None,
         evicted=status.evicted_inactive + status.evicted_displaced if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
+        standbys=standbys,
         **{name: getattr(status, name, None) for name in AS_TOLD},
     )
 

@@ -31,6 +31,7 @@ from kafka_ratchet.app.status.answers import (
     TableStatus,
     WorkerStatus,
 )
+from kafka_ratchet.app.status.history_routes import HistoryProvider, add_history
 from kafka_ratchet.app.status.http import CannotBind, bind, json_refusal, reachable_host, request_checks
 from kafka_ratchet.app.status.lookup import (
     QueryError,
@@ -63,6 +64,7 @@ class StatusServer:
         port: to bind; 0 takes a free one.
         worker: the worker's name; None: machine and process.
         registry: what /metrics shows; None: the figures of `provider`.
+        history: what the worker keeps of its past; None: nothing.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class StatusServer:
         *,
         worker: str | None = None,
         registry: CollectorRegistry | None = None,
+        history: HistoryProvider | None = None,
     ) -> None:
         self._provider = provider
         self._host, self._port = host, port
@@ -81,6 +84,7 @@ class StatusServer:
             registry = CollectorRegistry()
             registry.register(StatusCollector(provider))
         self._registry = registry
+        self._history = history
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
@@ -96,6 +100,8 @@ class StatusServer:
         application.router.add_get("/status/producers", self._producers)
         application.router.add_get("/status/table", self._own_table)
         application.router.add_get("/metrics", self._metrics)
+        if self._history is not None:
+            add_history(application, self._history)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         try:
             url = await bind(runner, self._host, self._port, host)

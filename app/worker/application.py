@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -38,6 +39,7 @@ from kafka_ratchet.app.worker.global_tables import GlobalTables
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
 from kafka_ratchet.app.worker.kept import kept_of
 from kafka_ratchet.app.worker.partition_watch import watch
+from kafka_ratchet.app.worker.past import Past
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.topics import StreamTopics
@@ -251,6 +253,7 @@ class Application:
                 stream.whose,
             )
         Views(by_changelog, self.lanes.running).open()
+        self.past = Past(folder, self.streams, self.lanes.running)
 
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
@@ -285,6 +288,7 @@ class Application:
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
             asyncio.create_task(self.claims.watch(self.lanes.running.values)),
             asyncio.create_task(self.timers.run()),
+            asyncio.create_task(self.past.run()),
             *([asyncio.create_task(watch_loop())] if self.has_program else []),
         ]
         try:
@@ -451,4 +455,5 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         late=sum(partition.tables.late.values()) if partition.tables.has_windows else msgspec.UNSET,
         recent=partition.recent.share(),
         restarts=lane.status.restarts,
+        lag_s=lane.status.lag_s(time.time()),
     )

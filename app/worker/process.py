@@ -93,7 +93,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked_to_stop)
     application = Application(settings, bootstrap, topics, program, sends)
-    status = StatusServer(application, settings.web.host, settings.web.status_port)
+    status = StatusServer(application, settings.web.host, settings.web.status_port, history=application.past)
     url = await status.start()
     try:
         if await done_before(stop, application.start(url)):

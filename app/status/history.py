@@ -1,0 +1,202 @@
+"""What was counted when: a worker's answer, and the answers of all workers put together.
+
+Each worker counts what it has committed itself, so that sums over workers count nothing twice, wherever a partition has
+moved meanwhile. What a worker that is gone has counted is not there; how much of the time is covered says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kafka_ratchet.app.status.lookup import QueryError
+
+EVERY_S: Final = 10
+"""Seconds of a row."""
+ROWS: Final = 8_640
+"""A day."""
+LAG_EVERY_S: Final = 60
+LAG_ROWS: Final = 1_440
+"""The lag of each partition is kept once a minute, for a day."""
+
+COUNTS: Final = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged")
+POINTS_MOST: Final = 2_000
+"""Points of one answer."""
+PARTITIONS_MOST: Final = 200
+"""Partitions of which one answer has the lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Of one stream, by step of time.
+
+    times: seconds since the epoch at which each step begins, rising; one without any row is not there
+    covered: seconds of partitions that were served in the step: a worker with 4 partitions covers 40 in 10 seconds
+    counts: for each of COUNTS the records committed in the step
+    arrived: input offsets that were added meanwhile
+    lag: records, at the end of the step; lag_ms: the longest of the partitions. None: not known
+    """
+
+    times: list[int] = field(default_factory=list)
+    covered: list[int] = field(default_factory=list)
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    arrived: list[int] = field(default_factory=list)
+    lag: list[int | None] = field(default_factory=list)
+    lag_ms: list[int | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryAnswer:
+    """The body of GET /status/history. step_s: seconds of each step; lags: by partition, (time, records)."""
+
+    stream: str
+    step_s: int
+    points: Points
+    lags: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a worker.
+
+    at: seconds since the epoch; kind: started, stopped, assigned, restored, restarted, halted, running; stream,
+    partitions: whose, where it was about some; text: for the reader
+    """
+
+    at: float
+    kind: str
+    text: str
+    stream: str | None = None
+    partitions: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EventsAnswer:
+    """The body of GET /status/events, the newest last."""
+
+    version: str
+    started_at: float
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """What is asked: from and to in seconds since the epoch, steps in seconds, and of which partitions the lag."""
+
+    stream: str
+    begin: int
+    end: int
+    step_s: int = EVERY_S
+    partitions: tuple[int, ...] = ()
+
+    def parameters(self) -> dict[str, str]:
+        """As parameters of an address."""
+        told = {"stream": self.stream, "from": str(self.begin), "to": str(self.end), "step": str(self.step_s)}
+        return told | ({"partitions": ",".join(map(str, self.partitions))} if self.partitions else {})
+
+
+def parse_history_query(query: Mapping[str, str]) -> HistoryQuery:
+    """Read what `HistoryQuery.parameters` wrote; `to` is now where it is left out, `from` an hour before.
+
+    Raises:
+        QueryError: it cannot be read, or asks for more than one answer may have.
+    """
+    end = _number(query, "to", int(time.time()))
+    begin = _number(query, "from", end - 3_600)
+    step = _number(query, "step", EVERY_S)
+    if step < EVERY_S or step % EVERY_S:
+        raise QueryError(f"step is in seconds, {EVERY_S} or a multiple of it")
+    if not 0 <= end - begin <= POINTS_MOST * step:
+        raise QueryError(f"from {begin} to {end} are more than {POINTS_MOST:,} steps of {step} s, or less than none")
+    try:
+        numbers = tuple(int(each) for each in query.get("partitions", "").split(",") if each)
+    except ValueError:
+        raise QueryError("partitions are numbers with commas between them") from None
+    if len(numbers) > PARTITIONS_MOST:
+        raise QueryError(f"at most {PARTITIONS_MOST} partitions at a time")
+    return HistoryQuery(query.get("stream", ""), begin, end, step, numbers)
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise QueryError(f"{name} is a whole number of seconds")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All workers' points of a stream.
+
+    points: as of one worker, added up; a lag is not known where a partition was served twice in that moment
+    missing_s: for each step, the seconds of partitions that no worker tells about
+    """
+
+    stream: str
+    step_s: int
+    partitions: int
+    points: Points
+    missing_s: list[int]
+    problems: list[str] = field(default_factory=list)
+    lags: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @property
+    def covered(self) -> float | None:
+        """Share of the time and the partitions that the points are about, 0 to 1; None where there is none."""
+        all_s = len(self.points.times) * self.step_s * self.partitions
+        return 1 - sum(self.missing_s) / all_s if all_s else None
+
+    def total(self, name: str) -> int:
+        """Records of one of COUNTS."""
+        return sum(self.points.counts.get(name, ()))
+
+    @property
+    def duplicate_ratio(self) -> float | None:
+        """Duplicates of all judged records, 0 to 1; None where none was judged."""
+        judged = sum(self.total(name) for name in COUNTS if name != "unjudged")
+        return self.total("duplicate") / judged if judged else None
+
+
+def merge_history(
+    query: HistoryQuery, answers: Iterable[HistoryAnswer], partitions: int, problems: Iterable[str] = ()
+) -> History:
+    """Put the workers' answers together. partitions: how many the stream has."""
+    usable = [each for each in answers if each.stream == query.stream and each.step_s == query.step_s]
+    rows: dict[int, list[tuple[Points, int]]] = {}
+    for answer in usable:
+        for index, moment in enumerate(answer.points.times):
+            rows.setdefault(moment, []).append((answer.points, index))
+    merged = Points(counts={name: [] for name in COUNTS})
+    missing = []
+    for moment, told in sorted(rows.items()):
+        covered = sum(points.covered[index] for points, index in told)
+        merged.times.append(moment)
+        merged.covered.append(covered)
+        merged.arrived.append(sum(points.arrived[index] for points, index in told))
+        for name in COUNTS:
+            merged.counts[name].append(sum(points.counts[name][index] for points, index in told))
+        lags = [points.lag[index] for points, index in told]
+        seconds = [points.lag_ms[index] for points, index in told]
+        is_whole = covered == partitions * query.step_s
+        merged.lag.append(_sum(lags) if is_whole else None)
+        merged.lag_ms.append(max((each for each in seconds if each is not None), default=None))
+        missing.append(max(0, partitions * query.step_s - covered))
+    return History(query.stream, query.step_s, partitions, merged, missing, [*problems], _lags(usable))
+
+
+def _sum(lags: list[int | None]) -> int | None:
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if len(known) == len(lags) else None
+
+
+def _lags(answers: Iterable[HistoryAnswer]) -> dict[int, list[tuple[int, int]]]:
+    """One lag a partition and minute: where two workers had it, the greater, which is the one that was behind."""
+    found: dict[int, dict[int, int]] = {}
+    for answer in answers:
+        for number, points in answer.lags.items():
+            mine = found.setdefault(number, {})
+            for moment, lag in points:
+                mine[moment] = max(lag, mine.get(moment, 0))
+    return {number: sorted(points.items()) for number, points in found.items()}

@@ -1,0 +1,206 @@
+"""A day of a worker's counts, in files of fixed size beside its state (docs/decisions/0050).
+
+STREAM.counts   a row each 10 seconds for a day, 12 integers: 830 KB
+STREAM.lags     a row a minute for a day, an integer for each partition of the stream: 11.5 KB a partition, and 23 KB
+
+Everything is taken from memory, once in ten seconds, and written in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from kafka_ratchet.app.status.history import (
+    COUNTS,
+    EVERY_S,
+    LAG_EVERY_S,
+    LAG_ROWS,
+    ROWS,
+    HistoryAnswer,
+    HistoryQuery,
+    Points,
+)
+from kafka_ratchet.app.worker.ring import Ring, Values
+
+log = structlog.get_logger(__name__)
+
+FIELDS: Final = ("partitions", *COUNTS, "arrived", "lag", "lag_ms")
+LAG, LAG_MS, ARRIVED = FIELDS.index("lag"), FIELDS.index("lag_ms"), FIELDS.index("arrived")
+UNKNOWN: Final = -1
+
+
+class ServedPartition(Protocol):
+    """What is asked of a lane."""
+
+    @property
+    def position(self) -> int | None:
+        """Input offset to be read next."""
+
+    @property
+    def end(self) -> int | None:
+        """End of the input."""
+
+    def lag_s(self, now_s: float) -> float | None:
+        """Seconds; None: not known."""
+
+
+class Source(Protocol):
+    """A stream at work in this worker."""
+
+    @property
+    def partitions(self) -> int:
+        """How many the stream has, here and elsewhere."""
+
+    def counted(self) -> NDArray[np.int64]:
+        """int64[6]: records committed by this worker since it began, by COUNTS; it only rises."""
+
+    def served(self) -> Mapping[int, ServedPartition]:
+        """The partitions whose lanes run here."""
+
+
+class StreamHistory:
+    """Of one stream: two rings, and what was seen last."""
+
+    def __init__(self, folder: Path, name: str, source: Source) -> None:
+        self.source = source
+        self.counts = Ring(folder / f"{name}.counts", EVERY_S, ROWS, len(FIELDS))
+        self.lags = Ring(folder / f"{name}.lags", LAG_EVERY_S, LAG_ROWS, source.partitions)
+        self._counted = np.zeros(len(COUNTS), np.int64)
+        self._ends: dict[int, int] = {}
+
+    def take(self, now_s: float) -> tuple[Values, Values]:
+        """What is to be written, from memory: the row of the counts since the last call, and that of the lags."""
+        counted, lanes = self.source.counted(), self.source.served()
+        row, lags = np.full(len(FIELDS), UNKNOWN, np.int64), np.full(self.source.partitions, UNKNOWN, np.int64)
+        ends, seconds = {}, []
+        for number, lane in lanes.items():
+            if lane.end is not None:
+                ends[number] = lane.end
+                if lane.position is not None:
+                    lags[number] = max(0, lane.end - lane.position)
+            if (lag_s := lane.lag_s(now_s)) is not None:
+                seconds.append(lag_s)
+        row[0], row[1 : 1 + len(COUNTS)] = len(lanes), counted - self._counted
+        row[ARRIVED] = sum(max(0, end - self._ends[number]) for number, end in ends.items() if number in self._ends)
+        known = lags[lags >= 0]
+        if lanes and len(known) == len(lanes):
+            row[LAG] = known.sum()
+        if seconds:
+            row[LAG_MS] = int(max(seconds) * 1000)
+        self._counted, self._ends = counted.copy(), ends
+        return row, lags
+
+    def write(self, slot: int, row: Values, lags: Values) -> None:
+        """Write what `take` gave, in a thread. A row of the same slot, of the worker before this one, is added."""
+        _, before = self.counts.read(slot, slot)
+        if len(before):
+            row = row.copy()
+            row[1:LAG] += before[0, 1:LAG]
+        self.counts.write(slot, row)
+        if (slot + 1) * EVERY_S % LAG_EVERY_S == 0:
+            self.lags.write(slot * EVERY_S // LAG_EVERY_S, lags)
+
+    def answer(self, query: HistoryQuery) -> HistoryAnswer:
+        """What is in the files, in a thread."""
+        slots, rows = self.counts.read(query.begin // EVERY_S, query.end // EVERY_S)
+        wanted = {number for number in query.partitions if 0 <= number < self.source.partitions}
+        lags: dict[int, list[tuple[int, int]]] = {}
+        if wanted:
+            minutes, values = self.lags.read(query.begin // LAG_EVERY_S, query.end // LAG_EVERY_S)
+            for number in wanted:
+                known = values[:, number] >= 0
+                moments = (minutes[known] * LAG_EVERY_S).tolist()
+                lags[number] = list(zip(moments, values[known, number].tolist(), strict=True))
+        return HistoryAnswer(query.stream, query.step_s, _points(slots, rows, query.step_s), lags)
+
+
+def _points(slots: Values, rows: Values, step_s: int) -> Points:
+    """Rows added up in steps; a lag is that of the step's last row, None where that is not there."""
+    if not len(slots):
+        return Points(counts={name: [] for name in COUNTS})
+    steps = slots * EVERY_S // step_s
+    firsts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1))
+    sums = np.add.reduceat(np.maximum(rows, 0), firsts, axis=0)
+    lasts = np.append(firsts[1:], len(steps)) - 1
+    is_end = (slots[lasts] + 1) * EVERY_S % step_s == 0
+    longest = np.maximum.reduceat(rows[:, LAG_MS], firsts)
+    lag = np.where(is_end, rows[lasts, LAG], UNKNOWN)
+    return Points(
+        (steps[firsts] * step_s).tolist(),
+        (sums[:, 0] * EVERY_S).tolist(),
+        {name: sums[:, 1 + index].tolist() for index, name in enumerate(COUNTS)},
+        sums[:, ARRIVED].tolist(),
+        [None if each < 0 else each for each in lag.tolist()],
+        [None if each < 0 else each for each in longest.tolist()],
+    )
+
+
+class WorkerHistory:
+    """Of all streams of a worker. Where its folder cannot be used there is none, and a warning says so."""
+
+    def __init__(self, folder: Path, sources: Mapping[str, Source], clock: Callable[[], float] = time.time) -> None:
+        self._folder, self._clock = folder, clock
+        self.streams = {name: StreamHistory(folder, name, source) for name, source in sources.items()}
+        self._is_open = False
+
+    def open(self) -> None:
+        """Open the files, or make them."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for ring in self._rings():
+                ring.open()
+        except OSError as error:
+            self.close()
+            log.warning("no history is kept", folder=str(self._folder), reason=str(error))
+        else:
+            self._is_open = True
+
+    def close(self) -> None:
+        """Close the files."""
+        self._is_open = False
+        for ring in self._rings():
+            ring.close()
+
+    def _rings(self) -> Iterable[Ring]:
+        return (ring for stream in self.streams.values() for ring in (stream.counts, stream.lags))
+
+    async def run(self) -> None:
+        """Write a row at the end of each step, and one of the step under way when this is cancelled."""
+        await asyncio.to_thread(self.open)
+        try:
+            while self._is_open:
+                now = self._clock()
+                slot = int(now // EVERY_S)
+                await asyncio.sleep((slot + 1) * EVERY_S - now + 0.05)
+                await self.write(slot)
+        finally:
+            if self._is_open:
+                await self.write(int(self._clock() // EVERY_S))
+            self.close()
+
+    async def write(self, slot: int) -> None:
+        """Write a row for this slot."""
+        taken = [(stream, *stream.take(self._clock())) for stream in self.streams.values()]
+
+        def write() -> None:
+            for stream, row, lags in taken:
+                stream.write(slot, row, lags)
+
+        try:
+            await asyncio.to_thread(write)
+        except OSError as error:
+            log.warning("a row of the history was not written", folder=str(self._folder), reason=str(error))
+
+    async def answer(self, query: HistoryQuery) -> HistoryAnswer | None:
+        """None where this worker has no such stream, or no history."""
+        if query.stream not in self.streams or not self._is_open:
+            return None
+        return await asyncio.to_thread(self.streams[query.stream].answer, query)

@@ -1,0 +1,98 @@
+"""What a worker keeps of its past, for its status address: counts, events, policy intervals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.app.status.history import COUNTS, EventsAnswer, HistoryAnswer, HistoryQuery
+from kafka_ratchet.app.status.history_routes import Interval
+from kafka_ratchet.app.version import ratchet_version
+from kafka_ratchet.app.worker.events import Key, WorkerEvents
+from kafka_ratchet.app.worker.history import WorkerHistory
+from kafka_ratchet.app.worker.views import Stream
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneStatus
+
+FOLDER: Final = "_history"
+"""No stream can be called so: its name begins with a letter."""
+
+
+class _Source:
+    """A stream, as the history asks it."""
+
+    def __init__(self, stream: Stream, lanes: Mapping[tuple[str, int], Lane]) -> None:
+        self._stream, self._lanes = stream, lanes
+
+    @property
+    def partitions(self) -> int:
+        return self._stream.topics.partitions
+
+    def counted(self) -> NDArray[np.int64]:
+        total = np.zeros(len(COUNTS), np.int64)
+        for partition in list(self._stream.sequences.partitions.values()):
+            total += partition.counted
+        return total
+
+    def served(self) -> dict[int, LaneStatus]:
+        changelog = self._stream.topics.changelog
+        return {number: lane.status for (of, number), lane in self._lanes.items() if of == changelog}
+
+
+class Past:
+    """Implements `kafka_ratchet.app.status.history_routes.HistoryProvider`.
+
+    Args:
+        folder: of the application's state
+        streams: by name
+        lanes: those that run here, by changelog and partition
+    """
+
+    def __init__(self, folder: Path, streams: Mapping[str, Stream], lanes: Mapping[tuple[str, int], Lane]) -> None:
+        self._streams, self._lanes = streams, lanes
+        names = {stream.topics.changelog: name for name, stream in streams.items()}
+
+        def by_stream() -> dict[Key, Lane]:
+            return {(names[changelog], number): lane for (changelog, number), lane in lanes.items()}
+
+        sources = {name: _Source(stream, lanes) for name, stream in streams.items()}
+        self._history = WorkerHistory(folder / FOLDER, sources)
+        self._events = WorkerEvents(folder / FOLDER, ratchet_version(), by_stream)
+
+    async def run(self) -> None:
+        """Keep the history until this is cancelled; an error ends it and not the worker."""
+        await asyncio.gather(self._history.run(), self._events.run())
+
+    async def history(self, query: HistoryQuery) -> HistoryAnswer | None:
+        """None where there is no such stream, or no history."""
+        return await self._history.answer(query)
+
+    async def events(self, begin: float) -> EventsAnswer:
+        """The newest events from a moment on, in seconds since the epoch."""
+        return await self._events.answer(begin)
+
+    def intervals(self, stream: str) -> list[Interval]:
+        """Of the partitions that are at work here, the newest of each first."""
+        if stream not in self._streams:
+            return []
+        at_work = self._streams[stream]
+        found = []
+        for (changelog, number), lane in sorted(self._lanes.items()):
+            if changelog == at_work.topics.changelog:
+                state: Any = lane.state
+                found += _of_partition(number, sorted(state.intervals, reverse=True))
+        return found
+
+
+def _of_partition(number: int, intervals: list[Any]) -> list[Interval]:
+    """An interval ends where the next one begins."""
+    ends = [None, *(each.start for each in intervals)]
+    return [
+        Interval(number, each.number, each.deduplicate, each.start, end, each.unjudged)
+        for each, end in zip(intervals, ends, strict=False)
+    ]
