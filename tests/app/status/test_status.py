@@ -99,6 +99,7 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "too_late": 0,
         "conflict": 0,
         "missing": None,
+        "lag_s": None,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
