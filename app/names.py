@@ -23,6 +23,11 @@ def policy_topic(app: str) -> str:
     return f"{app}-policy"
 
 
+def proofs_topic(app: str) -> str:
+    """The topic that has the last proof of each stream (`ratchet verify --record`)."""
+    return f"{app}-proofs"
+
+
 def changelog_name(app: str, stream: str) -> str:
     """The changelog topic of a stream, where none of the name before is in use."""
     return f"{app}-changelog.{stream}"
@@ -73,6 +78,6 @@ OF_A_STREAM: Final = (changelog_name, earlier_changelog_name, replayed_topic)
 
 def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
     """Whether Ratchet or Kafka writes a topic of this name for itself: it can be nobody's input or output."""
-    own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app)}
+    own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app), proofs_topic(app)}
     own.update(name(app, stream) for stream in streams for name in OF_A_STREAM)
     return topic in own or topic.startswith(KAFKAS_OWN) or is_repartition_topic(topic, app)

@@ -52,6 +52,11 @@ PendingOk = Annotated[
     typer.Option("--pending-ok", help="Input that still waits for a worker does not lead to exit code 3."),
 ]
 
+Record = Annotated[
+    bool,
+    typer.Option("--record", help="Write the verdict to the topic APP-proofs, for the page."),
+]
+
 
 def verify(
     more: MoreFiles = None,
@@ -68,6 +73,7 @@ def verify(
     replay: Replay = False,
     app: Program = None,
     pending_ok: PendingOk = False,
+    record: Record = False,
 ) -> None:
     """Recompute from the input what the output must be, and compare record by record.
 
@@ -87,6 +93,7 @@ def verify(
     from kafka_ratchet.app.status.results import result_stream
     from kafka_ratchet.app.verify import halted_partitions, verify_results
     from kafka_ratchet.app.verify import verify as verify_stream
+    from kafka_ratchet.app.verify.proofs import proof_of, record_proof
     from kafka_ratchet.errors import SettingsError
 
     if state is not None and results:
@@ -115,6 +122,8 @@ def verify(
             report = verify_stream(named, name, state=state, source=files)
         told = {each.partition for each in report.halted}
         report.halted += [each for each in halted_partitions(named, name) if each.partition not in told]
+        if record:
+            record_proof(named, bootstrap, proof_of(report))
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:

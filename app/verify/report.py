@@ -136,6 +136,8 @@ class Report(Findings[FindingKind, Finding]):
     """Records in the output before the first that stems from input that is still there."""
     begins: list[Begin] = field(default_factory=list)
     """Partitions of which the proof does not begin at offset 0."""
+    compared_to: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Per partition the offsets of input and output behind the last that was compared."""
     state_written: bool | None = None
     """Whether the next run goes on where this one ended; None: nobody asked for it."""
     skipped: list[Skipped] = field(default_factory=list)

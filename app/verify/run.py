@@ -54,6 +54,9 @@ class Run:
         """contents: what the output holds, as in the changelog's owner entry."""
         self._settings, self._name, self._reader = settings, name, reader
         self._ranges, self._report = ranges, report
+        report.compared_to = {
+            number: (committed_to, ranges.output_ends[number]) for number, committed_to in ranges.committed_to.items()
+        }
         self._stream, self._contents = settings.streams[name], contents
         self._policies: PolicyTopic | None = None
         self._saved: SavedState | None = None

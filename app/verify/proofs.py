@@ -1,0 +1,135 @@
+"""The last proof of each stream, kept where the page finds it: `ratchet verify --record`.
+
+It stands in a compacted topic of one partition, `APP-proofs`: key `["proof", STREAM]`, value JSON. Nobody else writes
+there, and no worker reads it: what it says decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Literal
+
+import msgspec
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kafka_ratchet.app.names import proofs_topic
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.verify.report import ExitCode, Report
+from kafka_ratchet.app.worker.claims import now, this_user
+from kafka_ratchet.app.worker.topics import prepare_single
+from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.producers import admin_client, explained
+
+log = structlog.get_logger(__name__)
+
+FORMAT: Final = 1
+FINDINGS_MOST: Final = 20
+FINDING_MOST: Final = 500
+WRITE_FOR_S: Final = 30.0
+
+Verdict = Literal["proven", "wrong", "not all proven"]
+VERDICTS: Final[dict[ExitCode, Verdict]] = {
+    ExitCode.PROVEN: "proven",
+    ExitCode.WRONG: "wrong",
+    ExitCode.NOT_ALL_PROVEN: "not all proven",
+}
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What a run of verify has found of a stream.
+
+    at: ISO 8601, UTC; by: user@machine; compared_to: by partition, offsets of input and output behind the last that was
+    compared; unproven: why not all is proven; findings: the first of them; format: of this record
+    """
+
+    stream: str
+    at: str
+    by: str
+    verdict: Verdict
+    compared_to: dict[int, tuple[int, int]]
+    counts: dict[str, int]
+    unproven: list[str] = []
+    findings: list[str] = []
+    format: int = FORMAT
+
+
+def proof_of(report: Report) -> Proof:
+    """The proof that a report is, by whoever runs this, now."""
+    names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
+    counted = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged", "delivered", "dead_letters", "pending")
+    return Proof(
+        report.stream,
+        now(),
+        this_user(),
+        VERDICTS[report.exit_code()],
+        dict(report.compared_to),
+        {name: int(getattr(report, name)) for name in (*names, *counted)},
+        report.unproven(),
+        [str(each)[:FINDING_MOST] for each in report.findings[:FINDINGS_MOST]],
+    )
+
+
+def record_proof(settings: Settings, bootstrap: str, proof: Proof) -> None:
+    """Write it to the topic of proofs, in the place of the stream's last one. Creates the topic.
+
+    Raises:
+        TopicError: the topic cannot be created, or is not as it must be.
+        BrokerUnavailable: Kafka did not take it.
+    """
+    topic = proofs_topic(settings.app)
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+    prepare_single(admin, settings, topic, "proofs of streams that were verified long ago")
+    producer = Producer(
+        {
+            "log_level": 2,
+            **settings.kafka,
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.timeout.ms": int(WRITE_FOR_S * 1000),
+        }
+    )
+    outcome: list[KafkaError | None] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        outcome.append(error)
+
+    try:
+        producer.produce(topic, msgspec.json.encode(proof), proof_key(proof.stream), 0, on_delivery=delivered)
+        producer.flush(WRITE_FOR_S + 5)
+    except KafkaException as failure:
+        raise BrokerUnavailable(f"{topic}: the proof cannot be written: {explained(failure.args[0])}") from failure
+    if outcome != [None]:
+        why = outcome[0].str() if outcome and outcome[0] is not None else f"no answer within {WRITE_FOR_S:g} s"
+        raise BrokerUnavailable(f"{topic}: Kafka did not take the proof: {why}. Run verify --record again")
+
+
+def proof_key(stream: str) -> bytes:
+    """Key of a stream's record."""
+    return json.dumps(["proof", stream], separators=(",", ":")).encode()
+
+
+def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
+    """The last proof of each stream that has one. What is no proof of this version is left out, and logged.
+
+    Raises:
+        BrokerUnavailable: Kafka does not answer.
+        TransportError: it refuses to give them.
+    """
+    options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, proofs_topic(settings.app)
+    if not partition_counts(admin_client(options), [topic]):
+        return {}
+    found: dict[str, Proof] = {}
+    with consumer(options, "ratchet-proofs-reader") as asked:
+        (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
+        for message in records(asked, topic, begin=held.first, timeout_s=settings.kafka_timeout_s):
+            try:
+                proof = msgspec.json.decode(message.value() or b"", type=Proof)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                log.warning("not a proof; left out", topic=topic, offset=message.offset(), reason=str(error))
+                continue
+            if message.key() == proof_key(proof.stream) and proof.format == FORMAT:
+                found[proof.stream] = proof
+    return found
