@@ -12,6 +12,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.kafka_topics import consumer, records
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.why.answer import Place
+from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.errors import RatchetError, StateError
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
@@ -64,8 +65,10 @@ class Log:
         return self.steps[at], at > 0 or self.is_whole
 
 
-def read_log(settings: Settings, bootstrap: str, reader: TopicReader, name: str, partition: int, of: bytes) -> Log:
-    """Read one partition of a stream's changelog. of: the identity that is asked for.
+def read_log(
+    settings: Settings, bootstrap: str, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan
+) -> Log:
+    """Read one partition of a stream's changelog. of: the identity that is asked for; within: time and room.
 
     Raises:
         OwnerDiffers, StateError: an entry is of a newer Ratchet.
@@ -81,7 +84,14 @@ def read_log(settings: Settings, bootstrap: str, reader: TopicReader, name: str,
     begin, _ = spans[partition]
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     with consumer(options, "ratchet-why") as asked:
-        given = records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s)
+        given = within.bounded(
+            records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s),
+            lambda message: len(message.key() or b"") + len(message.value() or b""),
+            lambda message: (
+                f"{topic} partition {partition} was read up to offset {(message.offset() or 0) - 1:,} only, so "
+                "verdicts here do not know what was switched off or forgotten after that"
+            ),
+        )
         for count, message in enumerate(given):
             key, value, at_ms = message.key() or b"", message.value(), message.timestamp()[1]
             if key == PROGRESS and value is not None:

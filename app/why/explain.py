@@ -34,7 +34,16 @@ class Explanation:
         BrokerUnavailable: Kafka does not answer.
     """
 
-    def __init__(self, settings: Settings, name: str, bootstrap: str, *, limit_s: float, watch: Watch) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        bootstrap: str,
+        *,
+        limit_s: float,
+        watch: Watch,
+        limit_bytes: int | None = None,
+    ) -> None:
         """Look at the topics.
 
         Args:
@@ -43,6 +52,7 @@ class Explanation:
             bootstrap: host:port[,host:port]
             limit_s: seconds that reading may take
             watch: gets how many offsets of how many have been gone through
+            limit_bytes: of keys and values that may be read; None: as many as there are
         """
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = stream = settings.streams[name]
@@ -52,7 +62,7 @@ class Explanation:
         source = SequenceSource.parse(stream.sequence)
         self._rule = Rule(stream.identity, source, stream.sequence_form, self._reader.letters_topic())
         self._ranges = self._reader.offset_ranges()
-        self._scan = Scan(self._reader, limit_s, watch)
+        self._scan = Scan(self._reader, limit_s, watch, limit_bytes=limit_bytes)
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
         self._against: int | None = None
@@ -273,7 +283,8 @@ class Explanation:
 
     def _log(self, number: int, identity: bytes) -> Log:
         if number not in self._logs:
-            self._logs[number] = read_log(self._settings, self._bootstrap, self._reader, self._name, number, identity)
+            where = self._settings, self._bootstrap, self._reader, self._name, number
+            self._logs[number] = read_log(*where, identity, self._scan)
         return self._logs[number]
 
     def _require(self, topic: str, number: int) -> None:

@@ -63,13 +63,13 @@ class Following:
                 self._find_transaction(each, logs[number])
         self._find_writers(answer)
         forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
-        results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded)
+        results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded, self._scan)
         for each in answer.arrivals:
             each.result = results.get(each.forwarded) if each.forwarded is not None else None
         answer.limits += limits
         if self._scan.stopped:
             answer.read_all = False
-            answer.limits += [f"the time was up: {each}" for each in self._scan.stopped]
+            answer.limits += self._scan.stopped
 
     def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival]) -> None:
         """Pair them with the records of the output of their sequence, in order."""

@@ -9,13 +9,15 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, spec_of
 from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.app.why.answer import Place, Result
+from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 
 def find_rows(
-    settings: Settings, name: str, bootstrap: str, places: Iterable[Place]
+    settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan
 ) -> tuple[dict[Place, Result], list[str]]:
     """Look for rows of records of a stream's output.
 
@@ -24,6 +26,7 @@ def find_rows(
         name: of the stream
         bootstrap: host:port[,host:port]
         places: of the output
+        within: the time and room that there is
 
     Returns:
         what the table has of each, nothing where there is no table; and what cannot be known
@@ -32,12 +35,14 @@ def find_rows(
     if not wanted or (kept.stream or (name if len(judging(settings.streams)) == 1 else None)) != name:
         return {}, []
     try:
-        return _find(settings, name, bootstrap, wanted)
+        return _find(settings, name, bootstrap, wanted, within)
     except SinkError as error:
         return {}, [f"the result table cannot be read: {error}"]
 
 
-def _find(settings: Settings, name: str, bootstrap: str, wanted: list[Place]) -> tuple[dict[Place, Result], list[str]]:
+def _find(
+    settings: Settings, name: str, bootstrap: str, wanted: list[Place], within: Scan
+) -> tuple[dict[Place, Result], list[str]]:
     kept, access, topic = settings.sink, access_of(settings), settings.streams[name].output
     spec = spec_of(settings, topic, bootstrap)
     location = spec.location(access)
@@ -53,21 +58,32 @@ def _find(settings: Settings, name: str, bootstrap: str, wanted: list[Place]) ->
             what = "kind totals" if kept.kind == "totals" else "a query or transform"
             limits.append(f"the rows of {table} are of many records ({what}): which one a record is in cannot be told")
         else:
-            rows = RowOffsets()
-            rows.add(scan(location, partition_and_offset()))
-            for place, result in found.items():
+            rows, is_whole = _offsets(location, within, rejects=False)
+            for place, result in list(found.items()):
                 result.rows = int((rows.of(place.partition) == place.offset).sum())
+                if not result.rows and not is_whole:
+                    del found[place]  # whether it has a row is not known
         if kept.rejects:
-            rejects = RowOffsets()
-            rejects.add(scan(location, partition_and_offset(), rejects=True))
-            for place, result in found.items():
+            rejects, is_whole = _offsets(location, within, rejects=True)
+            for place, result in list(found.items()):
                 result.rejects = int((rejects.of(place.partition) == place.offset).sum())
+                if not result.rows and not result.rejects and not is_whole:
+                    del found[place]
         commits = [(called, dict(offsets)) for called, offsets in store.commits()]
     finally:
         store.close()
     for place, result in found.items():
         result.commit = oldest_past(commits, place)
     return found, limits
+
+
+def _offsets(location: TableLocation, within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
+    """Which records the rows are of, and whether all of them were read."""
+    found, stops = RowOffsets(), len(within.stopped)
+    what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
+    batches = scan(location, partition_and_offset(), rejects=rejects)
+    found.add(within.bounded(batches, lambda batch: int(batch.nbytes), lambda batch: what, every=1))
+    return found, len(within.stopped) == stops
 
 
 def oldest_past(commits: list[tuple[str, dict[int, int]]], place: Place) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.rule import RecordView
+
+Item = TypeVar("Item")
 
 LOOK_EVERY: Final = 1_000
 """Records between two looks at the clock."""
@@ -17,15 +19,43 @@ Watch = Callable[[int, int], None]
 
 
 class Scan:
-    """Reads partitions one after the other, until the time is up."""
+    """Reads partitions one after the other, until the time is up, or enough was read."""
 
-    def __init__(self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0) -> None:
-        """limit_s: seconds for all that is read; total: offsets, for `watch`."""
+    def __init__(
+        self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0, limit_bytes: int | None = None
+    ) -> None:
+        """limit_s, limit_bytes: seconds and bytes for all that is read; total: offsets, for `watch`."""
         self._reader, self._watch = reader, watch
-        self._ends_at = time.monotonic() + limit_s
+        self._ends_at, self._limit_bytes = time.monotonic() + limit_s, limit_bytes
+        self._bytes = 0
         self.total, self._done = total, 0
         self.stopped: list[str] = []
         """Where reading has ended before its end, one phrase for each."""
+
+    def bounded(
+        self, items: Iterable[Item], size: Callable[[Item], int], cut: Callable[[Item], str], every: int = LOOK_EVERY
+    ) -> Iterator[Item]:
+        """These, as far as there is time and room for them.
+
+        Args:
+            items: what is read
+            size: bytes of one
+            cut: says how far it was read, from the first that is left out; for `stopped`
+            every: items between two looks at the clock
+        """
+        for count, item in enumerate(items):
+            if count % every == 0 and (why := self._used_up()) is not None:
+                self.stopped.append(f"{why}: {cut(item)}")
+                return
+            self._bytes += size(item)
+            yield item
+
+    def _used_up(self) -> str | None:
+        if time.monotonic() > self._ends_at:
+            return "the time was up"
+        if self._limit_bytes is not None and self._bytes > self._limit_bytes:
+            return f"{self._limit_bytes:,} bytes were read"
+        return None
 
     def records(self, topic: str, partition: int, end: int, begin: int) -> Iterator[tuple[int, RecordView]]:
         """The committed records from begin to before end, with their offsets.
@@ -36,16 +66,19 @@ class Scan:
         """
         if end <= begin:
             return
-        seen = self._done
-        for count, (offset, record) in enumerate(self._reader.records(topic, partition, end, begin)):
+        seen, stops = self._done, len(self.stopped)
+
+        def cut(item: tuple[int, RecordView]) -> str:
+            return f"{topic} partition {partition} was read up to offset {item[0] - 1:,} only"
+
+        found = self.bounded(self._reader.records(topic, partition, end, begin), _size, cut)
+        for count, (offset, record) in enumerate(found):
             if count % LOOK_EVERY == 0:
                 self._watch(seen + offset - begin, self.total)
-                if time.monotonic() > self._ends_at:
-                    self.stopped.append(f"{topic} partition {partition} was read up to offset {offset - 1:,} only")
-                    return
             yield offset, record
-        self._done = seen + end - begin
-        self._watch(self._done, self.total)
+        if len(self.stopped) == stops:
+            self._done = seen + end - begin
+            self._watch(self._done, self.total)
 
     def one(self, topic: str, partition: int, offset: int) -> RecordView | None:
         """The record at an offset; None: there is none that is committed, or it is deleted."""
@@ -53,3 +86,8 @@ class Scan:
         if not begin <= offset < stable_end:
             return None
         return next((found for at, found in self._reader.records(topic, partition, offset + 1, offset)), None)
+
+
+def _size(item: tuple[int, RecordView]) -> int:
+    record = item[1]
+    return len(record.key or b"") + len(record.value or b"")
