@@ -196,8 +196,16 @@ class KnownIdentities:
             self._take(known, self.store.find([identity]))
         return known.seen(identity, sequence)
 
-    def page(self, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+    def page(self, after: bytes | None, limit: int, prefix: bytes = b"") -> tuple[list[bytes], bool]:
         """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
+
+        The map is in no order: names come from the store, which has them in order and is sought in, and from those few
+        of the map that are newer than the store. However many there are, about `limit` are read.
+
+        Args:
+            after: the name before the first one
+            limit: names
+            prefix: what they begin with
 
         Returns:
             (at most limit of them; whether none can be missing, see `NAMES_AT_ONCE`)
@@ -208,10 +216,27 @@ class KnownIdentities:
         """
         recent = self.map.uncommitted(NAMES_AT_ONCE)
         gone = {name for name, is_there in (recent or {}).items() if not is_there}
-        with closing(self.opened().entries(b"i" if after is None else b"i" + after + b"\0")) as entries:
+        first = b"i" + (prefix if after is None or after < prefix else after + b"\0")
+        with closing(self.opened().scan_from(b"i" + prefix, first)) as entries:
             found = set(islice((key[1:] for key, _ in entries if key[1:] not in gone), limit))
-        found.update(name for name in recent or () if name not in gone and (after is None or name > after))
+        found.update(
+            name
+            for name in recent or ()
+            if name not in gone and name.startswith(prefix) and (after is None or name > after)
+        )
         return sorted(found)[:limit], recent is not None
+
+    def told(self, identity: bytes) -> tuple[int | None, int | None]:
+        """When an identity was last active, in seconds, and how many sequences it lacks; None: that is not kept.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
+        known = self.map
+        if self.beyond and self.store is not None and not known.holds(identity):
+            known = self._empty_map()
+            self._take(known, self.store.find([identity]))
+        return known.told(identity)
 
     def discard(self) -> None:
         """Remove a damaged store; it is begun anew when it is opened next."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery
 from kafka_ratchet.app.status.lookup import Verdict
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
@@ -127,6 +128,9 @@ class StatusProvider(Protocol):
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         """The producers that these partitions know, at most limit of them, from behind a name on."""
+
+    async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
+        """The identities that these partitions know, some of them after the other."""
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         """What these partitions have committed of a table of one's own."""

@@ -19,6 +19,7 @@ from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.answers import IdentityAnswer, WorkerStatus
 from kafka_ratchet.app.status.group import Group, describe_group
+from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesPage, IdentitiesQuery, merge_identities
 from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.internal_streams import with_internal
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
@@ -56,7 +57,7 @@ REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 SENTENCE_MOST = 500
 """Characters of what a worker says; whoever joins the group may answer for one."""
 
-Body = TypeVar("Body", WorkerStatus, IdentityAnswer, ProducersAnswer, TableAnswer)
+Body = TypeVar("Body", WorkerStatus, IdentityAnswer, IdentitiesAnswer, ProducersAnswer, TableAnswer)
 
 
 class ClusterView:
@@ -97,6 +98,16 @@ class ClusterView:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    @property
+    def settings(self) -> Settings:
+        """With the internal streams of the workers' program, as far as a worker has told of them."""
+        return self._settings
+
+    async def kafka_away(self) -> str | None:
+        """The sentence that Kafka does not answer; None: it did when it was asked last, at most a second ago."""
+        await self.overview()
+        return self._away[0] if self._away else None
 
     async def overview(self) -> Overview:
         """All tables, at most a second old. Never raises for what is unreachable: `problems` says it."""
@@ -204,6 +215,25 @@ class ClusterView:
             {row.partition for row in view.partitions},
             [*self._away, *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items())],
         )
+
+    async def identities(self, stream: str | None, query: IdentitiesQuery) -> IdentitiesPage:
+        """A page of the identities that the workers know.
+
+        Raises:
+            SettingsError: there is no such stream.
+            QueryError: it has one sequence for each partition, and no identities.
+        """
+        name, spec = self._settings.stream(stream)
+        if spec.identity == Identity.PARTITION:
+            raise QueryError(f"stream {name!r} has one sequence for each partition: there are no identities to list")
+        overview = await self.overview()
+        urls = [worker.url for worker in overview.workers]
+        path = f"/status/identities?{urlencode({'stream': name, **query.parameters()})}"
+        answers, failures = await self._ask_all(urls, path, IdentitiesAnswer)
+        names = {worker.url: worker.name or worker.url for worker in overview.workers}
+        said = [*self._away, *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items())]
+        view = next(each for each in overview.streams if each.stream == name)
+        return merge_identities(name, answers.values(), query, {row.partition for row in view.partitions}, said)
 
     async def own_table(self, table: str, stream: str | None, query: TableQuery) -> TablePage:
         """A key of a table of one's own, or a page of its keys: what is committed, of all partitions.

@@ -4,6 +4,7 @@
     GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
     GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
     GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, from behind one on
+    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]     identities in order, from behind one on
     GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a table of one's own, committed values
     GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, from behind one on
                                                                  (both without stream: of a global table)
@@ -33,6 +34,7 @@ from kafka_ratchet.app.status.answers import (
 )
 from kafka_ratchet.app.status.history_routes import HistoryProvider, add_history
 from kafka_ratchet.app.status.http import CannotBind, bind, json_refusal, reachable_host, request_checks
+from kafka_ratchet.app.status.identities import IdentitiesAnswer, parse_identities_query
 from kafka_ratchet.app.status.lookup import (
     QueryError,
     parse_identity,
@@ -98,6 +100,7 @@ class StatusServer:
         application.router.add_get("/status", self._status)
         application.router.add_get("/status/identity", self._identity)
         application.router.add_get("/status/producers", self._producers)
+        application.router.add_get("/status/identities", self._identities)
         application.router.add_get("/status/table", self._own_table)
         application.router.add_get("/metrics", self._metrics)
         if self._history is not None:
@@ -151,6 +154,13 @@ class StatusServer:
         after = parse_identity(None, query["after"]) if query.get("after") else None
         return _json(self._provider.producers(name, asked, after, parse_limit(query.get("limit"))))
 
+    async def _identities(self, request: web.Request) -> web.Response:
+        query = parse_query(request.rel_url.raw_query_string)
+        name, table, asked = self._asked(query)
+        if table.identity == "partition":
+            raise QueryError(f"stream {name!r} has one sequence for each partition: there are no identities to list")
+        return _json(await self._provider.identities(name, asked, parse_identities_query(query)))
+
     async def _own_table(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
         name = query.get("table", "")
@@ -174,5 +184,5 @@ class StatusServer:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _json(body: WorkerStatus | IdentityAnswer | ProducersAnswer | TableAnswer) -> web.Response:
+def _json(body: WorkerStatus | IdentityAnswer | IdentitiesAnswer | ProducersAnswer | TableAnswer) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type="application/json", charset="utf-8")

@@ -27,7 +27,9 @@ from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_top
 from kafka_ratchet.app.repartition import Arrivals, judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.answers import Forgotten, GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery
 from kafka_ratchet.app.status.inputs import EmptyInputs
+from kafka_ratchet.app.status.known_identities import list_identities
 from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
@@ -371,6 +373,10 @@ class Application:
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
         """The producers that these partitions know, at most limit of them, from behind a name on."""
         return list_producers(self.streams[stream].sequences, asked, after, limit)
+
+    async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
+        """The identities that these partitions know."""
+        return await list_identities(self.streams[stream].sequences, asked, query)
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         """What these partitions have committed of a table of one's own."""

@@ -433,6 +433,18 @@ class LastSequences:
         self._pushed[slots] = -1
         self._evicted += len(slots)
 
+    def told(self, identity: bytes) -> tuple[int | None, int | None]:
+        """When an identity was last active, in seconds, and how many sequences it lacks; None: that is not kept.
+
+        With what the open transaction has changed.
+        """
+        slot = self._slot(identity)
+        if slot < 0:
+            return None, None
+        seen = int(self._seen[slot]) if self._timed else None
+        lacks = int(self._missing_of(np.array([slot]))[0]) if self.kept.dense and self._pushed[slot] >= 0 else None
+        return seen, lacks
+
     def put_back(self, to: Mapping[bytes, int]) -> None:
         """Lower last sequences as part of the open transaction, which has not moved any of these identities.
 
@@ -499,7 +511,11 @@ class LastSequences:
 
         None where they are more than so many.
         """
-        slots = np.flatnonzero((self._unsaved != 0) | (self._changed != 0))
+        # A look at one flag of each slot, a tenth of a nanosecond, and at no name.
+        unsaved, changed = self._unsaved.view(np.bool_), self._slots[: self.changes]
+        if int(np.count_nonzero(unsaved)) > most or len(changed) > most:
+            return None
+        slots = np.union1d(np.flatnonzero(unsaved), changed)
         if len(slots) > most:
             return None
         return {key[1:]: value is not None for key, value in self._entries(slots, timed=False)}

@@ -15,6 +15,7 @@ from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.answers import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
 from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery, IdentityEntry, IdentityPartition
 from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import AskedPartition, TableAnswer, TableEntry, TableQuery
 from kafka_ratchet.app.status.producers import ProducerPartition, ProducersAnswer, ProducerStatus
@@ -52,6 +53,25 @@ class KnownWorker:
             for name in names[:limit]
         ]
         return ProducersAnswer(found, len(names) > limit, asked)
+
+    async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
+        names = sorted(
+            name
+            for of, name in self.sequences
+            if of == stream and name.startswith(query.prefix) and (query.after is None or name > query.after)
+        )
+        found = [
+            IdentityEntry(
+                name.hex(),
+                [
+                    IdentityPartition(row.partition, row.persisted, row.pushed, missing=2)
+                    for row in self.sequences[stream, name]
+                    if row.partition in asked
+                ],
+            )
+            for name in names[: query.limit]
+        ]
+        return IdentitiesAnswer(found, len(names) > query.limit, asked)
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         found = [row for row in self.own if row.key == query.key or query.lists]

@@ -1,0 +1,130 @@
+"""The identities of a stream: a page of them in the order of their bytes, from the workers that have their partitions.
+
+    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]       of a worker
+
+A worker's map of identities is in no order. It takes a page from its local store, which is: it seeks there and reads
+about as many entries as the page has names, and adds those few that are newer than the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kafka_ratchet.app.status.lookup import LIMIT, parse_identity, parse_limit
+from kafka_ratchet.app.status.producers import shown
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesQuery:
+    """Names that begin with a prefix, behind `after` (None: from the first), at most limit of them."""
+
+    prefix: bytes = b""
+    after: bytes | None = None
+    limit: int = LIMIT
+
+    def parameters(self) -> dict[str, str]:
+        """As in a query string; see `parse_identities_query`."""
+        after = {} if self.after is None else {"after": self.after.hex()}
+        return {"limit": str(self.limit), **({"prefix": self.prefix.hex()} if self.prefix else {}), **after}
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityPartition:
+    """What a partition knows of an identity; None: that is not known.
+
+    last_seen: of its last record, ISO 8601, UTC; by the broker's clock where the stream has bounds, and by the worker's
+        where it counts producers
+    fresh, duplicate: estimates since the worker has the partition, where it counts producers
+    missing: sequences that it has not had, where the stream is dense
+    """
+
+    partition: int
+    persisted: int | None
+    pushed: int | None
+    last_seen: str | None = None
+    fresh: int | None = None
+    duplicate: int | None = None
+    missing: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityEntry:
+    """An identity in the partitions that know it. identity_hex has its bytes; identity is text for people."""
+
+    identity_hex: str
+    partitions: list[IdentityPartition]
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesAnswer:
+    """The body of GET /status/identities.
+
+    more says that further ones follow; complete is False where some that came within the last seconds may be missing.
+    """
+
+    identities: list[IdentityEntry]
+    more: bool
+    asked: list[int]
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesPage:
+    """Identities of a stream in the order of their bytes.
+
+    next is what `after` has to be for the following ones, in hex; None: these are the last. not_asked are partitions
+    that nobody answers for now. problems are sentences for the reader.
+    """
+
+    stream: str
+    identities: list[IdentityEntry]
+    next: str | None
+    not_asked: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def parse_identities_query(asked: Mapping[str, str]) -> IdentitiesQuery:
+    """Read prefix, after and limit; prefix and after are in hex.
+
+    Raises:
+        QueryError: one of them cannot be used.
+    """
+    after = parse_identity(None, asked["after"]) if asked.get("after") else None
+    prefix = parse_identity(None, asked["prefix"]) if asked.get("prefix") else b""
+    return IdentitiesQuery(prefix, after, parse_limit(asked.get("limit")))
+
+
+def merge_identities(
+    stream: str,
+    answers: Iterable[IdentitiesAnswer],
+    query: IdentitiesQuery,
+    partitions: Collection[int],
+    problems: Iterable[str],
+) -> IdentitiesPage:
+    """The workers' parts of one page, put together. partitions: all of the stream's; problems: of who gave none."""
+    answers, said = list(answers), list(problems)
+    known: dict[bytes, dict[int, IdentityPartition]] = {}
+    for entry in (each for answer in answers for each in answer.identities):
+        try:
+            rows = known.setdefault(bytes.fromhex(entry.identity_hex), {})
+        except ValueError:  # whoever joins the group may answer for a worker
+            said.append("a worker told an identity that is not in hex; it is left out")
+            continue
+        for row in entry.partitions:
+            other = rows.get(row.partition)  # while a partition moves, two workers may have it
+            if other is None or (other.pushed or -1) < (row.pushed or -1):
+                rows[row.partition] = row
+    if not all(answer.complete for answer in answers):
+        said.append("very many identities came within the last seconds; some of them may be missing here")
+    names = sorted(known)
+    more = any(answer.more for answer in answers) or len(names) > query.limit
+    chosen = names[: query.limit]
+    return IdentitiesPage(
+        stream,
+        [IdentityEntry(name.hex(), [row for _, row in sorted(known[name].items())], shown(name)) for name in chosen],
+        chosen[-1].hex() if chosen and more else None,
+        sorted(set(partitions) - {number for answer in answers for number in answer.asked}),
+        said,
+    )

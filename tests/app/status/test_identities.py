@@ -1,0 +1,91 @@
+"""The list of identities: by prefix, with a cursor, over store and map, several partitions and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.app.status.identities import (
+    IdentitiesAnswer,
+    IdentitiesQuery,
+    IdentityEntry,
+    IdentityPartition,
+    merge_identities,
+    parse_identities_query,
+)
+from kafka_ratchet.app.status.known_identities import list_identities
+from kafka_ratchet.app.status.lookup import QueryError
+from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.tables.table import Sequences
+from tests.app.fetched import named_batch
+
+READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
+
+
+@pytest.fixture
+def sequences(tmp_path: Path) -> Iterator[Sequences]:
+    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20, kept=Kept(dense=True))
+    for number in range(2):
+        made.partition(number).open()
+    yield made
+    for number in range(2):
+        made.partition(number).close()
+
+
+def judge(sequences: Sequences, partition: int, *rows: tuple[bytes, int], commit: bool = True) -> None:
+    state = sequences.partition(partition)
+    batch = named_batch(rows, partition)
+    state.judge(batch, *READ(batch))
+    if commit:
+        state.changes(batch.next)
+        state.committed(state.position + 10)
+
+
+async def test_those_of_the_store_and_newer_ones_are_listed_in_order(sequences: Sequences) -> None:
+    judge(sequences, 0, *((b"a%d" % n, 5) for n in range(5)), (b"b", 1))
+    sequences.partition(0).close()  # all of it is in the store now
+    sequences.partition(0).open()
+    judge(sequences, 0, (b"a9", 3), (b"a9", 6))
+    judge(sequences, 0, (b"a7", 2), commit=False)
+    judge(sequences, 1, (b"a1", 8))
+
+    found: list[str] = []
+    query = IdentitiesQuery(b"a", None, 2)
+    while True:
+        answer = await list_identities(sequences, [0, 1], query)
+        found += [bytes.fromhex(each.identity_hex).decode() for each in answer.identities]
+        if not answer.more:
+            break
+        query = IdentitiesQuery(b"a", bytes.fromhex(answer.identities[-1].identity_hex), 2)
+    assert found == ["a0", "a1", "a2", "a3", "a4", "a7", "a9"]
+
+    (one,) = (await list_identities(sequences, [0, 1], IdentitiesQuery(b"a1"))).identities
+    assert [(row.partition, row.persisted) for row in one.partitions] == [(0, 5), (1, 8)]
+    (nine,) = (await list_identities(sequences, [0, 1], IdentitiesQuery(b"a9"))).identities
+    (row,) = nine.partitions
+    assert (row.persisted, row.missing, row.duplicate) == (6, 2, 0)
+    assert row.last_seen is not None
+    (seven,) = (await list_identities(sequences, [0], IdentitiesQuery(b"a7"))).identities
+    assert (seven.partitions[0].persisted, seven.partitions[0].pushed) == (None, 2)
+    assert (await list_identities(sequences, [0, 1], IdentitiesQuery(b"zz"))).identities == []
+
+
+def test_the_parts_of_workers_are_put_together() -> None:
+    rows = IdentityPartition(0, 1, 1), IdentityPartition(0, 2, 2), IdentityPartition(1, 9, 9)
+    answers = [
+        IdentitiesAnswer([IdentityEntry("61", [rows[0]]), IdentityEntry("xx", [])], False, [0]),
+        IdentitiesAnswer([IdentityEntry("61", [rows[1], rows[2]]), IdentityEntry("62", [rows[2]])], False, [1], False),
+    ]
+    page = merge_identities("s", answers, IdentitiesQuery(limit=1), {0, 1, 2}, ["away"])
+    assert [(each.identity, each.partitions) for each in page.identities] == [("a", [rows[1], rows[2]])]
+    assert (page.next, page.not_asked, len(page.problems)) == ("61", [2], 3)
+
+
+@pytest.mark.parametrize("asked", [{"prefix": "x"}, {"after": "6"}, {"limit": "0"}, {"prefix": "00" * 1025}])
+def test_what_cannot_be_read_is_refused(asked: dict[str, str]) -> None:
+    with pytest.raises(QueryError):
+        parse_identities_query(asked)
