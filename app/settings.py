@@ -271,6 +271,32 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     return with_arrivals(settings)
 
 
+def origins(path: Path | None = None, **overrides: Any) -> dict[str, str]:
+    """Where each setting comes from that is given, by its name with dots: a variable, the file or the command line.
+
+    Args:
+        path: as for `load`, which has to have taken it.
+        overrides: likewise.
+    """
+    named = path or Path(os.environ.get(CONFIG_VARIABLE) or "ratchet.toml")
+    variables = {
+        name: f"variable {PREFIX}{name.upper().replace('.', '__')}" for name in _leaves(_Variables(Settings)())
+    }
+    return {
+        **{name: f"file {named}" for name in _leaves(_read(path))},
+        **variables,
+        **{name: "command line" for name in _leaves(overrides)},
+    }
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
 def with_arrivals(settings: Settings) -> Settings:
     """The settings with two streams in the place of each that says `repartition_by`. Done twice, it changes nothing.
 

@@ -35,10 +35,10 @@ def web(
     # A Kafka that is named need not answer: the page says so and goes on asking.
     kafka = nullcontext(settings.bootstrap) if settings.bootstrap is not None else choose_broker(settings)
     with kafka as bootstrap:
-        asyncio.run(_serve(bootstrap, settings, allow_host or []))
+        asyncio.run(_serve(bootstrap, settings, allow_host or [], all_settings.origins(config, web=address)))
 
 
-async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str]) -> None:
+async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str], origins: dict[str, str]) -> None:
     """Serve until SIGINT or SIGTERM."""
     import asyncio
     import signal
@@ -49,7 +49,7 @@ async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str]) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    server = WebServer(bootstrap, settings, allow_hosts=allow_hosts)
+    server = WebServer(bootstrap, settings, allow_hosts=allow_hosts, origins=origins)
     typer.echo(f"The page is at {await server.start()}  (stop with Ctrl-C)")
     try:
         await stopped.wait()

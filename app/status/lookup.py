@@ -130,6 +130,19 @@ def parse_partition(text: str | None) -> int | None:
     return int(text)
 
 
+def parse_offset(text: str | None) -> int | None:
+    """An offset, or None where nothing was typed.
+
+    Raises:
+        QueryError: it is not a whole number from 0 to 2^63 - 1.
+    """
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > SEQUENCE_MAX:
+        raise QueryError(f"the offset must be a whole number from 0 to {SEQUENCE_MAX}")
+    return int(text)
+
+
 def parse_limit(text: str | None) -> int:
     """How many to list.
 
@@ -143,18 +156,18 @@ def parse_limit(text: str | None) -> int:
     return int(text)
 
 
-def parse_query(raw: str) -> dict[str, str]:
-    """The parameters of a query string as it came over the wire.
+def parse_query(raw: str, most: int = MAX_PARAMETERS) -> dict[str, str]:
+    """The parameters of a query string as it came over the wire, at most so many.
 
     Raises:
         QueryError: too many parameters, one given twice, or bytes that are not UTF-8.
     """
     try:
-        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=most)
     except UnicodeDecodeError:
         raise QueryError("the query is not UTF-8; give the identity's bytes with hex=") from None
     except ValueError:
-        raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
+        raise QueryError(f"the query has more than {most} parameters") from None
     parameters = dict(pairs)
     if len(parameters) < len(pairs):
         raise QueryError("a parameter is given twice; give each once")

@@ -79,6 +79,7 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
     templates.filters["seconds"] = _seconds
     templates.filters["as_json"] = _as_json
     templates.filters["window"] = window_text
+    templates.filters["plain"] = plain
 
 
 def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:
@@ -107,6 +108,11 @@ def wants_json(request: web.Request) -> bool:
     """The path says so, or the client names JSON and not HTML."""
     accept = request.headers.get("Accept", "")
     return request.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
+
+
+def plain(said: object) -> str:
+    """As text in which what cannot be seen, or turns the direction of writing, is escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(said))
 
 
 def _state(state: str) -> tuple[str, str]:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from kafka_ratchet.app.web.pages.dropped import dead_letters_page, duplicates_page
+from kafka_ratchet.app.web.pages.event import event_page
+from kafka_ratchet.app.web.pages.identities import identities_page, identity_page
 from kafka_ratchet.app.web.pages.lookup import lookup_page
 from kafka_ratchet.app.web.pages.overview import overview_page, tables_fragment
 from kafka_ratchet.app.web.pages.own_table import own_table_page
-from kafka_ratchet.app.web.pages.producers import producers_json
+from kafka_ratchet.app.web.pages.policy import policy_page
+from kafka_ratchet.app.web.pages.producers import producers_page
+from kafka_ratchet.app.web.pages.proof import proof_page
+from kafka_ratchet.app.web.pages.settings import settings_page
+from kafka_ratchet.app.web.pages.sinks import sink_page, sinks_page
 from kafka_ratchet.app.web.render import Page
 
 PAGES = [
     Page("/", overview_page),
     Page("/tables", tables_fragment, has_json=False),
+    Page("/event", event_page),
+    Page("/dead-letters", dead_letters_page),
+    Page("/dead-letters.csv", dead_letters_page, has_json=False),
+    Page("/dead-letters.ndjson", dead_letters_page, has_json=False),
+    Page("/duplicates", duplicates_page),
+    Page("/duplicates.csv", duplicates_page, has_json=False),
+    Page("/duplicates.ndjson", duplicates_page, has_json=False),
+    Page("/streams/{stream}/identities", identities_page),
+    Page("/streams/{stream}/identity", identity_page),
     Page("/lookup", lookup_page),
     Page("/table", own_table_page),
-    Page("/producers.json", producers_json, has_json=False),
+    Page("/tables/{table}", own_table_page),
+    Page("/producers", producers_page),
+    Page("/sinks", sinks_page),
+    Page("/sinks/{name}", sink_page),
+    Page("/settings", settings_page),
+    Page("/policy", policy_page),
+    Page("/proof", proof_page),
 ]
 
 NAVIGATION = [

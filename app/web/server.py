@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from aiohttp import web
 
@@ -10,6 +10,8 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, reachable_host, request_checks
 from kafka_ratchet.app.status.result_view import ResultsView
+from kafka_ratchet.app.web.pages.settings import ORIGINS
+from kafka_ratchet.app.web.readings import BOOTSTRAP, READINGS, Readings
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, FOLDER, RESULTS, SETTINGS, refusal, set_up_templates
 from kafka_ratchet.app.web.routes import PAGES, links
 from kafka_ratchet.errors import SetupError
@@ -22,12 +24,21 @@ class WebServer:
         bootstrap: host:port[,host:port].
         settings: streams, web address, name of the group, client options.
         allow_hosts: names beside the bound one and the loopback ones that browsers may use for this address.
+        origins: where each setting comes from; see `kafka_ratchet.app.settings.origins`.
     """
 
-    def __init__(self, bootstrap: str, settings: Settings, *, allow_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        settings: Settings,
+        *,
+        allow_hosts: Iterable[str] = (),
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
         self._bootstrap = bootstrap
         self._settings = settings
         self._allow_hosts = set(allow_hosts)
+        self._origins = dict(origins or {})
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
@@ -39,7 +50,7 @@ class WebServer:
         host, port = self._settings.web.host, self._settings.web.port
         shown = "127.0.0.1" if is_wildcard(host) else host
         hosts = {host, reachable_host(host), *self._allow_hosts}
-        runner = web.AppRunner(create_web_app(self._bootstrap, self._settings, hosts), access_log=None)
+        runner = web.AppRunner(create_web_app(self._bootstrap, self._settings, hosts, self._origins), access_log=None)
         try:
             url = await bind(runner, host, port, shown)
         except CannotBind as error:
@@ -57,10 +68,15 @@ class WebServer:
             self._runner = None
 
 
-def create_web_app(bootstrap: str, settings: Settings, hosts: Iterable[str]) -> web.Application:
+def create_web_app(
+    bootstrap: str, settings: Settings, hosts: Iterable[str], origins: Mapping[str, str] | None = None
+) -> web.Application:
     """The pages as an aiohttp application; `hosts` are the names it answers under beside the loopback ones."""
     application = web.Application(middlewares=[request_checks(hosts, refusal)])
     application[SETTINGS] = settings
+    application[ORIGINS] = dict(origins or {})
+    application[BOOTSTRAP] = bootstrap
+    application[READINGS] = Readings()
     application[RESULTS] = ResultsView(bootstrap, settings)
     set_up_templates(application, links())
 

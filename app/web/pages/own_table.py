@@ -1,6 +1,6 @@
-"""GET /table: a table of one's own, or one key of it.
+"""GET /tables/T: a table of one's own, or one key of it. GET /table?table=T is its old address.
 
-?table=T[&stream=S][&key=TEXT or &hex=HEX][&after=HEX][&limit=N]
+?[stream=S][&key=TEXT or &hex=HEX][&after=HEX][&limit=N]
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from kafka_ratchet.errors import SettingsError
 async def own_table_page(request: web.Request) -> web.Response:
     """A table of one's own. What cannot be read is asked for again, with the sentence that says why."""
     found, problem, query = None, None, {}
+    named = request.match_info.get("table")
     try:
         query = parse_query(request.rel_url.raw_query_string)
+        if named is not None:
+            query["table"] = named
         found = await request.app[CLUSTER_VIEW].own_table(
             query.get("table", ""), query.get("stream") or None, parse_table_query(query)
         )
@@ -27,4 +30,5 @@ async def own_table_page(request: web.Request) -> web.Response:
     status = 200 if problem is None else 400
     if wants_json(request):
         return json_response(found) if found is not None else json_refusal(request, status, str(problem))
-    return html_response(request, "table.html", {"found": found, "problem": problem, "asked": query}, status)
+    context = {"found": found, "problem": problem, "asked": query, "table": query.get("table", named or "")}
+    return html_response(request, "table.html", context, status)

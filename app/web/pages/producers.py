@@ -1,21 +1,59 @@
-"""GET /producers.json: the producers of a stream: ?stream=S&after=HEX&limit=N."""
+"""GET /producers: who publishes, how far each has come, and how much of it was sent twice.
+
+?[stream=S][&after=HEX][&limit=N]
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
 from aiohttp import web
 
-from kafka_ratchet.app.status.http import json_refusal
-from kafka_ratchet.app.status.lookup import QueryError, parse_identity, parse_limit, parse_query
-from kafka_ratchet.app.web.render import CLUSTER_VIEW, json_response
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.app.repartition import arrives_in
+from kafka_ratchet.app.status.lookup import parse_identity, parse_limit
+from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage, with_published
+from kafka_ratchet.app.status.published import read_published
+from kafka_ratchet.app.web.pages.dropped import stream_of
+from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
+from kafka_ratchet.app.web.render import CLUSTER_VIEW
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.tables.identity import Identity
+
+LIVE_S: Final = 60
+"""A producer of which a worker has judged a record within this time counts as live."""
 
 
-async def producers_json(request: web.Request) -> web.Response:
+async def producers_page(request: web.Request) -> web.StreamResponse:
     """A page of the producers, by name."""
+    view = request.app[CLUSTER_VIEW]
+
+    async def ask(asked: dict[str, str]) -> ProducersPage:
+        settings = view.settings
+        name = stream_of(settings, asked)
+        after = parse_identity(None, asked["after"]) if asked.get("after") else None
+        limit = parse_limit(asked.get("limit"))
+        topic = arrives_in(settings.streams, name)
+        page = ProducersPage(name, topic, [], None, [])
+        if settings.streams[name].identity == Identity.PRODUCER:
+            page = await view.producers(name, after, limit)
+        try:
+            bootstrap = request.app[BOOTSTRAP]
+            published = await read(request, lambda: read_published(impatient(settings), bootstrap))
+        except RatchetError as error:
+            page.problems.append(f"what producers say that they have published is not known: {error}")
+            return page
+        return with_published(page, published.get(topic, {}), after, limit)
+
+    return await answer(request, "producers.html", ask, activity=activity)
+
+
+def activity(producer: KnownProducer) -> str:
+    """Live, idle, or that it is not known."""
+    if producer.last_seen is None:
+        return "not known"
     try:
-        query = parse_query(request.rel_url.raw_query_string)
-        after = parse_identity(None, query["after"]) if query.get("after") else None
-        limit = parse_limit(query.get("limit"))
-        return json_response(await request.app[CLUSTER_VIEW].producers(query.get("stream") or None, after, limit))
-    except (QueryError, SettingsError) as error:
-        return json_refusal(request, 400, str(error))
+        seen = datetime.fromisoformat(producer.last_seen)
+        return "live" if datetime.now(UTC) - seen < timedelta(seconds=LIVE_S) else "idle"
+    except (ValueError, TypeError):  # whoever joins the group may answer for a worker
+        return "not known"

@@ -1,0 +1,162 @@
+"""GET /dead-letters, GET /duplicates: what was dropped and why. Also with .csv and .ndjson behind it, as a file.
+
+?[stream=S][&reason=TEXT][&identity=TEXT or hex=HEX][&partition=P][&offset=O][&since=TIME][&until=TIME][&limit=N]
+[&values=1]
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aiohttp import web
+
+from kafka_ratchet.app.repartition import judging
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts
+from kafka_ratchet.app.status.model import Totals
+from kafka_ratchet.app.web.downloads import csv_response, ndjson_response
+from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
+from kafka_ratchet.app.web.render import CLUSTER_VIEW
+from kafka_ratchet.app.why.dropped import Sample, Wanted, sample
+from kafka_ratchet.errors import SettingsError
+
+SHOWN: Final = 20
+SHOWN_MOST: Final = 200
+FILE_MOST: Final = 10_000
+REASON_MOST: Final = 500
+COLUMNS: Final = (
+    "partition",
+    "offset",
+    "timestamp",
+    "reason",
+    "identity",
+    "identity_hex",
+    "origin",
+    "against",
+    "headers",
+    "key",
+    "value",
+)
+
+
+async def dead_letters_page(request: web.Request) -> web.StreamResponse:
+    """Dead letters by reason and identity, and the newest of them."""
+    return await _page(request, "dead-letters")
+
+
+async def duplicates_page(request: web.Request) -> web.StreamResponse:
+    """The same of dropped records, where the stream keeps them; else how to have them kept, and the counts."""
+    return await _page(request, "duplicates")
+
+
+async def _page(request: web.Request, kind: str) -> web.StreamResponse:
+    view = request.app[CLUSTER_VIEW]
+    ending = request.path.rpartition(".")[2]
+
+    async def ask(asked: dict[str, str]) -> Any:
+        settings = view.settings
+        name = stream_of(settings, asked)
+        stream = settings.streams[name]
+        topic = stream.dead_letters if kind == "dead-letters" else stream.duplicates
+        if topic is None:
+            return {"stream": name, "topic": None, "counts": await _counts(request, name)}
+        is_file = ending in ("csv", "ndjson")
+        wanted = wanted_of(settings, name, asked, FILE_MOST if is_file else SHOWN_MOST, FILE_MOST if is_file else SHOWN)
+        bootstrap = request.app[BOOTSTRAP]
+        found = await read(request, lambda: sample(impatient(settings), bootstrap, name, topic, wanted))
+        body = as_dict(found, name, kind, values=asked.get("values") == "1")
+        if ending == "csv":
+            return csv_response(f"{name}-{kind}", COLUMNS, [_flat(each) for each in body["records"]])
+        return ndjson_response(f"{name}-{kind}", body["records"]) if ending == "ndjson" else body
+
+    return await answer(request, "dropped.html", ask, kind=kind)
+
+
+def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
+    """The stream that is asked for, or the first one.
+
+    Raises:
+        SettingsError: there is no such stream, or none at all.
+    """
+    if asked.get("stream"):
+        return settings.stream(asked["stream"])[0]
+    if not settings.streams:
+        raise SettingsError("the settings name no streams: add a [streams.NAME] section to the settings file")
+    return next(iter(judging(settings.streams)))
+
+
+def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int, usual: int) -> Wanted:
+    """Read the rest of the question. most, usual: records.
+
+    Raises:
+        QueryError: it cannot be read.
+    """
+    identity = None
+    if asked.get("identity") or asked.get("hex"):
+        texts = [asked["identity"]] if asked.get("identity") else []
+        identity = parse_parts(settings.streams[name].identity, texts, asked.get("hex"))
+    partition, offset = parse_partition(asked.get("partition")), parse_offset(asked.get("offset"))
+    if offset is not None and partition is None:
+        raise QueryError("the offset is of one partition: give partition as well")
+    reason = asked.get("reason") or None
+    if reason is not None and len(reason) > REASON_MOST:
+        raise QueryError(f"the reason has {len(reason):,} characters; {REASON_MOST} are the most")
+    limit = asked.get("limit") or str(usual)
+    if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
+        raise QueryError(f"the limit must be a whole number from 1 to {most}")
+    since, until = (_time(each, asked.get(each)) for each in ("since", "until"))
+    return Wanted(reason, identity, partition, offset, since, until, int(limit))
+
+
+def _time(name: str, text: str | None) -> int | None:
+    """In ms since the epoch."""
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise QueryError(f"{name} is no time: write 2026-11-23T06:30, which is UTC") from None
+
+
+def as_dict(found: Sample, stream: str, kind: str, *, values: bool) -> dict[str, Any]:
+    """The page as JSON, with the commands that replay."""
+    rows = [each.as_dict(values=values) for each in found.records]
+    reasons = [each.as_dict() for each in found.reasons]
+    if kind == "dead-letters":
+        replay = ["ratchet", "dead-letters", "replay", "--stream", stream]
+        for row in rows:
+            where = ["--partition", str(row["partition"]), "--offset", str(row["offset"])]
+            row["replay"] = shlex.join([*replay, *where])
+        for each in reasons:
+            if each["name"].isprintable() and not each["name"].startswith("("):
+                each["replay"] = shlex.join([*replay, "--reason", each["name"]])
+    return {
+        "stream": stream,
+        "topic": found.topic,
+        "held_offsets": found.held,
+        "read": found.read,
+        "matching": found.matching,
+        "reasons": reasons,
+        "identities": [each.as_dict() for each in found.identities],
+        "records": rows,
+        "problems": found.problems,
+    }
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Of a record: a text in each cell."""
+    flat = dict(row)
+    for name in ("key", "value"):
+        flat[name] = row[name].get("text", "" if row[name]["bytes"] is None else f"{row[name]['bytes']} bytes")
+    return flat
+
+
+async def _counts(request: web.Request, name: str) -> dict[str, int | None]:
+    overview = await request.app[CLUSTER_VIEW].overview()
+    totals: Totals = next(each for each in overview.streams if each.stream == name).totals
+    return {each: getattr(totals, each) for each in ("duplicate", "late", "conflict")}

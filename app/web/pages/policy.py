@@ -1,0 +1,86 @@
+"""GET /policy: whether each stream is deduplicated and who decided it, and what stands in the policy topic."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any, Final
+
+from aiohttp import web
+
+from kafka_ratchet.app.names import policy_topic
+from kafka_ratchet.app.repartition import judging
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.status.producers import shown
+from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
+from kafka_ratchet.app.web.render import SETTINGS
+from kafka_ratchet.app.why.answer import moment
+from kafka_ratchet.app.worker.policy_topic import read_policies
+from kafka_ratchet.producers import admin_client
+
+HISTORY_MOST: Final = 200
+READ_MOST: Final = 10_000
+TEXT_MOST: Final = 2_000
+
+
+async def policy_page(request: web.Request) -> web.StreamResponse:
+    """The policy in force, and its history."""
+    settings, bootstrap = impatient(request.app[SETTINGS]), request.app[BOOTSTRAP]
+
+    async def ask(asked: dict[str, str]) -> dict[str, Any]:
+        return await read(request, lambda: policies_now(settings, bootstrap), instead="ratchet policy get")
+
+    return await answer(request, "policy.html", ask)
+
+
+def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
+    """What decides now, and the newest records of the policy topic, the newest first.
+
+    Raises:
+        RatchetError: Kafka does not answer, or the topic cannot be read.
+    """
+    policies = read_policies(settings, bootstrap)
+    streams = []
+    for name in judging(settings.streams):
+        deduplicate, origin = policies.effective(name)
+        word = "off" if deduplicate else "on"
+        change = shlex.join(["ratchet", "policy", "set", word, "--stream", name])
+        streams.append({"stream": name, "deduplicate": deduplicate, "origin": str(origin), "change": change})
+    history, left_out = _history(settings, bootstrap)
+    return {"topic": policies.changelog, "streams": streams, "history": history, "left_out": left_out}
+
+
+def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], int]:
+    """The newest records, and how many offsets before them are not here."""
+    options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, policy_topic(settings.app)
+    if not partition_counts(admin_client(options), [topic]):
+        return [], 0
+    found: list[dict[str, Any]] = []
+    with consumer(options, "ratchet-page") as asked:
+        (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
+        first = max(held.first, held.end - READ_MOST)
+        for message in records(asked, topic, 0, first, timeout_s=settings.kafka_timeout_s):
+            at = moment(message.timestamp()[1])
+            found.append({"offset": message.offset(), "at": at, **_said(message.key(), message.value())})
+    left_out = first - held.first + max(0, len(found) - HISTORY_MOST)
+    return found[-HISTORY_MOST:][::-1], left_out
+
+
+def _said(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    """What a record is about, and what it says, as text."""
+    text = None if value is None else shown(value[:TEXT_MOST])
+    try:
+        parts = json.loads(key or b"")
+    except (ValueError, RecursionError):
+        parts = None
+    match parts:
+        case ["global"]:
+            about = "all streams"
+        case ["stream", str(name)]:
+            about = f"stream {name}"
+        case ["forget", str(name), *_]:
+            about = f"request to forget, stream {name}"
+        case _:
+            about = f"not a policy: {shown((key or b'')[:100])}"
+    return {"about": about, "says": "unset" if text is None else text}

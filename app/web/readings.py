@@ -1,0 +1,161 @@
+"""Questions that read Kafka or a store: in threads of their own, few at a time, and answered within a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+
+from kafka_ratchet.app.extras import missing_extra
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.http import json_refusal
+from kafka_ratchet.app.status.lookup import QueryError, parse_query
+from kafka_ratchet.app.web.render import CLUSTER_VIEW, html_response, json_response, wants_json
+from kafka_ratchet.errors import RatchetError, SettingsError
+from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.secrets import hidden
+
+Found = TypeVar("Found")
+
+AT_ONCE: Final = 3
+"""Readings that run at a time, whoever asks: each has clients of its own and some 50 MB."""
+TURN_S: Final = 5.0
+"""How long a question waits for its turn."""
+PATIENCE_S: Final = 15.0
+"""How long a page waits for a reading; what reads has a limit of its own below that."""
+KAFKA_TIMEOUT_S: Final = 5.0
+"""As for the rest of the page."""
+MAX_PARAMETERS: Final = 12
+"""Of the address of one of these pages."""
+
+
+class Unanswered(RatchetError):
+    """There is no answer now; the text says why."""
+
+
+class Readings:
+    """Hands out the turns.
+
+    Args:
+        at_once: readings that run at a time; one that was given up keeps its turn until it ends.
+    """
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._turns = asyncio.Semaphore(at_once)
+
+    async def read(self, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = "") -> Found:
+        """What `work` returns, which runs in a thread.
+
+        Args:
+            work: reads
+            patience_s: seconds to wait for it
+            instead: a command that gives the answer, for who does not get one here
+
+        Raises:
+            Unanswered: too many others read, or it takes too long.
+            RatchetError: whatever `work` raises.
+        """
+        hint = f" The same in a terminal: {instead}" if instead else ""
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Unanswered(
+                f"others are reading from Kafka on this page just now. Ask again in a moment.{hint}"
+            ) from None
+        asking = in_thread(work)
+        asking.add_done_callback(self._ended)
+        await asyncio.wait({asking}, timeout=patience_s)
+        if not asking.done():
+            raise Unanswered(f"there is no answer after {patience_s:g} s.{hint}")
+        return asking.result()
+
+    def _ended(self, asking: asyncio.Future[Any]) -> None:
+        self._turns.release()
+        if not asking.cancelled():
+            asking.exception()  # of one that was given up, nobody else asks
+
+
+async def read(
+    request: web.Request, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = ""
+) -> Found:
+    """What `work` reads from Kafka in a thread; see `Readings.read`.
+
+    Raises:
+        Unanswered: likewise; or Kafka does not answer.
+    """
+    if (away := await request.app[CLUSTER_VIEW].kafka_away()) is not None:
+        raise Unanswered(away)
+    return await request.app[READINGS].read(work, patience_s, instead=instead)
+
+
+READINGS = web.AppKey("readings", Readings)
+BOOTSTRAP = web.AppKey("bootstrap", str)
+
+
+def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
+    """Run it in a thread that does not keep the process from ending, as asyncio's own would."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Found] = loop.create_future()
+
+    def deliver(found: list[Found], failure: BaseException | None) -> None:
+        if answer.done():
+            return
+        if failure is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(found[0])
+
+    def run() -> None:
+        found: list[Found] = []
+        failure: BaseException | None = None
+        try:
+            found.append(work())
+        except BaseException as error:  # it belongs to who asked
+            failure = error
+        with suppress(RuntimeError):  # the page was closed meanwhile
+            loop.call_soon_threadsafe(deliver, found, failure)
+
+    threading.Thread(target=run, name="reading", daemon=True).start()
+    return answer
+
+
+def impatient(settings: Settings) -> Settings:
+    """The settings for a reading: it does not wait long for a Kafka that is away."""
+    return settings.model_copy(update={"kafka_timeout_s": min(settings.kafka_timeout_s, KAFKA_TIMEOUT_S)})
+
+
+async def answer(
+    request: web.Request, template: str, ask: Callable[[dict[str, str]], Awaitable[Any]], **context: Any
+) -> web.StreamResponse:
+    """The page that answers the question in the address.
+
+    A question that cannot be read, or not be answered now, is shown again, with the sentence that says why.
+
+    Args:
+        request: whose query is the question
+        template: gets `found` (None without an answer), `problem` (None without one) and `asked`, the parameters
+        ask: from the parameters to what was found, or to a whole response; None where nothing is asked
+        context: more for the template
+    """
+    found, problem, status, asked = None, None, 200, dict[str, str]()
+    try:
+        asked = parse_query(request.rel_url.raw_query_string, MAX_PARAMETERS)
+        found = await ask(asked)
+        if isinstance(found, web.StreamResponse):
+            return found
+    except (QueryError, SettingsError) as error:
+        problem, status = hidden(str(error)), 400
+    except (RatchetError, SinkError) as error:
+        problem, status = hidden(str(error)), 503
+    except ModuleNotFoundError as error:
+        problem, status = missing_extra(error) or str(error), 503
+    if wants_json(request):
+        if problem is None and found is None:
+            problem, status = "the address asks nothing; see docs/guide/page.md", 400
+        return json_response(found) if problem is None else json_refusal(request, status, problem)
+    return html_response(request, template, {"found": found, "problem": problem, "asked": asked, **context}, status)

@@ -1,0 +1,272 @@
+"""What was dropped and why: the newest records of a topic of dead letters or of duplicates, read in a bounded time."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.kafka_topics import OffsetRange, consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.status.producers import shown
+from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
+from kafka_ratchet.app.why.answer import moment
+from kafka_ratchet.app.why.origin import Origin, origin_of
+from kafka_ratchet.errors import BrokerUnavailable, TopicMissing
+from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.tables.identity import SequenceSource
+
+READ_MOST: Final = 20_000
+"""Records that are looked at, the newest of each partition."""
+LIMIT_S: Final = 4.0
+LIMIT_BYTES: Final = 64 << 20
+REASONS_MOST: Final = 200
+"""So many reasons and identities are told apart: what an agent raises may be another text for each record."""
+REASON_SHOWN: Final = 200
+TEXT_MOST: Final = 2_000
+"""characters of a key, a value or a header."""
+OTHERS: Final = "(others)"
+APPENDED: Final = (
+    ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset"),
+    ("ratchet-verdict", "ratchet-last-sequence", "ratchet-topic", "ratchet-partition", "ratchet-offset"),
+)
+"""The last headers of a dead letter and of a duplicate."""
+
+
+class Wanted(NamedTuple):
+    """Which records are meant; None is all. reason: what it begins with; since, until: ms since the epoch."""
+
+    reason: str | None = None
+    identity: bytes | None = None
+    partition: int | None = None
+    offset: int | None = None
+    since: int | None = None
+    until: int | None = None
+    limit: int = 20
+
+
+@dataclass(slots=True)
+class Dropped:
+    """One record. origin: None where its headers are not those that Ratchet appends; headers: those it had before."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    reason: str
+    identity: bytes | None
+    origin: Origin | None
+    headers: Headers
+    key: bytes | None
+    value: bytes | None
+
+    def as_dict(self, *, values: bool) -> dict[str, Any]:
+        """For people and scripts. values: show keys, values and headers of others, cut; without, how long they are."""
+        origin = self.origin
+        where = None if origin is None else {k: getattr(origin, k) for k in ("topic", "partition", "offset")}
+        return {
+            "partition": self.partition,
+            "offset": self.offset,
+            "timestamp": moment(self.timestamp_ms),
+            "reason": self.reason,
+            "identity": None if self.identity is None else shown(self.identity),
+            "identity_hex": None if self.identity is None else self.identity.hex(),
+            "origin": where,
+            "against": None if origin is None else origin.last_sequence,
+            "headers": [
+                {"name": name, **content(value, values or name.startswith("ratchet-"))} for name, value in self.headers
+            ],
+            "key": content(self.key, values),
+            "value": content(self.value, values),
+        }
+
+
+@dataclass(slots=True)
+class Count:
+    """Records of one reason or identity, among those that were read. first, last: ISO 8601, UTC."""
+
+    name: str
+    records: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+
+    def add(self, at_ms: int) -> None:
+        """One more."""
+        self.first_ms = min(self.first_ms, at_ms) if self.records else at_ms
+        self.last_ms = max(self.last_ms, at_ms) if self.records else at_ms
+        self.records += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        when = {"first": moment(self.first_ms), "last": moment(self.last_ms)}
+        return {"name": self.name, "records": self.records, **when}
+
+
+@dataclass(slots=True)
+class Sample:
+    """What was found. held: offsets that the topic holds; read: records that were looked at; problems: sentences."""
+
+    topic: str
+    held: int = 0
+    read: int = 0
+    matching: int = 0
+    records: list[Dropped] = field(default_factory=list)
+    reasons: list[Count] = field(default_factory=list)
+    identities: list[Count] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
+    """How long it is, and what it is where that may be seen: what cannot be printed is escaped, what is long is cut."""
+    if found is None:
+        return {"bytes": None}
+    if not is_shown:
+        return {"bytes": len(found)}
+    text = shown(found[: 4 * TEXT_MOST])
+    return {"bytes": len(found), "text": text[:TEXT_MOST] + ("…" if len(text) > TEXT_MOST else "")}
+
+
+def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted) -> Sample:
+    """Read the newest records of each partition.
+
+    Args:
+        settings: of the application
+        bootstrap: host:port[,host:port]
+        name: of the stream
+        topic: where its dead letters, or duplicates, are
+        wanted: which of them
+
+    Raises:
+        TopicMissing: there is no such topic, or partition.
+        BrokerUnavailable: Kafka does not answer.
+        TransportError: it refuses to give the records.
+    """
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    count = partition_counts(admin_client(options), [topic]).get(topic)
+    if count is None:
+        raise TopicMissing(f"stream {name}: there is no topic {topic}. A worker creates it when it starts")
+    if wanted.partition is not None and wanted.partition >= count:
+        raise TopicMissing(f"{topic} has partitions 0 to {count - 1}, and no {wanted.partition}")
+    stream = settings.streams[name]
+    rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
+    reading = _Reading(Sample(topic), rule, wanted)
+    numbers = range(count) if wanted.partition is None else [wanted.partition]
+    with consumer(options, "ratchet-page") as asked:
+        held = offset_ranges(asked, topic, count, settings.kafka_timeout_s)
+        reading.found.held = sum(each.end - each.first for each in held)
+        for number in numbers:
+            span = _span(asked, topic, number, held[number], wanted, READ_MOST // len(numbers) + 1)
+            reading.partition(asked, topic, number, span, settings.kafka_timeout_s)
+    return reading.result()
+
+
+def _span(
+    asked: Consumer, topic: str, number: int, held: OffsetRange, wanted: Wanted, most: int
+) -> tuple[OffsetRange, bool]:
+    """The offsets to read, and whether they are all that are meant."""
+    if wanted.offset is not None:
+        return OffsetRange(max(held.first, wanted.offset), min(held.end, wanted.offset + 1)), True
+    first, end = held
+    if wanted.since is not None:
+        first = max(first, _at(asked, topic, number, wanted.since, end))
+    if wanted.until is not None:
+        end = min(end, _at(asked, topic, number, wanted.until, end))
+    return OffsetRange(max(first, end - most), end), first >= end - most
+
+
+def _at(asked: Consumer, topic: str, number: int, ms: int, end: int) -> int:
+    try:
+        (found,) = asked.offsets_for_times([TopicPartition(topic, number, ms)], timeout=LIMIT_S)
+    except KafkaException as failure:
+        raise BrokerUnavailable(f"{topic} partition {number}: {explained(failure.args[0])}") from failure
+    return int(found.offset) if found.offset >= 0 else end
+
+
+class _Reading:
+    """One sample while it is read."""
+
+    def __init__(self, found: Sample, rule: Rule, wanted: Wanted) -> None:
+        self.found, self._rule, self._wanted = found, rule, wanted
+        self._ends_at, self._bytes = time.monotonic() + LIMIT_S, 0
+        self._newest: list[tuple[int, int, int, Dropped]] = []
+        self._reasons: dict[str, Count] = {}
+        self._identities: dict[str, Count] = {}
+
+    def partition(
+        self, asked: Consumer, topic: str, number: int, span: tuple[OffsetRange, bool], timeout_s: float
+    ) -> None:
+        """Read a partition, as far as there is time."""
+        (first, end), is_whole = span
+        if not is_whole:
+            self.found.problems.append(f"{topic} partition {number} was read from offset {first:,} on only")
+        if first >= end:
+            return
+        for message in _before(records(asked, topic, number, first, timeout_s=timeout_s), end):
+            if time.monotonic() > self._ends_at or self._bytes > LIMIT_BYTES:
+                last = (message.offset() or 0) - 1
+                self.found.problems.append(
+                    f"{topic} partition {number} was read from offset {first:,} to {last:,} only"
+                )
+                return
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        self.found.read += 1
+        self._bytes += len(message.key() or b"") + len(message.value() or b"")
+        record = self._dropped(message)
+        if not self._is_wanted(record):
+            return
+        self.found.matching += 1
+        _count(self._reasons, record.reason[:REASON_SHOWN], record.timestamp_ms)
+        who = "(not known)" if record.identity is None else shown(record.identity)
+        _count(self._identities, who, record.timestamp_ms)
+        item = record.timestamp_ms, record.partition, record.offset, record
+        if len(self._newest) < self._wanted.limit:
+            heapq.heappush(self._newest, item)
+        else:
+            heapq.heappushpop(self._newest, item)
+
+    def _dropped(self, message: Message) -> Dropped:
+        headers: Headers = [(each, value) for each, value in message.headers() or [] if not isinstance(value, str)]
+        names = tuple(each for each, _ in headers)
+        appended = next((each for each in APPENDED if names[-len(each) :] == each), ())
+        origin = origin_of(headers) if appended else None
+        own = headers[: len(headers) - len(appended)] if origin is not None else headers
+        reason = (origin.reason or origin.verdict or "") if origin is not None else "(not written by Ratchet)"
+        key, value, at_ms = message.key(), message.value(), message.timestamp()[1]
+        identity = self._rule.identity_of(RecordView(key, value, own, at_ms))
+        where = message.partition() or 0, message.offset() or 0, at_ms
+        return Dropped(*where, reason, identity, origin, own, key, value)
+
+    def _is_wanted(self, record: Dropped) -> bool:
+        wanted = self._wanted
+        return (wanted.reason is None or record.reason.startswith(wanted.reason)) and (
+            wanted.identity is None or record.identity == wanted.identity
+        )
+
+    def result(self) -> Sample:
+        """All of it, the newest first."""
+        self.found.records = [item[-1] for item in sorted(self._newest, key=lambda item: item[:3], reverse=True)]
+        self.found.reasons = _largest(self._reasons)
+        self.found.identities = _largest(self._identities)
+        return self.found
+
+
+def _before(messages: Iterator[Message], end: int) -> Iterator[Message]:
+    for message in messages:
+        if (message.offset() or 0) >= end:
+            return
+        yield message
+
+
+def _count(counts: dict[str, Count], name: str, at_ms: int) -> None:
+    if name not in counts and len(counts) >= REASONS_MOST:
+        name = OTHERS
+    counts.setdefault(name, Count(name)).add(at_ms)
+
+
+def _largest(counts: dict[str, Count]) -> list[Count]:
+    return sorted(counts.values(), key=lambda each: (-each.records, each.name))

@@ -1,0 +1,78 @@
+"""Which record is meant, as the page's address says it, and the command that asks the same."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts, parse_sequence
+from kafka_ratchet.tables.identity import Identity
+
+
+class Question(NamedTuple):
+    """One record by its place, or those of an identity; None is all."""
+
+    stream: str
+    identity: bytes | None = None
+    sequence: int | None = None
+    partition: int | None = None
+    topic: str | None = None
+    offset: int | None = None
+
+    @property
+    def command(self) -> str:
+        """For a shell, on one line."""
+        words = ["ratchet", "why", "--stream", self.stream]
+        if self.topic is not None:
+            words += ["--topic", self.topic]
+        elif self.identity:
+            words += identity_words(self.identity)
+        numbers = {"--sequence": self.sequence, "--partition": self.partition, "--offset": self.offset}
+        words += [word for name, number in numbers.items() if number is not None for word in (name, str(number))]
+        return shlex.join(words)
+
+
+def identity_words(identity: bytes) -> list[str]:
+    """The option of a command that names an identity: as text where a terminal can print it, else in hex."""
+    try:
+        text = identity.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and text.isprintable() and not text.startswith("["):
+        return ["--identity", text]
+    return ["--identity-hex", identity.hex()]
+
+
+def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None:
+    """Read stream, producer, identity, hex, sequence, topic, partition and offset; None where nothing is asked.
+
+    Raises:
+        SettingsError: there is no such stream.
+        QueryError: they name no record.
+    """
+    said = {name: text for name, text in asked.items() if text}
+    if not said.keys() - {"stream"}:
+        return None
+    name, stream = settings.stream(said.get("stream"))
+    sequence = parse_sequence(said.get("sequence", "").strip())
+    partition = parse_partition(said.get("partition", "").strip())
+    offset = parse_offset(said.get("offset", "").strip())
+    names = [said[each] for each in ("producer", "identity", "hex") if each in said]
+    if "topic" in said or offset is not None:
+        if "topic" not in said or partition is None or offset is None:
+            raise QueryError("topic, partition and offset go together: give all three")
+        if names or sequence is not None:
+            raise QueryError("topic, partition and offset name one record: give no identity and no sequence beside")
+        return Question(name, partition=partition, topic=said["topic"], offset=offset)
+    if stream.identity == Identity.PARTITION:
+        if names or partition is None:
+            raise QueryError(f"stream {name!r} has one sequence for each partition: give partition and sequence only")
+        return Question(name, b"", sequence, partition)
+    if len(names) != 1:
+        raise QueryError("say which record: one identity, as text or in hex, or topic, partition and offset")
+    if "producer" in said and stream.identity != Identity.PRODUCER:
+        raise QueryError(f"the identity of stream {name!r} is {stream.identity}, and not the producer: give identity")
+    texts = [] if "hex" in said else names
+    return Question(name, parse_parts(stream.identity, texts, said.get("hex")), sequence, partition)
