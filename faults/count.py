@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from faults.events import Event
+from faults.events import WINDOW, Event
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.producers import END_OF_PARTITION, PRODUCER_HEADER, SEQUENCE_HEADER
 
@@ -68,12 +68,30 @@ class Result:
 
 
 def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
-    """The ratchet in its plainest form: a sequence counts if it is higher than all before it of its identity."""
+    """The rules in their plainest form.
+
+    A sequence counts if it is higher than all before it of its identity; of ids, the first of each, which is the same
+    here; within a window, if it was not there yet and is not too far below the highest.
+    """
+    if kind == "window":
+        yield from _fresh_in_window(sent, kind)
+        return
     last: dict[tuple[int, str], int] = {}
     for event in sent:
         identity = event.identity(kind)
         if event.sequence > last.get(identity, -1):
             last[identity] = event.sequence
+            yield event
+
+
+def _fresh_in_window(sent: Iterable[Event], kind: str) -> Iterator[Event]:
+    seen, highest = set[Event](), dict[tuple[int, str], int]()
+    for event in sent:
+        identity = event.identity(kind)
+        top = highest.get(identity, -1)
+        if event not in seen and event.sequence >= top - WINDOW:
+            seen.add(event)
+            highest[identity] = max(top, event.sequence)
             yield event
 
 

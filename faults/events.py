@@ -1,4 +1,4 @@
-"""Events with repeats, for three kinds of identity at once, sent while faults are injected."""
+"""Events with repeats and late ones, for every kind of identity at once, sent while faults are injected."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, NamedTuple
 
 from confluent_kafka import Message, Producer
@@ -15,11 +17,23 @@ from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 
 IDENTITIES = ("partition", "key", "producer")
+WINDOW = 64
+SETTINGS = {
+    **{kind: f'identity = "{kind}"' for kind in IDENTITIES},
+    "ids": 'identity = ["key", "header:ratchet-sequence"]\nsequence = "none"\ninactive_after_s = 604800',
+    "window": f'identity = "partition"\nreorder_window = {WINDOW}',
+}
+"""How the stream of each kind is judged."""
+EVERY_KIND = tuple(SETTINGS)
 PARTITIONS = 4
 KEYS = 200
 PRODUCERS = 20
 REPEATED = 0.2
 """Share of events that were sent before: PIP-6's retries, a hundred times more often than in life."""
+HELD_BACK = 0.03
+"""Share of events that come late, as of a thread that was slow."""
+HELD_FOR = 2 * PARTITIONS * WINDOW
+"""events, at most: their sequences rise by two, so that half of the late ones are still within the window."""
 TRICKLE = 100
 """Events sent at a time while nothing asks for more, so that there is always something under way to be disturbed ..."""
 TRICKLE_EVERY_S = 0.3
@@ -38,15 +52,22 @@ class Event(NamedTuple):
 
     def identity(self, kind: str) -> tuple[int, str]:
         """Whose sequence it is, by kind of identity: state is kept per partition in any case."""
-        return self.partition, {"partition": "", "key": self.key, "producer": self.producer}[kind]
+        if kind == "ids":
+            return self.partition, f"{self.key} {self.sequence}"
+        name = {"partition": "", "window": "", "key": self.key, "producer": self.producer}
+        return self.partition, name[kind]
 
 
 def events(seed: int) -> Iterator[Event]:
-    """Events without end, always the same for a seed: rising sequences with gaps, and repeats."""
+    """Events without end, always the same for a seed: rising sequences with gaps, repeats, and some late."""
     choose = random.Random(seed)  # noqa: S311
     last: dict[int, int] = defaultdict(int)
     sent: dict[int, list[Event]] = defaultdict(list)
-    while True:
+    held: list[tuple[int, Event]] = []
+    for number in count():
+        if held and held[0][0] <= number:
+            sent[held[0][1].partition].append(held[0][1])
+            yield heappop(held)[1]
         key = choose.randrange(KEYS)
         partition = key % PARTITIONS
         recent = sent[partition]
@@ -55,6 +76,9 @@ def events(seed: int) -> Iterator[Event]:
             continue
         last[partition] += choose.randint(1, 3)
         event = Event(partition, f"key-{key}", f"producer-{key % PRODUCERS}", last[partition])
+        if choose.random() < HELD_BACK:
+            heappush(held, (number + choose.randrange(1, HELD_FOR), event))
+            continue
         recent.append(event)
         if len(recent) > 1000:
             del recent[:500]

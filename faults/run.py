@@ -15,6 +15,7 @@ from typing import Any
 from faults import scenarios
 from faults.count import Difference, Result
 from faults.environment import Environment
+from faults.events import EVERY_KIND, IDENTITIES
 from faults.kafka import EmbeddedKafka
 from faults.operations import operations
 from faults.schedule import FaultCounts, Schedule
@@ -22,7 +23,7 @@ from faults.schedule import FaultCounts, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How much of everything; events: at least so many, each into three streams."""
+    """How much of everything; events: at least so many, each into every stream."""
 
     events: int
     schedule: FaultCounts
@@ -158,9 +159,12 @@ def run(
 
 
 def _schedule(form: Form, folder: Path, result: RunResult, say: Callable[[str], None], *, agent: bool) -> None:
+    kinds = IDENTITIES if agent else EVERY_KIND  # agents count what moves a sequence forward
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka,
-        Environment(kafka, folder / "environment", workers=3, seed=result.seed, agent=agent) as environment,
+        Environment(
+            kafka, folder / "environment", workers=3, seed=result.seed, agent=agent, kinds=kinds
+        ) as environment,
     ):
         schedule = Schedule(environment, kafka, random.Random(result.seed), say)  # noqa: S311
         schedule.run(form.schedule, form.events)

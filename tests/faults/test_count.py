@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from faults import program
 from faults.count import Difference, compare, compare_counts, expected, expected_counts
-from faults.events import IDENTITIES, PARTITIONS, Event, events
+from faults.events import EVERY_KIND, IDENTITIES, PARTITIONS, WINDOW, Event, events
 from faults.run import LONG, SHORT, RunResult
 from kafka_ratchet.app.cli import cli
 
@@ -44,9 +44,22 @@ def test_events_are_the_same_for_a_seed_and_bring_repeats_for_every_kind_of_iden
     assert sent == list(itertools.islice(events(7), 20_000))
     assert sent != list(itertools.islice(events(8), 20_000))
     assert {event.partition for event in sent} == set(range(PARTITIONS))
-    for kind in IDENTITIES:
+    for kind in EVERY_KIND:
         kept = sum(map(len, expected(sent, kind).values()))
         assert 0.7 * len(sent) < kept < 0.9 * len(sent)
+
+
+def test_an_event_counts_once_by_its_id_and_late_within_the_window() -> None:
+    sent = [Event(0, "k", "p", number) for number in (90, 10, 26, 27, 10, 26, 91, 27)]
+    assert expected(sent, "ids") == {(0, f"k {number}"): [number] for number in (90, 10, 26, 27, 91)}
+    assert expected(sent, "window") == {(0, ""): [90, 26, 27, 91]}
+    assert WINDOW == 64
+
+
+def test_half_of_the_late_events_are_within_the_window() -> None:
+    sent = list(itertools.islice(events(7), 20_000))
+    kept = {kind: sum(map(len, expected(sent, kind).values())) for kind in ("ids", "window", "partition")}
+    assert kept["partition"] + 100 < kept["window"] < kept["ids"] - 100
 
 
 @pytest.mark.parametrize(
