@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Literal, cast
 
@@ -207,6 +208,19 @@ class StreamSettings(_Section):
         return self
 
 
+def _networks(value: object) -> object:
+    """Addresses and networks, as a list or as a text with commas between them."""
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("write an address or a network, or a list of them")
+    for part in parts:
+        try:
+            ipaddress.ip_network(part)
+        except ValueError as error:
+            raise ValueError(f"write addresses such as 10.0.0.7, or networks such as 10.0.0.0/24: {error}") from None
+    return tuple(parts)
+
+
 class WebSettings(_Section):
     """The page, and the workers' own status addresses."""
 
@@ -216,6 +230,34 @@ class WebSettings(_Section):
     """0 takes a free port and prints it."""
     status_port: int = Field(default=0, ge=0, le=65535)
     """Of a worker's status address; 0 takes a free port, which the worker tells its group."""
+    token_file: str | None = Field(default=None, min_length=1)
+    """File with the token that the page asks for. None: it asks for none."""
+    tls_cert: str | None = Field(default=None, min_length=1)
+    """PEM file of the page's certificate, with those between it and its CA. None: plain HTTP."""
+    tls_key: str | None = Field(default=None, min_length=1)
+    """PEM file of its key, without a password. None: it is in the certificate's file."""
+    trusted_proxy: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)] = ()
+    """Addresses or networks of proxies whose `user_header` is believed."""
+    user_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
+    """Header in which such a proxy names the user that it has let in."""
+    write: bool = False
+    """Whether those who have given the token may change something through the page."""
+
+    @model_validator(mode="after")
+    def _access_has_a_meaning(self) -> WebSettings:
+        if self.write and self.token_file is None:
+            raise ValueError(
+                "write = true lets people change something through the page, and there is no token to tell who may. "
+                "Set token_file, or remove it"
+            )
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ValueError("tls_key is the key of a certificate, and there is no tls_cert. Set both")
+        if bool(self.trusted_proxy) != (self.user_header is not None):
+            raise ValueError(
+                "trusted_proxy says whose user_header is believed, and user_header which header that is. Set both, or "
+                "none"
+            )
+        return self
 
 
 def _known_store(name: str) -> str:

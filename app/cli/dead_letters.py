@@ -11,8 +11,7 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kafka_ratchet.app.dead_letters.reading import LetterCounts, LetterView, Wanted
-    from kafka_ratchet.app.dead_letters.replay import Outcome
+    from kafka_ratchet.app.dead_letters.reading import LetterCounts, LetterView
     from kafka_ratchet.transport.batch.record_batch import Header
 
 dead_letters = typer.Typer(
@@ -26,7 +25,6 @@ SHOWN_MOST = 2_000
 """characters of a key, value or header in the terminal."""
 OF_RATCHET = "ratchet-"
 """Headers whose names begin so say what a record is, and are never masked."""
-MOST = 2**63 - 1
 LISTED = 50
 """Reasons in the terminal; --json has all of them."""
 
@@ -85,13 +83,14 @@ def show(
 
     import msgspec
 
+    from kafka_ratchet.app.dead_letters.asked import wanted_of
     from kafka_ratchet.app.dead_letters.reading import connected, find_letters
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
 
     settings = load(config)
     name, _ = settings.stream(stream)
-    wanted = _wanted(reason, partition, offset, limit)
+    wanted = wanted_of(reason, partition, offset, limit)
 
     async def find() -> list[LetterView]:
         async with connected(settings, bootstrap, name) as letters:
@@ -135,50 +134,23 @@ def replay(
 
     See docs/guide/dead-letters.md.
     """
-    import asyncio
-
     import msgspec
 
-    from kafka_ratchet.app.dead_letters.reading import connected
-    from kafka_ratchet.app.dead_letters.replay import Options, Replay
+    from kafka_ratchet.app.dead_letters.asked import replay_letters, sentences, wanted_of
+    from kafka_ratchet.app.dead_letters.replay import Options
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
 
     settings = load(config)
     name, _ = settings.stream(stream)
-    wanted, options = _wanted(reason, partition, offset, limit), Options(again, unjudged, now)
-
-    async def run() -> Outcome:
-        async with connected(settings, bootstrap, name) as letters:
-            work = Replay(letters, wanted, options, bootstrap)
-            return await (work.plan() if dry_run else work.execute())
-
+    wanted, options = wanted_of(reason, partition, offset, limit), Options(again, unjudged, now)
     with named_broker(settings) as bootstrap:
-        outcome = asyncio.run(run())
+        outcome = replay_letters(settings, bootstrap, name, wanted, options, dry_run=dry_run)
     if json:
         typer.echo(msgspec.json.encode(outcome).decode())
         return
-    for line in _sentences(outcome):
+    for line in sentences(outcome):
         typer.echo(line)
-
-
-def _wanted(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
-    from kafka_ratchet.app.dead_letters.reading import Wanted
-    from kafka_ratchet.errors import SettingsError
-
-    if offset is not None and partition is None:
-        raise SettingsError("--offset is of one partition: say --partition as well")
-    return Wanted(reason, _number("partition", partition), _number("offset", offset), _number("limit", limit))
-
-
-def _number(name: str, text: str | None) -> int | None:
-    from kafka_ratchet.errors import SettingsError
-
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(MOST)) or int(text) > MOST:
-        raise SettingsError(f"--{name} is a number from 0 on (given: {text[:40]!r})")
-    return int(text)
 
 
 def _table(counts: LetterCounts) -> Table:
@@ -270,24 +242,3 @@ def _said(content: dict[str, Any]) -> str:
         return f"{content['bytes']:,} bytes"
     text = str(found)
     return text if len(text) <= SHOWN_MOST else f"{text[:SHOWN_MOST]}… ({content['bytes']:,} bytes)"
-
-
-def _sentences(outcome: Outcome) -> list[str]:
-    counts = outcome.counts
-    if outcome.dry_run:
-        said = [f"{counts.to_replay:,} dead letters would be sent to {outcome.input}. Nothing was changed."]
-    else:
-        said = [f"{outcome.replayed:,} dead letters were sent to {outcome.input}."]
-    if counts.done:
-        said.append(f"{counts.done:,} were replayed before, and are not sent twice.")
-    if counts.held_back:
-        said.append(
-            f"{counts.held_back:,} come from a replay: their record failed again. --again sends them once more."
-        )
-    if counts.too_often:
-        said.append(f"{counts.too_often:,} were replayed so often that they are not sent any more.")
-    if counts.others:
-        said.append(f"{counts.others:,} are no dead letters of {outcome.input}, and are left alone.")
-    if counts.too_old and outcome.dry_run:
-        said.append(f"{counts.too_old:,} are older than what {outcome.input} keeps: --now would be needed.")
-    return said

@@ -10,8 +10,6 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.settings import Settings
-    from kafka_ratchet.app.worker.resume import Plan
     from kafka_ratchet.transport.transactions.hanging import Hanging
 
 
@@ -73,6 +71,7 @@ def resume(
     from kafka_ratchet.app.local.connectivity import wait_until_reachable
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker.resume import Resume, Wanted
+    from kafka_ratchet.app.worker.resume_asked import numbers_of, sentences
     from kafka_ratchet.errors import SettingsError
 
     settings = load(config)
@@ -83,7 +82,7 @@ def resume(
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
     decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt, recount))
-    numbers = _numbers(partition, decision.partitions, settings, name)
+    numbers = numbers_of(partition, decision)
     if open_transaction is not None:
         if start is not None or forget or recount or adopt:
             raise SettingsError(
@@ -101,7 +100,8 @@ def resume(
         typer.echo(msgspec.json.encode({"stream": name, "executed": execute, "partitions": body}).decode())
         return
     for plan in plans:
-        _tell(plan, execute)
+        for line in sentences(plan, done=execute):
+            typer.echo(line)
     if not execute:
         typer.echo("Nothing was changed. Add --execute and --reason TEXT to do it.")
 
@@ -121,38 +121,3 @@ def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: b
         typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions continue by themselves.")
     else:
         typer.echo(f"{len(found)} hanging transactions would end with {end}. Add --execute and --reason TEXT to do it.")
-
-
-def _numbers(partition: str | None, partitions: int, settings: Settings, name: str) -> list[int]:
-    from kafka_ratchet.app.worker.resume import MOST_DIGITS
-    from kafka_ratchet.errors import SettingsError
-
-    if partition is None:
-        return list(range(partitions))
-    is_number = partition.isascii() and partition.isdecimal() and len(partition) <= MOST_DIGITS
-    if not is_number or int(partition) >= partitions:
-        topic = settings.streams[name].input
-        raise SettingsError(
-            f"--partition: {topic} has partitions 0 to {partitions - 1}, and no {partition[:20]!r}. Name one of them"
-        )
-    return [int(partition)]
-
-
-def _tell(plan: Plan, done: bool) -> None:
-    verb = "continues" if done else "would continue"
-    typer.echo(f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} at offset {plan.after}")
-    for each in plan.found:
-        typer.echo(f"  found: {each}")
-    if plan.before is None:
-        typer.echo("  the committed offset means nothing in the present topic")
-    elif plan.before != plan.after:
-        typer.echo(f"  the committed offset is {plan.before}")
-    if plan.skipped:
-        typer.echo(f"  {plan.skipped} offsets are skipped: their records are never judged nor forwarded")
-    if plan.again:
-        again = "count again" if plan.forget else "are dropped if their sequence was counted and not forgotten since"
-        typer.echo(f"  {plan.again} offsets are read again: records in them {again}")
-    for each in plan.recounted:
-        typer.echo(f"  passes once more what was counted before this: {each}")
-    kept = "are forgotten" if plan.forget else "are kept"
-    typer.echo(f"  {plan.identities} last sequences {kept}")

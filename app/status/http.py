@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 import msgspec
 import structlog
@@ -49,16 +50,16 @@ def reachable_host(host: str) -> str:
     return socket.gethostname() if is_wildcard(host) else host
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, scheme: str = "http") -> str:
     """`http://host:port`, with the brackets an IPv6 address needs."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class CannotBind(Exception):
     """Host and port cannot be bound; the text says why."""
 
 
-async def bind(runner: web.AppRunner, host: str, port: int, shown: str) -> str:
+async def bind(runner: web.AppRunner, host: str, port: int, shown: str, tls: ssl.SSLContext | None = None) -> str:
     """Serve, and return the address.
 
     Args:
@@ -66,31 +67,33 @@ async def bind(runner: web.AppRunner, host: str, port: int, shown: str) -> str:
         host: to bind.
         port: 0 takes a free one.
         shown: the host in the address.
+        tls: with it the address speaks HTTPS only.
 
     Raises:
         CannotBind: the system refuses.
     """
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
     except (OSError, ValueError) as error:  # ValueError: no host name can be that
         await runner.cleanup()
         raise CannotBind(getattr(error, "strerror", None) or error) from None
-    return url_of(shown, int(runner.addresses[0][1]))
+    return url_of(shown, int(runner.addresses[0][1]), "http" if tls is None else "https")
 
 
-def request_checks(hosts: Iterable[str], refusal: Refusal) -> Middleware:
+def request_checks(hosts: Iterable[str], refusal: Refusal, posts: Collection[str] = ()) -> Middleware:
     """The outermost middleware: checks each request, and sets the headers of each answer.
 
     Args:
         hosts: names allowed in the Host header beside the loopback ones.
         refusal: makes the answer to a request that is not served, from status code and sentence.
+        posts: paths that take POST; whether this one may is for their handlers to say.
     """
     allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await _answer(request, handler, allowed, refusal)
+        response = await _answer(request, handler, allowed, refusal, posts)
         response.headers.update(HEADERS)
         # Vendored files carry their version in the path, our own change with the installed package: ask, then reuse.
         response.headers["Cache-Control"] = "no-cache" if request.path.startswith("/static/") else "no-store"
@@ -100,11 +103,11 @@ def request_checks(hosts: Iterable[str], refusal: Refusal) -> Middleware:
 
 
 async def _answer(
-    request: web.Request, handler: Handler, allowed: frozenset[str], refusal: Refusal
+    request: web.Request, handler: Handler, allowed: frozenset[str], refusal: Refusal, posts: Collection[str]
 ) -> web.StreamResponse:
     if _host_name(request.host) not in allowed:
         return refusal(request, 421, "this address does not answer under that host name")
-    if request.method not in {"GET", "HEAD"}:
+    if request.method not in {"GET", "HEAD"} and not (request.method == "POST" and request.path in posts):
         return refusal(request, 405, "this address is read only: GET and HEAD are all it knows")
     try:
         return await handler(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from kafka_ratchet.app.status.http import json_refusal
 from kafka_ratchet.app.status.own_tables import window_text
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.status.result_view import ResultsView
+from kafka_ratchet.app.web.access import access_view
 
 FOLDER = Path(__file__).parent
 
@@ -75,6 +77,7 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
     )
     templates.globals["links"] = links
     templates.globals["state_of"] = _state
+    templates.globals["shell"] = _shell
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
     templates.filters["as_json"] = _as_json
@@ -83,8 +86,8 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
 
 
 def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:
-    """A page from a template of `templates/`; `settings`, `links` and `path` are there in each."""
-    context = {"settings": request.app[SETTINGS], "path": request.path, **context}
+    """A page from a template of `templates/`; `settings`, `links`, `path` and `access` are there in each."""
+    context = {"settings": request.app[SETTINGS], "path": request.path, "access": access_view(request), **context}
     response = aiohttp_jinja2.render_template(template, request, context, status=status)
     response.headers["Vary"] = "Accept"
     return response
@@ -117,6 +120,17 @@ def plain(said: object) -> str:
 
 def _state(state: str) -> tuple[str, str]:
     return STATES.get(state, ("idle", "◇"))
+
+
+def _shell(*arguments: object) -> str:
+    """A command to copy, each argument quoted as a shell needs it. One that is None is left out with the one before."""
+    kept: list[str] = []
+    for argument in arguments:
+        if argument is None:
+            kept.pop()
+        else:
+            kept.append(str(argument))
+    return shlex.join(kept)
 
 
 def _grouped(number: int) -> str:

@@ -9,7 +9,7 @@ Four places can decide; the first that is set wins (docs/decisions/0010-the-swit
 
 and if none is set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
 `["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests
-of `ratchet forget` (forget_requests.py).
+of `ratchet forget` (forget_requests.py). A header of a policy's record says who set it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from kafka_ratchet.transport.policy import Policy, Requests
 
 log = structlog.get_logger(__name__)
 
+BY_HEADER: Final = "ratchet-by"
+"""Header of a policy's record: who set it."""
 MAX_KEY_BYTES: Final = 256
 """Far more than the longest stream name takes; longer keys are nobody's."""
 MAX_VALUE_BYTES: Final = 1024

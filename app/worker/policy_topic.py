@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -10,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.kafka_topics import partition_counts
-from kafka_ratchet.app.worker.policy import Policies, PolicyFollower, policy_key, policy_value
+from kafka_ratchet.app.worker.claims import this_user
+from kafka_ratchet.app.worker.policy import BY_HEADER, Policies, PolicyFollower, policy_key, policy_value
 from kafka_ratchet.app.worker.topics import prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.producers import admin_client
@@ -51,8 +53,17 @@ async def _read(settings: Settings, bootstrap: str) -> Policies:
         await cluster.close()
 
 
-def write_policy(settings: Settings, bootstrap: str, stream: str | None, deduplicate: bool | None) -> int:
+def write_policy(
+    settings: Settings, bootstrap: str, stream: str | None, deduplicate: bool | None, by: str | None = None
+) -> int:
     """Set (True, False) or unset (None) the policy of a stream, or of all (stream None). Creates the topic.
+
+    Args:
+        settings: whose policy topic it is.
+        bootstrap: host:port[,host:port].
+        stream: name; None: all.
+        deduplicate: the policy.
+        by: who sets it, for the record's header; None: this user of this machine.
 
     Returns:
         the record's offset in the policy topic
@@ -62,10 +73,18 @@ def write_policy(settings: Settings, bootstrap: str, stream: str | None, dedupli
         BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
     """
     value = None if deduplicate is None else policy_value(deduplicate)
-    return write_record(settings, bootstrap, policy_key(stream), value, "the policy")
+    headers = {BY_HEADER: (by or this_user()).encode()}
+    return write_record(settings, bootstrap, policy_key(stream), value, "the policy", headers)
 
 
-def write_record(settings: Settings, bootstrap: str, key: bytes, value: bytes | None, what: str) -> int:
+def write_record(
+    settings: Settings,
+    bootstrap: str,
+    key: bytes,
+    value: bytes | None,
+    what: str,
+    headers: Mapping[str, bytes] | None = None,
+) -> int:
     """Write a record of the policy topic, and create the topic if need be; returns its offset. what: is written.
 
     Raises:
@@ -90,7 +109,7 @@ def write_record(settings: Settings, bootstrap: str, key: bytes, value: bytes | 
         outcome.append((error, -1 if error else int(message.offset() or 0)))
 
     try:
-        producer.produce(topic, value, key, 0, on_delivery=delivered)
+        producer.produce(topic, value, key, 0, on_delivery=delivered, headers=dict(headers or {}))
         producer.flush(WRITE_FOR_S + 5)
     except KafkaException as failure:
         raise BrokerUnavailable(f"{topic}: {what} cannot be written: {failure.args[0].str()}") from failure

@@ -106,8 +106,8 @@ def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> lis
 class Resume:
     """One stream of the settings, connected to its Kafka."""
 
-    def __init__(self, settings: Settings, bootstrap: str, name: str, wanted: Wanted) -> None:
-        """Looks at the topics and claims.
+    def __init__(self, settings: Settings, bootstrap: str, name: str, wanted: Wanted, by: str | None = None) -> None:
+        """Looks at the topics and claims. by: who decides; None: this user of this machine.
 
         Raises:
             TopicMissing: a topic of the stream does not exist.
@@ -115,6 +115,7 @@ class Resume:
             BrokerUnavailable: Kafka did not answer.
         """
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
+        self._by = by or this_user()
         self.stream = settings.streams[name]
         self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
         found = partition_counts(self._admin, names_of(settings, name))
@@ -180,7 +181,7 @@ class Resume:
         prepare_owners(self._admin, self.settings)
         if self.wanted.adopt:
             self._refuse_while_others_work()
-        by = this_user()
+        by = self._by
         async with self.connected() as cluster:
             plans = [await self._execute(cluster, number, by) for number in numbers]
         is_whole = len(numbers) == self.partitions
@@ -204,7 +205,7 @@ class Resume:
                 if commit is not None and hanging:
                     name = transactional_id(self.settings.app, self.stream.input, number)
                     await end_hanging(cluster, name, hanging, "resume", commit=commit)
-                    log.info("decided how it ends", id=name, commit=commit, by=this_user(), reason=self.wanted.reason)
+                    log.info("decided how it ends", id=name, commit=commit, by=self._by, reason=self.wanted.reason)
                 found += hanging
         return found
 

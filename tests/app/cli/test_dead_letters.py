@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.cli.dead_letters import _sentences, _tell, _time, _view
+from kafka_ratchet.app.cli.dead_letters import _tell, _time, _view
+from kafka_ratchet.app.dead_letters.asked import sentences
 from kafka_ratchet.app.dead_letters.letters import Letter, Origin
 from kafka_ratchet.app.dead_letters.reading import LetterView
 from kafka_ratchet.app.dead_letters.replay import Counts, Outcome
@@ -58,6 +59,6 @@ def test_an_offset_needs_its_partition(capsys: pytest.CaptureFixture[str], monke
 
 def test_every_letter_that_stays_is_accounted_for() -> None:
     counts = Counts(to_replay=5, done=1, held_back=2, too_often=3, others=4, too_old=5)
-    text = " ".join(_sentences(Outcome("orders", "dead", "orders.raw", True, 0, counts)))
+    text = " ".join(sentences(Outcome("orders", "dead", "orders.raw", True, 0, counts)))
     assert [n for n in "12345" if f"{n} " in text] == [*"12345"]
     assert "5 dead letters would be sent to orders.raw. Nothing was changed." in text

@@ -1,0 +1,71 @@
+"""What a person asks of the dead letters, by command or page: which are meant, and sending them again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kafka_ratchet.app.dead_letters.reading import Wanted, connected
+from kafka_ratchet.app.dead_letters.replay import Options, Outcome, Replay
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import SettingsError
+
+MOST: Final = 2**63 - 1
+
+
+def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
+    """Which letters are meant, by the texts that were given; None: not given.
+
+    Raises:
+        SettingsError: a number is none, or an offset stands without its partition.
+    """
+    if offset is not None and partition is None:
+        raise SettingsError("--offset is of one partition: say --partition as well")
+    return Wanted(reason, _number("partition", partition), _number("offset", offset), _number("limit", limit))
+
+
+def replay_letters(
+    settings: Settings, bootstrap: str, name: str, wanted: Wanted, options: Options, *, dry_run: bool
+) -> Outcome:
+    """Send the letters of stream `name` that are meant to its input again; with `dry_run` only count them.
+
+    Raises:
+        RatchetError: Kafka does not answer, or refuses.
+    """
+
+    async def run() -> Outcome:
+        async with connected(settings, bootstrap, name) as letters:
+            work = Replay(letters, wanted, options, bootstrap)
+            return await (work.plan() if dry_run else work.execute())
+
+    return asyncio.run(run())
+
+
+def sentences(outcome: Outcome) -> list[str]:
+    """What came of it, for a reader."""
+    counts = outcome.counts
+    if outcome.dry_run:
+        said = [f"{counts.to_replay:,} dead letters would be sent to {outcome.input}. Nothing was changed."]
+    else:
+        said = [f"{outcome.replayed:,} dead letters were sent to {outcome.input}."]
+    if counts.done:
+        said.append(f"{counts.done:,} were replayed before, and are not sent twice.")
+    if counts.held_back:
+        said.append(
+            f"{counts.held_back:,} come from a replay: their record failed again. --again sends them once more."
+        )
+    if counts.too_often:
+        said.append(f"{counts.too_often:,} were replayed so often that they are not sent any more.")
+    if counts.others:
+        said.append(f"{counts.others:,} are no dead letters of {outcome.input}, and are left alone.")
+    if counts.too_old and outcome.dry_run:
+        said.append(f"{counts.too_old:,} are older than what {outcome.input} keeps: --now would be needed.")
+    return said
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(MOST)) or int(text) > MOST:
+        raise SettingsError(f"--{name} is a number from 0 on (given: {text[:40]!r})")
+    return int(text)

@@ -1,0 +1,316 @@
+"""Who may see the page, and who may change something through it.
+
+Where settings name a token or a trusted proxy, a request is answered only if it comes with one of
+
+    Authorization: Bearer TOKEN      programs
+    the cookie of a session          browsers, after the login form
+    the user header of the proxy     believed from the proxy's addresses alone
+
+and otherwise as it always was. To change something takes `web.write` and the token, by bearer or session: a user of
+the proxy reads, and logs in as well to write. A form of a session carries a mark that is bound to it, and its Origin
+has to be this page; a bearer header is sent by nobody unasked, and needs neither.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import quote, urlsplit
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.http import LOOPBACK_NAMES, Handler, Refusal, is_wildcard
+from kafka_ratchet.app.web.token import SESSION_S, Token, read_token
+
+log = structlog.get_logger(__name__)
+
+LOGIN: Final = "/login"
+LOGOUT: Final = "/logout"
+STATIC: Final = "/static/"
+FORM_MARK: Final = "form_mark"
+"""Name of the field that carries a form's mark."""
+
+FREE_TRIES: Final = 5
+WAIT_S: Final = 60.0
+"""An address that has failed so often must wait so long, from its last failure on."""
+REMEMBERED: Final = 4_096
+"""Addresses with failures; beyond, the oldest is forgotten. The token is too long to be guessed all the same."""
+NAME_MOST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose request it is.
+
+    Attributes:
+        name: for the audit record
+        has_token: it came with the token, by bearer header or session
+        session: value of the cookie; None: there is none, or it does not count
+    """
+
+    name: str = "anybody"
+    has_token: bool = False
+    session: str | None = None
+
+
+CALLER: Final = web.RequestKey("caller", Caller)
+
+
+class Failures:
+    """Failed logins by address, so that nobody tries tokens by the thousand."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def add(self, address: str) -> None:
+        """One more of this address."""
+        count, at = self._known.pop(address, (0, 0.0))
+        is_recent = self._clock() - at < WAIT_S
+        self._known[address] = (count + 1 if is_recent else 1, self._clock())
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+    def wait_s(self, address: str) -> float:
+        """Seconds until the address may try again; 0: now."""
+        count, at = self._known.get(address, (0, 0.0))
+        return max(0.0, at + WAIT_S - self._clock()) if count >= FREE_TRIES else 0.0
+
+
+class Access:
+    """What the settings say of access, and what a request may do by them.
+
+    Raises:
+        SettingsError: the token's file cannot be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        page = settings.web
+        self.token: Token | None = read_token(Path(page.token_file), settings.app) if page.token_file else None
+        self.failures = Failures()
+        self._networks = [ipaddress.ip_network(each) for each in page.trusted_proxy]
+        self._user_header = page.user_header
+        self._write = page.write
+        self._has_tls = page.tls_cert is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody who reaches the page may read it."""
+        return self.token is None and not self._networks
+
+    @property
+    def posts(self) -> frozenset[str]:
+        """Addresses of this module that take POST."""
+        return frozenset() if self.token is None else frozenset({LOGIN, LOGOUT})
+
+    def caller(self, request: web.Request) -> Caller | None:
+        """Whose request it is; None: of nobody who may see the page. A wrong bearer counts as a failed login.
+
+        Raises:
+            TooManyFailures: there were so many of this address that not even the right one is looked at.
+        """
+        user = self._user(request)
+        session = self._session(request)
+        has_token = session is not None or self._has_bearer(request)
+        if user is None and not has_token and not self.is_open:
+            return None
+        return Caller(user or ("the token" if has_token else "anybody"), has_token, session)
+
+    def may_write(self, caller: Caller) -> bool:
+        """Whether the page offers this caller to change something."""
+        return self._write and caller.has_token
+
+    def is_token(self, request: web.Request, given: str) -> bool:
+        """Whether that is the token; a wrong one is counted and logged.
+
+        Raises:
+            TooManyFailures: see `caller`.
+        """
+        address = peer(request)
+        if self.token is None:
+            return False
+        if wait_s := self.failures.wait_s(address):
+            raise TooManyFailures(wait_s)
+        if self.token.is_(given):
+            return True
+        self.failures.add(address)
+        log.warning("login refused: this is not the token of the page", address=address)
+        return False
+
+    def is_secure(self, request: web.Request) -> bool:
+        """Whether the browser's connection is encrypted: by this page, or by the proxy that says so."""
+        forwarded = self._is_proxy(request) and request.headers.get("X-Forwarded-Proto", "").lower() == "https"
+        return self._has_tls or forwarded
+
+    def start_session(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Give the browser a cookie that lets it in. Only after `is_token`."""
+        token = cast("Token", self.token)
+        response.set_cookie(
+            token.cookie,
+            token.new_session(),
+            max_age=SESSION_S,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self.is_secure(request),
+        )
+
+    def end_session(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Take the cookie back."""
+        token = cast("Token", self.token)
+        response.del_cookie(token.cookie, path="/", httponly=True, samesite="Strict", secure=self.is_secure(request))
+
+    def form_mark(self, caller: Caller) -> str:
+        """What the forms of this caller carry; empty where none is needed."""
+        return "" if self.token is None or caller.session is None else self.token.form_mark(caller.session)
+
+    def why_not(self, request: web.Request, mark: str) -> str | None:
+        """Why a form is not carried out, as a sentence; None: it is this page's own, of this session.
+
+        Args:
+            request: the POST.
+            mark: of the form.
+        """
+        caller = caller_of(request)
+        if caller.session is None:
+            return None  # by bearer: no browser sends that for another site
+        origin = urlsplit(request.headers.get("Origin", ""))
+        if origin.scheme not in {"http", "https"} or origin.netloc.lower() != request.host.lower():
+            return (
+                "the browser does not say that this form is of this page. A proxy in front of it has to leave the "
+                "headers Host and Origin as they are"
+            )
+        if self.token is None or not self.token.has_form_mark(caller.session, mark):
+            return "this form is of another session. Load its page again"
+        return None
+
+    def _session(self, request: web.Request) -> str | None:
+        value = None if self.token is None else request.cookies.get(self.token.cookie)
+        return value if value is not None and self.token is not None and self.token.has_session(value) else None
+
+    def _has_bearer(self, request: web.Request) -> bool:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(request, given.strip())
+
+    def _user(self, request: web.Request) -> str | None:
+        if self._user_header is None or not self._is_proxy(request):
+            return None
+        names = request.headers.getall(self._user_header, [])
+        # Two of them: the proxy has added its own to one that came from outside.
+        is_name = len(names) == 1 and 0 < len(names[0]) <= NAME_MOST and names[0].isprintable()
+        return names[0] if is_name else None
+
+    def _is_proxy(self, request: web.Request) -> bool:
+        try:
+            address = ipaddress.ip_address(peer(request))
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+
+class TooManyFailures(Exception):
+    """So many logins of an address have failed that it has to wait."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = int(wait_s) + 1
+        super().__init__(f"too many logins of this address have failed. Try again in {self.wait_s} s")
+
+
+ACCESS = web.AppKey("access", Access)
+
+
+def peer(request: web.Request) -> str:
+    """The address at the other end of the connection, whatever headers say. An IPv4 one is written as such."""
+    name = None if request.transport is None else request.transport.get_extra_info("peername")
+    if not name:
+        return "unknown"
+    address = str(name[0])
+    return address.removeprefix("::ffff:") if "." in address else address
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Whose request it is that a page answers."""
+    return request[CALLER] if CALLER in request else Caller()
+
+
+@dataclass(frozen=True, slots=True)
+class AccessView:
+    """What templates know of a request's access.
+
+    Attributes:
+        session: whether the browser is logged in
+        may_write: whether forms that change something are shown
+        form_mark: value of their field `FORM_MARK`
+    """
+
+    session: bool
+    may_write: bool
+    form_mark: str
+
+
+def access_view(request: web.Request) -> AccessView:
+    """For the template of an answer to this request."""
+    access, caller = request.app[ACCESS], caller_of(request)
+    return AccessView(caller.session is not None, access.may_write(caller), access.form_mark(caller))
+
+
+def guard(access: Access, refusal: Refusal) -> Middleware:
+    """The middleware within the checks of every address: who is not let in sees the login form.
+
+    Args:
+        access: by the settings.
+        refusal: makes the answer to a request that is not served.
+    """
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            caller = access.caller(request)
+            if caller is not None:
+                request[CALLER] = caller
+            elif not request.path.startswith(STATIC) and request.path != LOGIN:
+                return _ask_for_login(request, access, refusal)
+            return await handler(request)
+        except TooManyFailures as error:
+            response = refusal(request, 429, str(error))
+            response.headers["Retry-After"] = str(error.wait_s)
+            return response
+
+    return guarded
+
+
+def _ask_for_login(request: web.Request, access: Access, refusal: Refusal) -> web.StreamResponse:
+    if access.token is None:
+        return refusal(request, 403, "this page is for users whom its proxy has let in. Open it through the proxy")
+    wants_html = "text/html" in request.headers.get("Accept", "") and not request.path.endswith(".json")
+    if wants_html and request.method in {"GET", "HEAD"} and "HX-Request" not in request.headers:
+        return web.Response(status=303, headers={"Location": f"{LOGIN}?next={quote(request.raw_path, safe='')}"})
+    response = refusal(request, 401, "this page needs its token: log in, or send Authorization: Bearer TOKEN")
+    response.headers["WWW-Authenticate"] = 'Bearer realm="ratchet"'
+    if "HX-Request" in request.headers:  # htmx loads the form in the place of the whole page
+        response.headers["HX-Redirect"] = LOGIN
+    return response
+
+
+def warning_of(settings: Settings) -> str | None:
+    """What has to be said at the start of a page that others may read; None: nothing."""
+    page = settings.web
+    is_here = page.host in LOOPBACK_NAMES or page.host.startswith("127.")
+    if page.token_file is not None or page.trusted_proxy:
+        if page.tls_cert is None and not page.trusted_proxy and not is_here:
+            return (
+                "the page's token and sessions cross the network unencrypted: set web.tls_cert, or put a proxy with "
+                "TLS in front"
+            )
+        return None
+    if is_here:
+        return None
+    where = "every address of this machine" if is_wildcard(page.host) else page.host
+    return f"everybody who reaches {where} may read this page: set web.token_file, or web.host to 127.0.0.1"

@@ -1,0 +1,99 @@
+"""The page's token: where it comes from, and what is derived from it: sessions, and the mark of each session's forms.
+
+A session is `expires.random.signature`, signed with a key that is derived from the token. The page keeps nothing, so
+several pages with one token know each other's sessions, and a new token ends all of them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.spark_sink.secrets import keep
+
+LEAST, MOST = 16, 1_024
+"""Characters of a token: fewer could be guessed, and more are not a token but some other file."""
+SESSION_S: Final = 12 * 3600
+"""A working day."""
+
+
+class Token:
+    """A token and what is derived from it.
+
+    Args:
+        text: the token itself.
+        app: name of the application: a session of one is none of another with the same token.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, text: str, app: str, clock: Callable[[], float] = time.time) -> None:
+        self._text = text.encode()
+        self._clock = clock
+        self._key = hmac.digest(self._text, f"ratchet page {app}".encode(), "sha256")
+        # Browsers send a cookie to all ports of a host: pages of two applications must not take each other's away.
+        self.cookie: Final = f"ratchet_session_{self._sign('cookie')[:8]}"
+
+    def is_(self, given: str) -> bool:
+        """Whether that is the token; takes as long whatever was given."""
+        return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
+
+    def new_session(self) -> str:
+        """The value of a cookie that lets its bearer in for `SESSION_S`."""
+        body = f"{int(self._clock()) + SESSION_S}.{secrets.token_hex(16)}"
+        return f"{body}.{self._sign('session ' + body)}"
+
+    def has_session(self, value: str) -> bool:
+        """Whether that is a session of this token, and has not expired."""
+        body, _, signature = value.rpartition(".")
+        if not self._same(signature, self._sign("session " + body)):
+            return False
+        return int(body.partition(".")[0]) > self._clock()
+
+    def form_mark(self, session: str) -> str:
+        """What a form of this session carries, and a page of another site cannot know."""
+        return self._sign("form " + session)
+
+    def has_form_mark(self, session: str, given: str) -> bool:
+        """Whether a form that carries this was made for the session."""
+        return self._same(given, self.form_mark(session))
+
+    def _sign(self, text: str) -> str:
+        return hmac.digest(self._key, text.encode(errors="surrogatepass"), "sha256").hex()
+
+    @staticmethod
+    def _same(given: str, expected: str) -> bool:
+        return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())
+
+
+def read_token(path: Path, app: str) -> Token:
+    """The token in a file; whitespace around it does not count.
+
+    Raises:
+        SettingsError: the file cannot be read, others may read it, or what it has is no token.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(MOST + 64)
+    except OSError as error:
+        raise SettingsError(f"web.token_file: {path} cannot be read: {error.strerror}") from None
+    if mode & 0o027:
+        raise SettingsError(
+            f"web.token_file: other users of this machine may read or write {path} (mode {mode:04o}). "
+            f"Say: chmod 600 {path}"
+        )
+    text = content.strip().decode("ascii", "replace")
+    if not LEAST <= len(text) <= MOST or not all("!" <= letter <= "~" for letter in text):
+        raise SettingsError(
+            f"web.token_file: {path} has no token: {LEAST} to {MOST:,} printable ASCII characters without a space. "
+            f"Make one: (umask 077; openssl rand -hex 32 > {path})"
+        )
+    keep([text])
+    return Token(text, app)

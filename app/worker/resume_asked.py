@@ -1,0 +1,43 @@
+"""What a person asks of halted partitions, by command or page, and how the plan is told."""
+
+from __future__ import annotations
+
+from kafka_ratchet.app.worker.resume import MOST_DIGITS, Plan, Resume
+from kafka_ratchet.errors import SettingsError
+
+
+def numbers_of(partition: str | None, decision: Resume) -> list[int]:
+    """The partitions that are meant, by the text that was given; None: all.
+
+    Raises:
+        SettingsError: there is no such partition.
+    """
+    partitions = decision.partitions
+    if partition is None:
+        return list(range(partitions))
+    is_number = partition.isascii() and partition.isdecimal() and len(partition) <= MOST_DIGITS
+    if not is_number or int(partition) >= partitions:
+        raise SettingsError(
+            f"--partition: {decision.stream.input} has partitions 0 to {partitions - 1}, and no {partition[:20]!r}. "
+            "Name one of them"
+        )
+    return [int(partition)]
+
+
+def sentences(plan: Plan, *, done: bool) -> list[str]:
+    """What was found and decided about a partition, for a reader."""
+    verb = "continues" if done else "would continue"
+    said = [f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} at offset {plan.after}"]
+    said += [f"  found: {each}" for each in plan.found]
+    if plan.before is None:
+        said.append("  the committed offset means nothing in the present topic")
+    elif plan.before != plan.after:
+        said.append(f"  the committed offset is {plan.before}")
+    if plan.skipped:
+        said.append(f"  {plan.skipped} offsets are skipped: their records are never judged nor forwarded")
+    if plan.again:
+        again = "count again" if plan.forget else "are dropped if their sequence was counted and not forgotten since"
+        said.append(f"  {plan.again} offsets are read again: records in them {again}")
+    said += [f"  passes once more what was counted before this: {each}" for each in plan.recounted]
+    kept = "are forgotten" if plan.forget else "are kept"
+    return [*said, f"  {plan.identities} last sequences {kept}"]
