@@ -21,6 +21,7 @@ from aiohttp import web
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.web.access import ACCESS, FORM_MARK, caller_of, peer
+from kafka_ratchet.app.web.readings import BOOTSTRAP
 from kafka_ratchet.app.web.render import SETTINGS, html_response, json_response, refusal, wants_json
 from kafka_ratchet.errors import RatchetError, SettingsError
 
@@ -29,7 +30,6 @@ log = structlog.get_logger(__name__)
 EXECUTE: Final = "execute"
 TEXT_MOST: Final = 1_000
 """Characters of a field."""
-BOOTSTRAP = web.AppKey("bootstrap", str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,8 @@ ACTIONS: Final = (
 ACTION_PATHS: Final = frozenset(action.path for action in ACTIONS)
 
 
-def add_actions(application: web.Application, bootstrap: str) -> None:
+def add_actions(application: web.Application) -> None:
     """The addresses that change something; only for a page whose settings say so."""
-    application[BOOTSTRAP] = bootstrap
     for action in ACTIONS:
         application.router.add_post(action.path, _handler(action))
 

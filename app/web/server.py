@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 import structlog
 from aiohttp import web
@@ -13,11 +12,11 @@ from kafka_ratchet.app.settings import Settings, WebSettings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, reachable_host, request_checks
 from kafka_ratchet.app.status.result_view import ResultsView
-from kafka_ratchet.app.web.pages.settings import ORIGINS
-from kafka_ratchet.app.web.readings import BOOTSTRAP, READINGS, Readings
 from kafka_ratchet.app.web.access import ACCESS, Access, guard, warning_of
 from kafka_ratchet.app.web.actions import ACTION_PATHS, add_actions
 from kafka_ratchet.app.web.login import add_login
+from kafka_ratchet.app.web.pages.settings import ORIGINS
+from kafka_ratchet.app.web.readings import BOOTSTRAP, READINGS, Readings
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, FOLDER, RESULTS, SETTINGS, refusal, set_up_templates
 from kafka_ratchet.app.web.routes import PAGES, links
 from kafka_ratchet.errors import SettingsError, SetupError
@@ -108,7 +107,7 @@ def create_web_app(
     if access.token is not None:
         add_login(application)
     if settings.web.write:
-        add_actions(application, bootstrap)
+        add_actions(application)
     application.router.add_static("/static", FOLDER / "static")
     return application
 
