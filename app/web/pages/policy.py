@@ -16,6 +16,7 @@ from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import SETTINGS
 from kafka_ratchet.app.why.answer import moment
+from kafka_ratchet.app.worker.policy import BY_HEADER
 from kafka_ratchet.app.worker.policy_topic import read_policies
 from kafka_ratchet.producers import admin_client
 
@@ -62,7 +63,9 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], 
         first = max(held.first, held.end - READ_MOST)
         for message in records(asked, topic, 0, first, timeout_s=settings.kafka_timeout_s):
             at = moment(message.timestamp()[1])
-            found.append({"offset": message.offset(), "at": at, **_said(message.key(), message.value())})
+            by = dict(message.headers() or ()).get(BY_HEADER)
+            who = None if by is None else shown(by[:TEXT_MOST])
+            found.append({"offset": message.offset(), "at": at, "by": who, **_said(message.key(), message.value())})
     left_out = first - held.first + max(0, len(found) - HISTORY_MOST)
     return found[-HISTORY_MOST:][::-1], left_out
 

@@ -380,3 +380,26 @@ async def test_what_is_typed_is_shown_as_text(settings: Callable[..., Settings])
         async with http.post(f"{url}/actions/policy", data={"stream": hostile}, headers={**BEARER, **HTML}) as response:
             assert response.status == 400
             assert "<script>alert" not in await response.text()
+
+
+async def test_a_policy_that_is_set_by_the_page_says_who_did_it(
+    settings: Callable[..., Settings], broker: str, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(partitions=1)
+    page = settings_for(broker, topic).model_copy(update={"web": settings(write=True).web})
+    (stream,) = page.streams
+    async with served(page) as (url, http):
+        await log_in(url, http)
+        async with http.get(f"{url}/policy", headers=HTML) as response:
+            mark = mark_of(await response.text())
+        data = {"stream": stream, "deduplicate": "off", "form_mark": mark}
+        with capture_logs() as said:
+            async with http.post(f"{url}/actions/policy", data=data, headers={**HTML, "Origin": url}) as response:
+                assert response.status == 200
+                assert f"The policy of {stream} is off" in await response.text()
+        assert [line["outcome"] for line in said if line["event"] == "audit"] == ["begun", "done"]
+        async with http.get(f"{url}/policy", headers=JSON) as response:
+            body = await response.json()
+    (history,) = body["history"]
+    assert history["by"] == "the token, from 127.0.0.1 by the page"
+    assert body["streams"][0]["deduplicate"] is False
