@@ -100,6 +100,6 @@ class StreamClock:
             topic=batch.topic,
             partition=batch.partition,
             offset=int(batch.offsets[rows[at]]),
-            timestamp=int(stamps[at]),
+            event_timestamp=int(stamps[at]),
             stream_time=int(along[at]),
         )

@@ -137,6 +137,15 @@ class Reading:
             return f"{where}, {self.batch.place}"
         return where if self.index == NO_RECORD else f"{where}, offset {int(batch.offsets[self.index])}"
 
+    def correlation(self) -> dict[str, object]:
+        """What log lines of the program belong to; nothing where it has no batch."""
+        if self.delivery is None:
+            return {}
+        batch = self.delivery.batch
+        return self.delivery.spec.correlation(
+            batch.start if self.index == NO_RECORD else int(batch.offsets[self.index])
+        ) | ({} if self.agent is None else {"agent": self.agent})
+
     def reject(self, reason: str) -> None:
         """Make the record at hand a dead letter."""
         assert self.delivery is not None  # noqa: S101 - a record is at hand

@@ -36,6 +36,7 @@ from kafka_ratchet.tables.replays import agents_of
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.windows import EVENT
+from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
 
 UNKNOWN_AGENTS: Final = (
@@ -168,6 +169,7 @@ class AgentRun:
         AT_WORK.set(self._partition)
         at_hand.set(self._sends)
         EVENT.set(self._at_hand)
+        correlate(self._reading.correlation)
         while True:
             try:
                 self._partition.begin()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 import time
+from types import TracebackType
 from typing import Any, Final
 
 import structlog
+from structlog.typing import EventDict
 
-from kafka_ratchet.spark_sink.secrets import HidingFormatter
+from kafka_ratchet.spark_sink.log_lines import LogFormat, json_line, process_name
+from kafka_ratchet.spark_sink.secrets import HidingFormatter, hidden
+from kafka_ratchet.transport.correlation import correlation
 
 NOISY: Final = ("aiokafka", "faust", "mode", "kafka", "aiohttp.access")
 """Libraries whose info lines tell of every heartbeat; their warnings and errors are kept."""
@@ -54,8 +59,13 @@ class KafkaAway(logging.Filter):
         return False
 
 
-def configure(level: str) -> None:
-    """Set up logging for this process. level: "debug", "info", "warning" or "error"."""
+def configure(level: str, form: LogFormat = "text") -> None:
+    """Set up logging for this process.
+
+    Args:
+        level: "debug", "info", "warning" or "error"
+        form: "text" for people, "json" for one object a line, in which a line also says what it belongs to
+    """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -67,16 +77,8 @@ def configure(level: str) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    # A plain traceback: one that shows local variables would show passwords.
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
-    )
     handler = logging.StreamHandler(sys.stderr)
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-    )
-    handler.setFormatter(HidingFormatter(formatter))
+    handler.setFormatter(_json_formatter(shared) if form == "json" else _text_formatter(shared))
     if level != "debug":
         handler.addFilter(KafkaAway())
     root = logging.getLogger()
@@ -84,3 +86,62 @@ def configure(level: str) -> None:
     root.setLevel(level.upper())
     for name in NOISY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(form == "json")
+    if form == "json":
+        _log_what_ends_the_process()
+
+
+def _text_formatter(shared: list[Any]) -> logging.Formatter:
+    # A plain traceback: one that shows local variables would show passwords.
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+    return HidingFormatter(formatter)
+
+
+def _json_formatter(shared: list[Any]) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            _with_correlation,
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _as_json,
+        ],
+    )
+
+
+def _with_correlation(_: Any, __: str, event: EventDict) -> EventDict:
+    """The line's own fields first, then what it belongs to, then what it says besides."""
+    first = {name: event.pop(name, None) for name in ("timestamp", "level", "event")}
+    belongs = {"logger": event["_record"].name, "worker": process_name(), **correlation()}
+    return {**first, **{name: event.pop(name, value) for name, value in belongs.items()}, **event}
+
+
+def _as_json(_: Any, __: str, event: EventDict) -> str:
+    return json_line(event)
+
+
+def _log_what_ends_the_process() -> None:
+    """An error that nobody catches is a line as well, in the main thread and in others."""
+
+    def said(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error or kind(), trace)
+            return
+        log.critical("an error that nobody has caught", exc_info=(kind, error, trace))
+
+    sys.excepthook = said
+    threading.excepthook = lambda told: said(told.exc_type, told.exc_value, told.exc_traceback)
+
+
+def say_error(sentence: str) -> None:
+    """Write why a command ends to standard error: as a line of its log where that is JSON."""
+    if any(isinstance(each.formatter, structlog.stdlib.ProcessorFormatter) for each in logging.getLogger().handlers):
+        log.error(sentence)
+    else:
+        print(hidden(f"ratchet: {sentence}"), file=sys.stderr)

@@ -31,6 +31,7 @@ from kafka_ratchet.app.names import is_ratchets_own, repartition_topic
 from kafka_ratchet.app.repartition import judging, repartitioned
 from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.secrets import keep, of_client
 
 __all__ = [
@@ -124,6 +125,8 @@ class Settings(BaseSettings):
     web: WebSettings = WebSettings()
     sink: SinkSettings = Field(default=SinkSettings(), repr=False)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
+    """What log lines are: text for people, or one JSON object a line."""
 
     @field_validator("bootstrap")
     @classmethod

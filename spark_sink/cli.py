@@ -22,6 +22,7 @@ from kafka_ratchet.spark_sink.job.run_log import log_end, log_run
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.job.spec import JobSpec
 from kafka_ratchet.spark_sink.job.structured import run_structured
+from kafka_ratchet.spark_sink.log_lines import JsonFormatter
 from kafka_ratchet.spark_sink.options import job_spec
 from kafka_ratchet.spark_sink.parent_process import end_with_parent
 from kafka_ratchet.spark_sink.secrets import HidingFormatter, hidden, hide_in_tracebacks
@@ -61,19 +62,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if removing:
             run_vacuum(words[1:])
         else:
-            _run(job_spec(words))
+            spec = job_spec(words)
+            if spec.log_format == "json":
+                _log_json(spec)
+            _run(spec)
     except Fenced as error:
-        print(hidden(f"fenced: {error}"), file=sys.stderr)
+        _say_end(f"fenced: {error}")
         return EXIT_FENCED
     except SinkError as error:
-        print(hidden(f"refused: {error}"), file=sys.stderr)
+        _say_end(f"refused: {error}")
         return EXIT_REFUSED
     except ModuleNotFoundError as error:
         if (sentence := missing_extra(error)) is None:
             raise
-        print(f"refused: {sentence}", file=sys.stderr)
+        _say_end(f"refused: {sentence}")
         return EXIT_REFUSED
     return EXIT_OK
+
+
+def _log_json(spec: JobSpec) -> None:
+    """From now on log lines are JSON, those of Python's warnings as well. Lines of Spark's JVM are Spark's own."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonFormatter({"sink": spec.name, "topic": spec.topic}))
+    logging.captureWarnings(True)
+
+
+def _say_end(sentence: str) -> None:
+    """Write why the job ends to standard error: as a line of its log where that is JSON."""
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+        logging.getLogger("spark_sink").error(sentence)
+    else:
+        print(hidden(sentence), file=sys.stderr)
 
 
 def _run(spec: JobSpec) -> None:

@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.job.access import (
 )
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS
 from kafka_ratchet.spark_sink.job.spec import Format, JobSpec, Mode
+from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.write_mode import Kind
 from kafka_ratchet.spark_sink.stores.registry import STORES
@@ -161,6 +162,9 @@ def _add_client_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", metavar="H", help="address to serve them on")
     parser.add_argument("--metrics-file", metavar="F", help="write them to this file at the end (F.prom)")
+    parser.add_argument(
+        "--log-format", choices=get_args(LogFormat), default="text", help="log lines: text, or one JSON object a line"
+    )
     parser.add_argument("--json", dest="print_json", action="store_true", help="print one line of JSON at the end")
 
 

@@ -33,6 +33,7 @@ ORDER = [
     "spark_sink.errors",
     "spark_sink.extras",
     "spark_sink.secrets",
+    "spark_sink.log_lines",
     "spark_sink.spark",
     "spark_sink.files",
     "spark_sink.rows",

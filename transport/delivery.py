@@ -16,6 +16,7 @@ from kafka_ratchet.errors import Aborted
 from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
 from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
+from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
 
@@ -120,9 +121,12 @@ class Delivery:
         ]
 
     async def __aenter__(self) -> RecordBatch:
+        spec, start = self.spec, self.batch.start
+        correlate(lambda: spec.correlation(start))
         return self.batch
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        correlate(None)
         if not self.done.done() and not (self.is_taken and error is None):
             if error is None:
                 self.done.set_result(None)

@@ -43,6 +43,7 @@ from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Change
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
+from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.partition_state import PartitionState
@@ -136,6 +137,7 @@ class Lane:
             await self._task
 
     async def _run(self) -> None:
+        correlate(lambda: self.spec.correlation(self._position))
         pause_s = PAUSE_FIRST_S
         try:
             while not self._stopping.is_set():

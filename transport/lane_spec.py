@@ -77,6 +77,16 @@ class LaneSpec:
         """Topics that records of the stream go to: output, dead letters, and dropped ones where they are kept."""
         return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates else []))
 
+    def correlation(self, offset: int) -> dict[str, object]:
+        """What log lines of the lane belong to. offset: of the record at hand, or the next one."""
+        return {
+            "stream": self.stream,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": offset,
+            "transaction": self.transactional_id,
+        }
+
 
 @dataclass(slots=True)
 class LaneStatus:

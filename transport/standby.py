@@ -18,6 +18,7 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
 from kafka_ratchet.transport.changelog import Changelog, passed_s
 from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.until_stopped import done_before
 
@@ -38,6 +39,7 @@ class Standby:
         partition: int,
         batch_most: int = BATCH_MOST,
         passed: Callable[[], tuple[float, float]] = passed_s,
+        stream: str = "",
     ) -> None:
         """Nothing is started.
 
@@ -47,8 +49,9 @@ class Standby:
             partition: number of the changelog partition
             batch_most: bytes that one batch may unpack to
             passed: seconds of two clocks that go on while this process is suspended
+            stream: whose it is, for the log
         """
-        self.state, self.partition = state, partition
+        self.state, self.partition, self.stream = state, partition, stream
         self.log = log.bind(changelog=state.changelog, partition=partition)
         connection = ("standby", state.changelog, partition)
         self._changelog = Changelog(cluster, state, partition, connection, batch_most, passed)
@@ -68,7 +71,11 @@ class Standby:
         if close:
             self.state.close()
 
+    def _correlation(self) -> dict[str, object]:
+        return {"stream": self.stream, "changelog": self.state.changelog, "partition": self.partition}
+
     async def _run(self) -> None:
+        correlate(self._correlation)
         pause_s = PAUSE_FIRST_S
         while not self._stopping.is_set():
             try:

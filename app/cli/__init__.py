@@ -108,16 +108,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         cli(arguments, prog_name="ratchet")
     except RatchetError as error:
-        from kafka_ratchet.spark_sink.secrets import hidden
+        from kafka_ratchet.app.log_setup import say_error
 
-        print(hidden(f"ratchet: {error}"), file=sys.stderr)
+        say_error(str(error))
         return 2
     except ModuleNotFoundError as error:
         from kafka_ratchet.app.extras import missing_extra
 
         if (sentence := missing_extra(error)) is None:
             raise
-        print(f"ratchet: {sentence}", file=sys.stderr)
+        from kafka_ratchet.app.log_setup import say_error
+
+        say_error(sentence)
         return 2
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 2

@@ -64,6 +64,7 @@ def run(
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.local.jars import spark_jars
+    from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.app.status.results import access_of, spec_of
     from kafka_ratchet.spark_sink.cli import EXIT_REFUSED
     from kafka_ratchet.spark_sink.errors import SinkError
@@ -71,6 +72,7 @@ def run(
     if context.invoked_subcommand is not None:
         return
     settings = settings_of_file.load(config)
+    configure("warning", settings.log_format)
     _, chosen = settings.stream(stream or settings.sink.stream)
     try:
         spec = spec_of(

@@ -29,9 +29,11 @@ def web(
 
     from kafka_ratchet.app import settings as all_settings
     from kafka_ratchet.app.local.broker import choose_broker
+    from kafka_ratchet.app.log_setup import configure
 
     address = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     settings = all_settings.load(config, web=address)
+    configure(settings.log_level, settings.log_format)
     # A Kafka that is named need not answer: the page says so and goes on asking.
     kafka = nullcontext(settings.bootstrap) if settings.bootstrap is not None else choose_broker(settings)
     with kafka as bootstrap:

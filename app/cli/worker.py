@@ -41,6 +41,6 @@ def worker(
     if program is not None:
         program.check(settings.streams)
         check_topics(program, settings)
-    configure(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     with choose_broker(settings) as bootstrap:
         process.run(settings, bootstrap, program)

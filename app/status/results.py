@@ -90,6 +90,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
         metrics_port=kept.metrics_port,
         metrics_host=kept.metrics_host,
         metrics_file=kept.metrics_file,
+        log_format=settings.log_format,
         **run_options,
     )
 

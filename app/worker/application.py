@@ -171,7 +171,8 @@ class Stream:
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Make the standby of a partition."""
-        return Standby(cluster, self.sequences.partition(number), number, settings.max_batch_mb << 20)
+        most = settings.max_batch_mb << 20
+        return Standby(cluster, self.sequences.partition(number), number, most, stream=self.name)
 
 
 class Application:

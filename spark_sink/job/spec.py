@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
+from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
@@ -81,6 +82,7 @@ class JobSpec:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     metrics_file: str | None = None
+    log_format: LogFormat = "text"
     print_json: bool = False
     """Print one line of JSON at the end."""
 
@@ -90,6 +92,7 @@ class JobSpec:
                 raise OptionRefused(f"{each.name}: expected {each.type}, not {type(getattr(self, each.name)).__name__}")
         self._require_known("store", STORES)
         self._require_known("mode", get_args(Mode))
+        self._require_known("log_format", get_args(LogFormat))
         self._require_known("format", (None, *get_args(Format)))
         self._require_known("kind", get_args(Kind))
         self._require_within("interval_s", 0, MAX_INTERVAL_S)
@@ -218,6 +221,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "tuple[str, ...]": _is_texts,
     "Mapping[str, str]": lambda value: isinstance(value, dict) and _is_texts((*value, *value.values())),
     "Mode": _is_text,
+    "LogFormat": _is_text,
     "Kind": _is_text,
     "Format | None": lambda value: value is None or _is_text(value),
 }

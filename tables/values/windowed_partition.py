@@ -55,7 +55,7 @@ class LateReport:
                 "a late event is left out of windows that have expired",
                 table=table,
                 at=event.place,
-                timestamp=event.timestamp,
+                event_timestamp=event.timestamp,  # `timestamp` is the line's own
                 stream_time=event.stream_time,
                 windows=self._unsaid,
             )
