@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
@@ -139,9 +140,18 @@ def _log_what_ends_the_process() -> None:
     threading.excepthook = lambda told: said(told.exc_type, told.exc_value, told.exc_traceback)
 
 
+def say(sentence: str) -> None:
+    """Write a sentence to standard error: as a warning of the log where that is JSON."""
+    _write(sentence, log.warning)
+
+
 def say_error(sentence: str) -> None:
-    """Write why a command ends to standard error: as a line of its log where that is JSON."""
+    """Write why a command ends to standard error: as an error of the log where that is JSON."""
+    _write(sentence, log.error)
+
+
+def _write(sentence: str, as_line: Callable[[str], object]) -> None:
     if any(isinstance(each.formatter, structlog.stdlib.ProcessorFormatter) for each in logging.getLogger().handlers):
-        log.error(sentence)
+        as_line(sentence)
     else:
-        print(hidden(f"ratchet: {sentence}"), file=sys.stderr)
+        print(hidden(f"ratchet: {sentence}"), file=sys.stderr, flush=True)

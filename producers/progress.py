@@ -29,6 +29,10 @@ PROGRESS_TOPIC_CONFIG = {
 }
 
 
+FORMAT = 1
+"""Of a progress, the newest that is read. It is said where it is more than 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Everything up to `sequence` is acknowledged by Kafka, on all partitions."""
@@ -59,13 +63,18 @@ class Progress:
         """Read the value back.
 
         Raises:
-            SourceError: it is not of this form.
+            SourceError: it is not of this form, or of a newer one.
         """
         try:
             fields = json.loads(value)
+            if (known := fields.get("format", 1)) != FORMAT:
+                raise SourceError(
+                    f"{where}: a progress in format {str(known)[:20]}, written by a newer Ratchet; this one reads "
+                    f"{FORMAT}. Publish with the newer one"
+                )
             # Progress of an earlier version has no decision.
             progress = cls(**{name: fields[name] for name in cls.__slots__ if name != "decision" or name in fields})
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise SourceError(
                 f"{where}: not the progress of a producer ({error!r}). Another program writes to {PROGRESS_TOPIC}; "
                 "delete that record, or publish under another name"

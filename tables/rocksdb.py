@@ -9,12 +9,13 @@ Keys and values are those of the changelog, byte for byte:
     b"e"              how many were evicted: see `Evicted`
     b"o"              whose changelog it is: see `kafka_ratchet.transport.owner.Owner`
 
-but for the one that the changelog alone has (`kafka_ratchet.tables.forgetting`), and two keys of the store's own:
+but for the one that the changelog alone has (`kafka_ratchet.tables.forgetting`), and keys of the store's own:
 
     b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
                       identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
     b"m"              16-byte big-endian count of missing sequences, where a stream counts them
     b"l"              see `kafka_ratchet.transport.changelog.Sighting`: two 8-byte big-endian integers
+    b"v"              a byte: the layout of this store; see `LAYOUT`
 
 Where the stream has bounds, an identity's value has 4 bytes more: when it was last active, in seconds. In the changelog
 that is the entry's timestamp.
@@ -48,6 +49,10 @@ EVICTED: Final = b"e"
 _CHANGELOG: Final = b"c"
 _SIGHTING: Final = b"l"
 _MISSING: Final = b"m"
+_LAYOUT: Final = b"v"
+LAYOUT: Final = 1
+"""How the store's own keys, and the seconds behind a value, are to be read. A store without the entry has layout 1. One
+of a newer layout is rebuilt from the changelog."""
 _MISSING_BYTES: Final = 16
 """Each of very many identities may miss 2^63."""
 _SIGHTED: Final = struct.Struct(">qq")
@@ -226,6 +231,12 @@ class Store:
         return *_STANDS_FOR.unpack(value), None
 
     @property
+    def layout(self) -> int:
+        """As of which `LAYOUT` it was written."""
+        value = self._get(_LAYOUT)
+        return 1 if value is None else int.from_bytes(value, "big")
+
+    @property
     def missing(self) -> int | None:
         """Sequences that its identities have not had; None in a store that does not know.
 
@@ -395,6 +406,7 @@ class Store:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
         """
         batch = WriteBatch(raw_mode=True)
+        batch.put(_LAYOUT, bytes([LAYOUT]))
         if forget:
             batch.delete_range(b"i", b"j")
         for key, value in entries:

@@ -11,7 +11,7 @@ from kafka_ratchet.tables.edits import Edits
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
-from kafka_ratchet.tables.rocksdb import Evicted, Progress, Store
+from kafka_ratchet.tables.rocksdb import LAYOUT, Evicted, Progress, Store
 
 SNAPSHOT_EVERY_S: Final = 1.0
 """How far the store on disk may lag behind the last commit. After a crash so much of the changelog is replayed: a
@@ -29,6 +29,10 @@ class _WithoutTimes(Exception):
 
 class _WithoutCounts(Exception):
     """A store that was written while nobody counted what is missing."""
+
+
+class _OfNewerLayout(Exception):
+    """A store that a newer version has written."""
 
 
 class Found(NamedTuple):
@@ -70,6 +74,8 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
         log.info("the local store does not know when its identities were active; it is rebuilt from the changelog")
     except _WithoutCounts:
         log.info("the local store has not counted missing sequences; it is rebuilt from the changelog")
+    except _OfNewerLayout:
+        log.warning("the local store was written by a newer Ratchet; it is rebuilt from the changelog", path=str(path))
     Store.remove(path)  # nobody else has it: the worker holds a lock on the whole state folder
     return _read(path, known, timed=timed)
 
@@ -77,6 +83,8 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
 def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
     store = Store(path)
     try:
+        if store.layout > LAYOUT:
+            raise _OfNewerLayout
         position, identities, seconds = store.stands_for
         if timed and position and seconds is None:
             raise _WithoutTimes

@@ -54,6 +54,7 @@ ORDER = [
     "app.status",
     "app.survey",
     "app.worker",
+    "app.doctor",
     "app.dead_letters",
     "testing",
     "app.verify",

@@ -13,7 +13,7 @@ from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import FORMAT, DuplicatesFrom, JudgingFrom, Owner, Topic, format_of
 from kafka_ratchet.transport.partition_state import PartitionState
-from kafka_ratchet.transport.transactions.requests import OURS
+from kafka_ratchet.transport.transactions.requests import NEWER, OURS
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +98,7 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
     Raises:
         TopicReplaced: the offset is of another topic of the same name.
         ChangelogLost: the group has committed more than the changelog knows of.
+        OwnerDiffers: a newer version has committed the offset.
     """
     known = state.input_position
     here = log.bind(topic=spec.topic, partition=spec.partition)
@@ -107,6 +108,11 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
             here.warning("no committed offset; going on from the changelog's", offset=known)
         return known
     if (found := OURS.fullmatch(committed.metadata)) is None:
+        if (newer := NEWER.fullmatch(committed.metadata)) is not None:
+            raise OwnerDiffers(
+                f"{spec.topic}, partition {spec.partition}: the group {spec.group} has committed in format "
+                f"{newer['format']}, as a newer Ratchet does, and this one reads up to 2. Run the newer one"
+            )
         return committed.offset  # an operator reset this offset on purpose: honour it
     if found["topic"] is not None and found["topic"] != input_id:
         raise replaced(spec.topic, found["topic"], input_id)

@@ -13,6 +13,7 @@ import typer
 from kafka_ratchet.app.cli.broker import broker
 from kafka_ratchet.app.cli.dead_letters import dead_letters
 from kafka_ratchet.app.cli.demo import demo
+from kafka_ratchet.app.cli.doctor import doctor
 from kafka_ratchet.app.cli.forget import forget
 from kafka_ratchet.app.cli.gaps import gaps
 from kafka_ratchet.app.cli.policy import policy
@@ -64,6 +65,7 @@ for command in (
     demo,
     broker,
     survey,
+    doctor,
     worker,
     web,
     publish,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from kafka_ratchet.app.local.connectivity import require_answer, wait_until_reac
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker, node_settings
 from kafka_ratchet.app.local.jars import KAFKA_VERSION
 from kafka_ratchet.app.local.ports import free_port
+from kafka_ratchet.app.log_setup import say
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options
@@ -79,7 +79,7 @@ def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
     """
     settings = settings or Settings(bootstrap=os.environ.get("RATCHET_BOOTSTRAP") or None)
     if settings.bootstrap is not None:
-        wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, _say)
+        wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, say)
         yield ChosenBroker(settings.bootstrap, None)
         return
     if docker_answers():
@@ -137,11 +137,7 @@ def _container() -> Iterator[str]:
     }
     for name, value in settings.items():
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
-    _say(f"starting {KAFKA_IMAGE} in a container")
+    say(f"starting {KAFKA_IMAGE} in a container")
     with container:
-        wait_until_reachable(bootstrap, {}, CONTAINER_LIMIT_S, _say)
+        wait_until_reachable(bootstrap, {}, CONTAINER_LIMIT_S, say)
         yield bootstrap
-
-
-def _say(sentence: str) -> None:
-    print(f"ratchet: {sentence}", file=sys.stderr, flush=True)

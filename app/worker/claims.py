@@ -34,13 +34,15 @@ log = structlog.get_logger(__name__)
 CLAIMING: Final = f"{OWNERS_TOPIC}/claims"
 TRANSACTION_S: Final = 30.0
 OUTPUT, CHANGELOG, DUPLICATES = "output", "changelog", "duplicates"
+FORMAT: Final = 1
+"""Of a claim, the newest that is read. It is said where it is more than 1."""
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who writes a topic.
 
     app, stream: names; part: "output", "changelog" or "duplicates"; id: of the topic, as Kafka's tools print it;
-    at: ISO 8601, UTC; by, reason: of the person who decided it, where one did
+    at: ISO 8601, UTC; by, reason: of the person who decided it, where one did; format: see `FORMAT`
     """
 
     app: str
@@ -50,6 +52,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     at: str = ""
     by: str = ""
     reason: str = ""
+    format: int = 1
 
     def is_of(self, app: str, stream: str) -> bool:
         """Whether it is this stream's."""
@@ -57,6 +60,10 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         return f"application {self.app!r}, stream {self.stream!r}, as its {self.part}"
+
+
+class _Format(msgspec.Struct):
+    format: int = 1
 
 
 Claims = Mapping[str, Claim]
@@ -107,6 +114,12 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
         if value is None:
             claims.pop(topic, None)
         else:
+            known = msgspec.json.decode(value, type=_Format).format
+            if known > FORMAT:
+                raise TopicError(
+                    f"{OWNERS_TOPIC}, offset {offset}: a claim in format {known} by a newer Ratchet; this one reads "
+                    f"up to {FORMAT}. Run the newer one"
+                )
             claims[topic] = msgspec.json.decode(value, type=Claim)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # Not ignored: a claim that cannot be read may be somebody's.

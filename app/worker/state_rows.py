@@ -8,7 +8,8 @@
     last_seen     ISO 8601, UTC: when Kafka has written the identity's newest entry; for people, import leaves it out
     state         in hex: what else is known of the identity, where the stream keeps more than a sequence
 
-NDJSON has an object of these in each line, Parquet a column for each. Import needs an identity alone.
+NDJSON has an object of these in each line, Parquet a column for each. Import needs an identity alone. A row of a newer
+format says so in `ratchet_format`; this is format 1, which says nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ AT_ONCE: Final = 10_000
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_STATE_BYTES: Final = 8 * 1024
 PARQUET, NDJSON = ".parquet", ".ndjson"
+FORMAT: Final = 1
+FORMAT_COLUMN: Final = "ratchet_format"
 COLUMNS: Final = ("identity", "identity_hex", "sequence", "partition", "partitions", "last_seen", "state")
 
 
@@ -154,6 +157,10 @@ def _parquet_objects(path: Path) -> Iterator[Any]:
 def _row(found: Any) -> Row:
     if not isinstance(found, dict):
         raise ValueError("is not an object")
+    if (known := found.get(FORMAT_COLUMN)) not in (None, FORMAT):
+        raise ValueError(
+            f"is of format {str(known)[:20]}, of a newer Ratchet; this one reads {FORMAT}. Import with that"
+        )
     identity = _identity(found.get("identity"), found.get("identity_hex"))
     sequence = _number(found, "sequence", SEQUENCE_MAX)
     state = bytes.fromhex(_text(found.get("state") or "", "state"))

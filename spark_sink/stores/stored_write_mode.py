@@ -6,9 +6,14 @@ With another mode, rows that are there would count twice or be overwritten, even
 from __future__ import annotations
 
 import json
+from typing import Final
 
-from kafka_ratchet.spark_sink.errors import WriteModeDiffers
+from kafka_ratchet.spark_sink.errors import StoreError, WriteModeDiffers
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+
+FORMAT: Final = 1
+"""Of what a job keeps beside its rows, whichever the store: the newest that is read. It is said in this text, as
+"format", where it is more than 1."""
 
 
 def write_mode_text(write_mode: WriteMode) -> str:
@@ -29,10 +34,16 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
 
     Raises:
         WriteModeDiffers: they are not the same.
+        StoreError: a newer version of the job has committed.
     """
     wanted = write_mode_text(write_mode)
     if stored in {"", wanted}:
         return
+    if (known := json.loads(stored).get("format", FORMAT)) != FORMAT:
+        raise StoreError(
+            f"{where}: job {job} has committed in format {known}, as a newer Ratchet does, and this one reads format "
+            f"{FORMAT}. Run the newer one"
+        )
     raise WriteModeDiffers(
         f"{where}: job {job} has committed by {_described(stored)}, and is set to {_described(wanted)}. Rows that are "
         "there would count twice or be overwritten. Put the setting back, or choose another table or another "

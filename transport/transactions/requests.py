@@ -42,6 +42,8 @@ and the leader epoch of the batch before it. An operator who moves the group's o
 a position that the changelog must know of differs from one that was set on purpose."""
 OURS: Final = re.compile(r"ratchet (?:1|2 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+))")
 """1 was without the two."""
+NEWER: Final = re.compile(r"ratchet (?P<format>(?![12]\b)\d+)\b.*")
+"""Of what is not `OURS`: a newer version has left it, with an offset that no person has set."""
 
 
 def offset_metadata(topic_id: str, epoch: int) -> str:

@@ -1,0 +1,207 @@
+"""What the doctor asks Kafka: rights, topics, time-outs and the clock. It only describes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType, TopicDescription
+
+from kafka_ratchet.app.doctor.findings import Finding, Mark
+from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, earlier_changelog_name, policy_topic
+from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.worker.topics import config_of
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.producers import admin_client, explained
+
+ASK_S: Final = 10.0
+CLOCK_MS: Final = 5_000
+"""Kafka's newest time stamp may be ahead of this machine's clock by so much before it is said."""
+READS: Final = {AclOperation.READ, AclOperation.DESCRIBE_CONFIGS}
+WRITES: Final = {*READS, AclOperation.WRITE}
+
+
+class KafkaChecks:
+    """Asks one Kafka about one application.
+
+    Args:
+        settings: valid
+        bootstrap: of a Kafka that answers
+    """
+
+    def __init__(self, settings: Settings, bootstrap: str) -> None:
+        self._settings = settings
+        self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+        self.found: dict[str, TopicDescription] = {}
+        """Topics that exist, and that this user may describe."""
+        self.changelogs: dict[str, str] = {}
+        """The changelog topic of each stream, where it exists."""
+        self._refused: dict[str, str] = {}
+
+    def describe(self) -> None:
+        """Look at every topic of the application. To be called first."""
+        asked = self._admin.describe_topics(
+            TopicCollection(sorted(self._needed())), include_authorized_operations=True, request_timeout=ASK_S
+        )
+        for topic, future in asked.items():
+            try:
+                self.found[topic] = future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    self._refused[topic] = explained(error.args[0])
+        app = self._settings.app
+        for name in self._settings.streams:
+            for topic in (changelog_name(app, name), earlier_changelog_name(app, name)):
+                if topic in self.found:
+                    self.changelogs.setdefault(name, topic)
+
+    def _needed(self) -> dict[str, set[AclOperation]]:
+        """What a worker needs of each topic (docs/guide/rights.md)."""
+        app, needed = self._settings.app, {OWNERS_TOPIC: WRITES, policy_topic(self._settings.app): WRITES}
+        for name, stream in self._settings.streams.items():
+            needed |= {topic: WRITES for topic in (*stream.writes, changelog_name(app, name))}
+            needed[earlier_changelog_name(app, name)] = WRITES
+        for stream in self._settings.streams.values():
+            needed.setdefault(stream.input, READS)
+        return needed
+
+    def rights(self) -> Iterator[Finding]:
+        """Whether this user may do to topics and group what a worker does."""
+        lacks = [f"{topic}: {reason}" for topic, reason in sorted(self._refused.items())]
+        for topic, needed in sorted(self._needed().items()):
+            if topic in self.found:
+                may = set(self.found[topic].authorized_operations or ())
+                if missing := needed - may - ({AclOperation.DESCRIBE_CONFIGS} if AclOperation.ALL in may else set()):
+                    lacks.append(f"topic {topic}: {_named(missing)}")
+        # The first question about a group has Kafka make the topic of groups: none is asked where no worker ever ran.
+        lacks += self._lacks_of_group() if self.changelogs else []
+        if lacks:
+            yield _error("rights", f"this user lacks rights ({'; '.join(lacks)}); docs/guide/rights.md has all of them")
+        else:
+            yield _ok(
+                "rights",
+                "this user may do what a worker does to the group and the topics that exist; rights to create topics "
+                "and on transactional ids cannot be asked for, and are not known",
+            )
+
+    def _lacks_of_group(self) -> list[str]:
+        group = self._settings.app
+        try:
+            asked = self._admin.describe_consumer_groups(
+                [group], include_authorized_operations=True, request_timeout=ASK_S
+            )
+            may = asked[group].result().authorized_operations
+        except KafkaException as error:
+            is_new = error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
+            return [] if is_new else [f"group {group}: {explained(error.args[0])}"]
+        return [] if may is None or AclOperation.READ in may else [f"group {group}: read"]
+
+    def topics(self) -> Iterator[Finding]:
+        """Whether topics exist and fit each other, by stream."""
+        for name, stream in self._settings.streams.items():
+            wanted = {*stream.writes, stream.input} - ({stream.output} if isinstance(stream, Arrivals) else set())
+            there = {topic: len(self.found[topic].partitions) for topic in wanted if topic in self.found}
+            if name in self.changelogs:
+                there[self.changelogs[name]] = len(self.found[self.changelogs[name]].partitions)
+            if missing := sorted(wanted - there.keys() - self._refused.keys()):
+                creates = self._settings.creates_topics(name)
+                mark = Mark.WARNING if creates else Mark.ERROR
+                does = "a worker creates them" if creates else "create_topics is false: create them"
+                yield Finding("topics", mark, f"stream {name}: there are no topics {', '.join(missing)}; {does}")
+            if len(set(there.values())) > 1:
+                counts = ", ".join(f"{topic} has {count}" for topic, count in sorted(there.items()))
+                yield _error("topics", f"stream {name}: partition counts differ: {counts}; they must be equal")
+            elif there:
+                yield _ok("topics", f"stream {name}: {len(there)} topics of {max(there.values())} partitions")
+            for topic in sorted(there):
+                yield from self._config(name, topic)
+        yield from self._timeout()
+
+    def _config(self, name: str, topic: str) -> Iterator[Finding]:
+        try:
+            config = config_of(self._admin, topic)
+        except RatchetError as error:
+            yield Finding("topics", Mark.WARNING, f"{error}: how it is set up is not known")
+            return
+        replicas = min((len(each.replicas) for each in self.found[topic].partitions), default=0)
+        least = int(config["min.insync.replicas"])
+        if least > replicas:
+            yield _error(
+                "topics",
+                f"{topic}: min.insync.replicas is {least} and there are {replicas} replicas: no write works",
+            )
+        elif replicas > 1 and least == 1:
+            yield Finding(
+                "topics",
+                Mark.WARNING,
+                f"{topic}: min.insync.replicas is 1 of {replicas} replicas: what is acknowledged can be lost with one "
+                "broker; set 2",
+            )
+        if topic == self.changelogs.get(name) and (policy := config["cleanup.policy"]) != "compact":
+            yield _error("topics", f"{topic}: cleanup.policy is {policy}: sequences would be deleted; set compact")
+        kept_ms = int(config["retention.ms"])
+        wanted_s = self._settings.streams[name].inactive_after_s
+        if topic == self._settings.streams[name].input and wanted_s and 0 <= kept_ms < wanted_s * 1000:
+            yield Finding(
+                "topics",
+                Mark.WARNING,
+                f"{topic}: keeps records for {kept_ms // 1000} s, less than inactive_after_s ({wanted_s} s): verify "
+                "cannot prove that far back",
+            )
+
+    def _timeout(self) -> Iterator[Finding]:
+        ours = self._settings.transaction_timeout_ms
+        try:
+            node = self._admin.describe_cluster(request_timeout=ASK_S).result().nodes[0].id
+            resource = ConfigResource(ResourceType.BROKER, str(node))
+            entries: Mapping[str, Any] = self._admin.describe_configs([resource], request_timeout=ASK_S)[
+                resource
+            ].result()
+            most = int(entries["transaction.max.timeout.ms"].value)
+        except (KafkaException, KeyError, IndexError) as error:
+            yield Finding(
+                "topics", Mark.WARNING, f"the broker's transaction.max.timeout.ms is not known ({_reason(error)})"
+            )
+            return
+        if ours > most:
+            yield _error("topics", f"transaction_timeout_ms is {ours}, and the broker allows {most}: no lane starts")
+        else:
+            yield _ok("topics", f"transaction_timeout_ms is {ours}, and the broker allows {most}")
+
+    def clock(self) -> Iterator[Finding]:
+        """Compare with the newest time that Kafka itself has stamped, in Ratchet's own topics."""
+        own = [*self.changelogs.values(), *({OWNERS_TOPIC, policy_topic(self._settings.app)} & self.found.keys())]
+        places = [TopicPartition(topic, each.id) for topic in own for each in self.found[topic].partitions]
+        newest = -1
+        try:
+            asked = self._admin.list_offsets(dict.fromkeys(places, OffsetSpec.max_timestamp()), request_timeout=ASK_S)
+            newest = max((future.result().timestamp for future in asked.values()), default=-1) if places else -1
+        except KafkaException as error:
+            yield Finding("clock", Mark.WARNING, f"Kafka's clock is not known ({_reason(error)})")
+            return
+        behind = newest - int(time.time() * 1000)
+        if newest < 0:
+            yield Finding("clock", Mark.WARNING, "Kafka's clock is not known: it has stamped nothing of this app yet")
+        elif behind > CLOCK_MS:
+            yield _error("clock", f"this machine's clock is at least {behind / 1000:.0f} s behind Kafka's; set it")
+        else:
+            yield _ok("clock", f"Kafka's newest stamp is {max(0, -behind) / 1000:.0f} s old by this machine's clock")
+
+
+def _named(operations: set[AclOperation]) -> str:
+    return ", ".join(sorted(operation.name.lower() for operation in operations))
+
+
+def _reason(error: BaseException) -> str:
+    return explained(error.args[0]) if isinstance(error, KafkaException) else repr(error)
+
+
+def _ok(check: str, sentence: str) -> Finding:
+    return Finding(check, Mark.OK, sentence)
+
+
+def _error(check: str, sentence: str) -> Finding:
+    return Finding(check, Mark.ERROR, sentence)

@@ -1,0 +1,141 @@
+"""All checks, in the order in which one depends on the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from kafka_ratchet.app.doctor.findings import Finding, Mark
+from kafka_ratchet.app.doctor.kafka import KafkaChecks
+from kafka_ratchet.app.local.connectivity import require_answer
+from kafka_ratchet.app.settings import Settings, load, origins
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, records
+from kafka_ratchet.app.worker.claims import read_claims
+from kafka_ratchet.errors import RatchetError, SettingsError
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.owner import FORMAT, KEY, Owner
+
+AFTER_SETTINGS: Final = ("broker", "rights", "topics", "formats", "clock", "disk")
+AFTER_BROKER: Final = ("rights", "topics", "formats", "clock")
+READ_S: Final = 30.0
+"""Seconds that reading changelogs may take."""
+LITTLE: Final = 1 << 30
+"""bytes of free space below which it is said."""
+
+
+def diagnose(path: Path | None = None, state_folder: Path | None = None) -> list[Finding]:
+    """Look at everything; nothing is changed.
+
+    Args:
+        path: the settings file, as `load` takes it
+        state_folder: in place of the settings'
+    """
+    given = {"state_folder": state_folder} if state_folder else {}
+    try:
+        settings = load(path, **given)
+        settings.require_streams()
+        client_options(settings.bootstrap or "", settings.kafka)
+    except SettingsError as error:
+        wrong = [Finding("settings", Mark.ERROR, line) for line in str(error).splitlines()]
+        return wrong + [_not_checked(each, "the settings are not valid") for each in AFTER_SETTINGS]
+    return [*_settings(origins(path, **given)), *_kafka(settings), *_disk(settings.state_folder)]
+
+
+def _settings(found: Mapping[str, str]) -> Iterator[Finding]:
+    yield Finding("settings", Mark.OK, f"the settings are valid; {len(found)} are not the default")
+    for name, source in sorted(found.items()):
+        yield Finding("settings", Mark.OK, f"{name}: {source}")
+
+
+def _kafka(settings: Settings) -> Iterator[Finding]:
+    if settings.bootstrap is None:
+        yield _not_checked("broker", "bootstrap is not set: a worker would start a Kafka of its own")
+        yield from (_not_checked(each, "no Kafka is named") for each in AFTER_BROKER)
+        return
+    try:
+        require_answer(settings.bootstrap, settings.kafka)
+    except RatchetError as error:
+        yield Finding("broker", Mark.ERROR, str(error))
+        yield from (_not_checked(each, "Kafka does not answer") for each in AFTER_BROKER)
+        return
+    yield Finding("broker", Mark.OK, f"Kafka at {settings.bootstrap} answers")
+    checks = KafkaChecks(settings, settings.bootstrap)
+    checks.describe()
+    yield from checks.rights()
+    yield from checks.topics()
+    yield from _formats(settings, settings.bootstrap, checks)
+    yield from checks.clock()
+
+
+def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterator[Finding]:
+    """Whether this version reads what is there: claims, and the owner entry of each changelog partition."""
+    try:
+        read_claims(settings, bootstrap)
+        yield Finding("formats", Mark.OK, "the claims of topics can be read by this version")
+    except RatchetError as error:
+        yield Finding("formats", Mark.ERROR, str(error))
+    deadline = time.monotonic() + READ_S
+    for name, topic in sorted(checks.changelogs.items()):
+        try:
+            newest = _newest_format(settings, bootstrap, topic, len(checks.found[topic].partitions), deadline)
+        except RatchetError as error:
+            yield Finding("formats", Mark.ERROR, str(error))
+            continue
+        if newest is None:
+            sentence = f"stream {name}: {topic} was not read to its end within {READ_S:.0f} s; its format is not known"
+            yield Finding("formats", Mark.WARNING, sentence)
+        else:
+            sentence = f"stream {name}: {topic} has format {newest}, and this version reads up to {FORMAT}"
+            yield Finding("formats", Mark.OK, sentence)
+
+
+def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: int, deadline: float) -> int | None:
+    """The highest format of a changelog's owner entries; None where there was no time to read it.
+
+    Raises:
+        OwnerDiffers: an entry is of a newer version.
+        RatchetError: it cannot be read.
+    """
+    newest = 1  # the format of a changelog without such an entry
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    with consumer(options, "ratchet-doctor") as asked:
+        for number, held in enumerate(offset_ranges(asked, topic, partitions)):
+            for message in records(asked, topic, number, held.first, timeout_s=READ_S):
+                if message.key() == KEY and (value := message.value()) is not None:
+                    newest = max(newest, Owner.unpack(value).format)
+                if time.monotonic() > deadline:
+                    return None
+    return newest
+
+
+def _disk(folder: Path) -> Iterator[Finding]:
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield Finding("disk", Mark.ERROR, f"state_folder {folder}: {there} is no folder that this user may write")
+        return
+    free = shutil.disk_usage(there).free
+    mark = Mark.WARNING if free < LITTLE else Mark.OK
+    yield Finding("disk", mark, f"state_folder {folder}: {free / (1 << 30):.1f} GiB are free")
+    lock = folder / "worker.lock"
+    if lock.exists():
+        held = _is_locked(lock)
+        says = {True: "a worker uses it now", False: "no worker uses it", None: "whether a worker uses it is not known"}
+        yield Finding("disk", Mark.OK, f"state_folder {folder}: {says[held]}")
+
+
+def _is_locked(lock: Path) -> bool | None:
+    """Whether somebody holds the lock; None: that is not known. Only looked up: trying it could refuse a worker."""
+    try:
+        lines = Path("/proc/locks").read_text("ascii").splitlines()
+        inode = str(lock.stat().st_ino)
+    except OSError:
+        return None
+    return any(line.split()[1] == "FLOCK" and line.split()[5].rpartition(":")[2] == inode for line in lines)
+
+
+def _not_checked(check: str, why: str) -> Finding:
+    return Finding(check, Mark.NOT_CHECKED, f"not checked: {why}")

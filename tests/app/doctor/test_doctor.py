@@ -1,0 +1,78 @@
+"""`ratchet doctor`: what it says of a place that is fine, of one that is not, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.cli import run
+from kafka_ratchet.app.doctor.findings import Mark
+from kafka_ratchet.app.doctor.run import diagnose
+
+STREAM = '[streams.events]\ninput = "{0}"\noutput = "{1}"\ndead_letters = "{2}"\n'
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def told(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return answer
+
+
+def test_settings_that_are_not_valid(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("ratchet.toml").write_text('colour = "red"\n')
+    assert run(["doctor", "--json"]) == 2
+    answer = told(capfd)
+    assert answer["checks"][0]["mark"] == "error"
+    assert answer["checks"][0]["sentence"].startswith("colour: there is no such setting")
+    assert {each["mark"] for each in answer["checks"][1:]} == {"not checked"}
+    assert answer.keys() == {"version", "exit_code", "counts", "checks"}
+
+
+def test_a_kafka_that_does_not_answer_and_where_settings_come_from(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ratchet.app.local.connectivity.REFUSED_FOR_S", 0.2)
+    monkeypatch.setenv("RATCHET_APP", "shop")
+    Path("ratchet.toml").write_text('bootstrap = "127.0.0.1:1"\n' + STREAM.format("i", "o", "d"))
+    assert run(["doctor"]) == 2
+    said = capfd.readouterr().out
+    assert "app: variable RATCHET_APP" in said
+    assert "streams.events.input: file ratchet.toml" in said
+    assert "Kafka at 127.0.0.1:1 does not answer" in said
+    assert "not checked: Kafka does not answer" in said
+    assert "GiB are free" in said
+    assert not Path("ratchet-state").exists()
+
+
+def test_topics_that_fit_and_topics_that_do_not(
+    broker: str, new_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topics = [new_topic(2), new_topic(2), new_topic(2)]
+    head = f'app = "{topics[0]}"\nbootstrap = "{broker}"\n'
+    Path("ratchet.toml").write_text(head + STREAM.format(*topics))
+    admin = AdminClient({"bootstrap.servers": broker})
+    before = set(admin.list_topics(timeout=30).topics)
+    assert run(["doctor", "--json"]) == 0
+    answer = told(capfd)
+    assert answer["counts"]["error"] == 0
+    assert "stream events: 3 topics of 2 partitions" in [each["sentence"] for each in answer["checks"]]
+
+    wrong = [new_topic(1), topics[1], f"{topics[2]}-missing"]
+    more = "create_topics = false\ntransaction_timeout_ms = 900000\n"
+    Path("ratchet.toml").write_text(head + more + STREAM.format(*wrong))
+    findings = diagnose()
+    errors = " ".join(each.sentence for each in findings if each.mark is Mark.ERROR)
+    assert "partition counts differ" in errors
+    assert f"there are no topics {wrong[2]}; create_topics is false" in errors
+    assert run(["doctor", "--json"]) == 1
+    assert before | {wrong[0]} == set(admin.list_topics(timeout=30).topics)
+    assert not (tmp_path / "ratchet-state").exists()
