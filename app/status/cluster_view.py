@@ -57,7 +57,7 @@ REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 SENTENCE_MOST = 500
 """Characters of what a worker says; whoever joins the group may answer for one."""
 
-Body = TypeVar("Body", WorkerStatus, IdentityAnswer, IdentitiesAnswer, ProducersAnswer, TableAnswer)
+Body = TypeVar("Body")
 
 
 class ClusterView:
@@ -267,6 +267,15 @@ class ClusterView:
         problems = [f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()]
         every = [row.partition for row in view.partitions] if view else []
         return merge_tables(table, view.stream if view else None, answers, query, every, [*self._away, *problems])
+
+    async def ask_workers(
+        self, path: str, parameters: Mapping[str, str], body: type[Body]
+    ) -> tuple[dict[str, Body], dict[str, str]]:
+        """Each live worker's answer by its name, and for those that gave none the reason."""
+        overview = await self.overview()
+        names = {worker.url: worker.name or worker.url for worker in overview.workers}
+        answers, failures = await self._ask_all(names, f"{path}?{urlencode(parameters)}", body)
+        return {names[url]: each for url, each in answers.items()}, {names[url]: why for url, why in failures.items()}
 
     async def _ask(self) -> Overview:
         reason = await asyncio.to_thread(self._reachability.look)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import json_refusal
 from kafka_ratchet.app.status.own_tables import window_text
+from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.status.result_view import ResultsView
 from kafka_ratchet.app.web.access import access_view
@@ -25,6 +27,7 @@ FOLDER = Path(__file__).parent
 
 CLUSTER_VIEW = web.AppKey("cluster_view", ClusterView)
 RESULTS = web.AppKey("results", ResultsView)
+PAST = web.AppKey("past", PastView)
 SETTINGS = web.AppKey("settings", Settings)
 
 STATES = {
@@ -67,6 +70,7 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
         application: the page's
         links: address and text of each entry of the navigation
     """
+    linked = {path for path, _ in links}
     templates = aiohttp_jinja2.setup(
         application,
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -76,10 +80,15 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
         lstrip_blocks=True,
     )
     templates.globals["links"] = links
+    templates.globals["has_page"] = lambda path: "/" + path.split("?")[0].split("/")[1] in linked
     templates.globals["state_of"] = _state
     templates.globals["shell"] = _shell
     templates.filters["grouped"] = _grouped
     templates.filters["seconds"] = _seconds
+    templates.filters["rate"] = _rate
+    templates.filters["percent"] = _percent
+    templates.filters["ranges"] = _ranges
+    templates.filters["moment"] = _moment
     templates.filters["as_json"] = _as_json
     templates.filters["window"] = window_text
     templates.filters["plain"] = plain
@@ -144,3 +153,28 @@ def _as_json(value: Any) -> str:
 
 def _seconds(number: float) -> str:
     return f"{number:,.1f}"
+
+
+def _rate(number: float) -> str:
+    """Records a second."""
+    return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:,.2g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}" if share < 0.1 else f"{share:.1%}"
+
+
+def _moment(seconds: float) -> str:
+    """Of seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Rising numbers, those in a row as one: 0-3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from kafka_ratchet.app.web.live import events
 from kafka_ratchet.app.web.pages.dropped import dead_letters_page, duplicates_page
 from kafka_ratchet.app.web.pages.event import event_page
 from kafka_ratchet.app.web.pages.identities import identities_page, identity_page
 from kafka_ratchet.app.web.pages.lookup import lookup_page
-from kafka_ratchet.app.web.pages.overview import overview_page, tables_fragment
+from kafka_ratchet.app.web.pages.overview import history_page, overview_page, tables_fragment
 from kafka_ratchet.app.web.pages.own_table import own_table_page
 from kafka_ratchet.app.web.pages.policy import policy_page
 from kafka_ratchet.app.web.pages.producers import producers_page
 from kafka_ratchet.app.web.pages.proof import proof_page
 from kafka_ratchet.app.web.pages.settings import settings_page
 from kafka_ratchet.app.web.pages.sinks import sink_page, sinks_page
+from kafka_ratchet.app.web.pages.streams import partitions_fragment, stream_page, streams_page
+from kafka_ratchet.app.web.pages.workers import workers_page
 from kafka_ratchet.app.web.render import Page
 
 PAGES = [
@@ -27,6 +30,12 @@ PAGES = [
     Page("/duplicates.ndjson", duplicates_page, has_json=False),
     Page("/streams/{stream}/identities", identities_page),
     Page("/streams/{stream}/identity", identity_page),
+    Page("/history", history_page),
+    Page("/events", events, has_json=False),
+    Page("/streams", streams_page),
+    Page("/streams/{stream}", stream_page),
+    Page("/streams/{stream}/partitions", partitions_fragment, has_json=False),
+    Page("/workers", workers_page),
     Page("/lookup", lookup_page),
     Page("/table", own_table_page),
     Page("/tables/{table}", own_table_page),

@@ -11,13 +11,15 @@ from aiohttp import web
 from kafka_ratchet.app.settings import Settings, WebSettings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, reachable_host, request_checks
+from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.status.result_view import ResultsView
 from kafka_ratchet.app.web.access import ACCESS, Access, guard, warning_of
 from kafka_ratchet.app.web.actions import ACTION_PATHS, add_actions
+from kafka_ratchet.app.web.live import LIVE, Live
 from kafka_ratchet.app.web.login import add_login
 from kafka_ratchet.app.web.pages.settings import ORIGINS
 from kafka_ratchet.app.web.readings import BOOTSTRAP, READINGS, Readings
-from kafka_ratchet.app.web.render import CLUSTER_VIEW, FOLDER, RESULTS, SETTINGS, refusal, set_up_templates
+from kafka_ratchet.app.web.render import CLUSTER_VIEW, FOLDER, PAST, RESULTS, SETTINGS, refusal, set_up_templates
 from kafka_ratchet.app.web.routes import PAGES, links
 from kafka_ratchet.errors import SettingsError, SetupError
 
@@ -92,12 +94,15 @@ def create_web_app(
     application[ORIGINS] = dict(origins or {})
     application[BOOTSTRAP] = bootstrap
     application[READINGS] = Readings()
+    application[LIVE] = Live()
+    application.on_shutdown.append(application[LIVE].close)
     application[RESULTS] = ResultsView(bootstrap, settings)
     set_up_templates(application, links())
 
     async def cluster_view(application: web.Application) -> AsyncIterator[None]:
         async with ClusterView(bootstrap, settings) as asked:
             application[CLUSTER_VIEW] = asked
+            application[PAST] = PastView(asked)
             yield
 
     application.cleanup_ctx.append(cluster_view)

@@ -1,4 +1,5 @@
-// The page's own script: pause the updates, keep the reader's place, announce what changed.
+// The page's own script: ask for new figures when the server says that there are some (every two seconds where it
+// cannot say so), pause that, keep the reader's place, announce what changed.
 (function () {
   "use strict";
   var tables = document.getElementById("tables");
@@ -17,7 +18,33 @@
   button.addEventListener("click", function () {
     paused = !paused;
     button.setAttribute("aria-pressed", String(paused));
+    document.documentElement.dataset.paused = String(paused);
+    if (!paused) {
+      ask();
+    }
   });
+
+  function ask() {
+    if (!paused && !document.hidden && window.htmx) {
+      htmx.trigger(tables, "ratchet:changed");
+    }
+  }
+
+  // Polling until the stream of events is open, and again while it is not.
+  var listens = false;
+  if (typeof EventSource !== "undefined") {
+    var source = new EventSource("/events");
+    source.addEventListener("open", function () { listens = true; });
+    source.addEventListener("error", function () { listens = false; });
+    source.addEventListener("changed", ask);
+    window.addEventListener("pagehide", function () { source.close(); listens = false; });
+  }
+  setInterval(function () {
+    if (!listens) {
+      ask();
+    }
+  }, 2000);
+  document.addEventListener("visibilitychange", ask);
 
   document.body.addEventListener("htmx:beforeRequest", function (event) {
     if (paused || document.hidden) {

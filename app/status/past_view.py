@@ -1,0 +1,112 @@
+"""The history, the events and the policy intervals of all workers, for the page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kafka_ratchet.app.status.cluster_view import ClusterView
+from kafka_ratchet.app.status.history import (
+    LAG_EVERY_S,
+    Event,
+    EventsAnswer,
+    History,
+    HistoryAnswer,
+    HistoryQuery,
+    merge_history,
+)
+from kafka_ratchet.app.status.history_routes import Interval, IntervalsAnswer
+
+SETTLED_S: Final = 12
+"""All workers have written a row so many seconds after its end."""
+RANGES: Final = {"1h": (3_600, 10), "6h": (21_600, 60), "24h": (86_400, 300)}
+"""Seconds, and seconds of a step."""
+FRESH_FOR_S: Final = {"1h": 5.0, "6h": 30.0, "24h": 60.0}
+"""However many pages are open, the workers are asked once in this time."""
+KEPT_MOST: Final = 256
+"""Histories in memory, of streams and ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPast:
+    """A worker with its version and start; None: it does not tell (an earlier version, or no answer)."""
+
+    name: str
+    url: str
+    error: str | None
+    version: str | None = None
+    started_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """An event and whose it is."""
+
+    worker: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Pasts:
+    """All workers and what happened in them, the newest first."""
+
+    workers: list[WorkerPast]
+    events: list[WorkerEvent] = field(default_factory=list)
+
+
+class PastView:
+    """Asks the workers, and keeps what they said for some seconds."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._kept: dict[tuple[str, str], tuple[float, History]] = {}
+        self._asking = asyncio.Lock()
+
+    async def history(self, stream: str, span: str, partitions: int) -> History:
+        """A stream's history. span: of RANGES; partitions: how many the stream has."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            kept = self._kept.get((stream, span))
+            if kept is not None and now - kept[0] < FRESH_FOR_S[span]:
+                return kept[1]
+            length, step = RANGES[span]
+            end = (int(time.time()) - SETTLED_S) // step * step
+            found = await self._ask(HistoryQuery(stream, end - length, end - 1, step), partitions)
+            if len(self._kept) >= KEPT_MOST:
+                self._kept.clear()
+            self._kept[stream, span] = now, found
+            return found
+
+    async def lags(self, stream: str, numbers: Sequence[int], partitions: int) -> dict[int, list[tuple[int, int]]]:
+        """The lag of some partitions in the last six hours, by minute."""
+        end = int(time.time())
+        query = HistoryQuery(stream, end - 6 * 3_600, end, 6 * LAG_EVERY_S, tuple(numbers))
+        return (await self._ask(query, partitions)).lags
+
+    async def _ask(self, query: HistoryQuery, partitions: int) -> History:
+        answers, failures = await self._cluster.ask_workers("/status/history", query.parameters(), HistoryAnswer)
+        problems = [f"worker {name} tells no history: {failure}" for name, failure in sorted(failures.items())]
+        return merge_history(query, answers.values(), partitions, problems)
+
+    async def intervals(self, stream: str) -> list[Interval]:
+        """Of all partitions at work, by partition, the newest first."""
+        answers, _ = await self._cluster.ask_workers("/status/intervals", {"stream": stream}, IntervalsAnswer)
+        found = {(each.partition, each.number): each for answer in answers.values() for each in answer.intervals}
+        return sorted(found.values(), key=lambda each: (each.partition, -each.number))
+
+    async def pasts(self, span_s: int) -> Pasts:
+        """What happened in the workers within the last seconds."""
+        begin = str(int(time.time()) - span_s)
+        overview = await self._cluster.overview()
+        answers, _ = await self._cluster.ask_workers("/status/events", {"from": begin}, EventsAnswer)
+        workers = []
+        for worker in overview.workers:
+            name = worker.name or worker.url
+            told = answers.get(name)
+            version, started = (told.version, told.started_at) if told else (None, None)
+            workers.append(WorkerPast(name, worker.url, worker.error, version, started))
+        events = [WorkerEvent(name, event) for name, answer in answers.items() for event in answer.events]
+        return Pasts(workers, sorted(events, key=lambda each: -each.event.at))

@@ -1,0 +1,95 @@
+"""GET /events: server-sent events, one each time that something on the pages has changed.
+
+An event says only that there is something new; the page then asks for its own part again. The cluster is asked once
+for all who listen, and not at all where nobody does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from kafka_ratchet.app.status.http import HEADERS
+from kafka_ratchet.app.web.render import CLUSTER_VIEW, refusal
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S: Final = 2.0
+SIGN_OF_LIFE_S: Final = 15.0
+"""A comment goes out so often, so that a connection whose browser is gone is noticed and ended."""
+LISTENERS_MOST: Final = 64
+"""Who comes beyond that asks now and then instead, as a page without events does."""
+
+
+class Live:
+    """Who listens, and the one task that looks for them."""
+
+    def __init__(self) -> None:
+        self._listeners: set[asyncio.Event] = set()
+        self._ends = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def close(self, application: web.Application) -> None:
+        """End all connections."""
+        self._ends.set()
+        for listener in self._listeners:
+            listener.set()
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Tell a listener until it goes, or the page's server stops."""
+        if len(self._listeners) >= LISTENERS_MOST or self._ends.is_set():
+            return refusal(request, 503, f"{LISTENERS_MOST} pages listen already; this one asks every two seconds")
+        changed = asyncio.Event()
+        self._listeners.add(changed)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._look(request.app))
+        try:
+            headers = {**HEADERS, "Cache-Control": "no-store", "Content-Type": "text/event-stream"}
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            await response.write(b"retry: 5000\n\n")
+            while not self._ends.is_set():
+                try:
+                    await asyncio.wait_for(changed.wait(), SIGN_OF_LIFE_S)
+                except TimeoutError:
+                    await response.write(b": still here\n\n")
+                    continue
+                changed.clear()
+                if not self._ends.is_set():
+                    await response.write(b"event: changed\ndata: {}\n\n")
+        except ConnectionError:
+            log.debug("a listener has gone")
+        finally:
+            self._listeners.discard(changed)
+        return response
+
+    async def _look(self, application: web.Application) -> None:
+        """Look every two seconds while somebody listens."""
+        before = b""
+        while self._listeners:
+            overview = await application[CLUSTER_VIEW].overview()
+            now = hashlib.sha256(msgspec.json.encode(replace(overview, taken_at=""))).digest()
+            if now != before:
+                for listener in self._listeners:
+                    listener.set()
+            before = now
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+LIVE = web.AppKey("live", Live)
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    """The stream of events."""
+    return await request.app[LIVE].answer(request)

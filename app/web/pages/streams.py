@@ -1,0 +1,102 @@
+"""GET /streams: all streams. GET /streams/S: its partitions, ?state=halted&sort=lag&page=2.
+
+GET /streams/S/partitions   the part that changes; the same parameters
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from kafka_ratchet.app.status.history_routes import Interval
+from kafka_ratchet.app.status.lookup import QueryError, parse_query
+from kafka_ratchet.app.status.model import PartitionView, StreamView
+from kafka_ratchet.app.web.render import CLUSTER_VIEW, PAST, html_response, json_response, wants_json
+from kafka_ratchet.app.web.svg import sparkline
+
+PAGE_ROWS: Final = 50
+SORTS: Final = ("partition", "lag")
+SPARK_S: Final = 6 * 3_600
+INTERVALS_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPage:
+    """One page of a stream's partitions. states: how many are in each; lags: by partition, (time, records)."""
+
+    stream: StreamView
+    page: int
+    pages: int
+    sort: str
+    state: str | None
+    states: dict[str, int]
+    partitions: list[PartitionView]
+    lags: dict[int, list[tuple[int, int]]]
+    intervals: list[Interval]
+
+
+async def streams_page(request: web.Request) -> web.Response:
+    """All streams, a line each."""
+    overview = await request.app[CLUSTER_VIEW].overview()
+    if wants_json(request):
+        rows = [
+            {name: value for name, value in asdict(each).items() if name != "partitions"} for each in overview.streams
+        ]
+        return json_response(rows)
+    states = {each.stream: _states(each) for each in overview.streams}
+    return html_response(request, "streams.html", {"streams": overview.streams, "states": states})
+
+
+async def stream_page(request: web.Request) -> web.Response:
+    """One stream."""
+    found = await _stream_page(request)
+    if wants_json(request):
+        return json_response(found)
+    return html_response(request, "stream.html", _context(request, found))
+
+
+async def partitions_fragment(request: web.Request) -> web.Response:
+    """The part of it that changes."""
+    return html_response(request, "_partitions.html", _context(request, await _stream_page(request)))
+
+
+def _context(request: web.Request, found: StreamPage) -> dict[str, Any]:
+    end = int(time.time())
+    lines = {number: sparkline(points, end - SPARK_S, end) for number, points in found.lags.items()}
+    return {"found": found, "stream": found.stream, "lines": lines, "query": request.rel_url.raw_query_string}
+
+
+async def _stream_page(request: web.Request) -> StreamPage:
+    query = parse_query(request.rel_url.raw_query_string)
+    overview = await request.app[CLUSTER_VIEW].overview()
+    name = request.match_info["stream"]
+    stream = next((each for each in overview.streams if each.stream == name), None)
+    if stream is None:
+        known = ", ".join(each.stream for each in overview.streams) or "none"
+        raise QueryError(f"there is no stream {name!r:.100} (there are: {known})")
+    sort, state = query.get("sort") or "partition", query.get("state") or None
+    if sort not in SORTS:
+        raise QueryError(f"sort is one of {', '.join(SORTS)}")
+    rows = [row for row in stream.partitions if state in (None, row.state)]
+    if sort == "lag":
+        rows.sort(key=lambda row: (-(row.lag_s or 0), -(row.lag or 0), row.partition))
+    pages = max(1, -(-len(rows) // PAGE_ROWS))
+    text = query.get("page") or "1"
+    if not (text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= pages):
+        raise QueryError(f"page is a number from 1 to {pages}")
+    page = int(text)
+    shown = rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+    past, numbers = request.app[PAST], [row.partition for row in shown]
+    lags = await past.lags(name, numbers, len(stream.partitions)) if numbers else {}
+    intervals = [each for each in await past.intervals(name) if each.partition in numbers]
+    return StreamPage(stream, page, pages, sort, state, _states(stream), shown, lags, intervals[:INTERVALS_SHOWN])
+
+
+def _states(stream: StreamView) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in stream.partitions:
+        counts[row.state] = counts.get(row.state, 0) + 1
+    return dict(sorted(counts.items()))
