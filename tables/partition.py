@@ -172,6 +172,11 @@ class SequencePartition:
         return len(self.known)
 
     @property
+    def store_bytes(self) -> int | None:
+        """What the local store has written to files and is about to; None: it is not open, or does not say."""
+        return self.known.store.bytes if self.known.store is not None else None
+
+    @property
     def missing(self) -> int | None:
         """Sequences that identities have not had, as of `position`; None where nobody counts."""
         return self.known.map.missing if self.known.kept.dense else None

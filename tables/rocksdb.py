@@ -75,6 +75,9 @@ FLUSH_WORTH: Final = 50_000
 """Entries in RocksDB's log from which on `flush_much` writes a file. At the next start the log is read again, 1 µs an
 entry; and a file for every few entries would be merged with the others over and over."""
 
+IN_MEMORY: Final = "cur-size-all-mem-tables"
+"""RocksDB's property: bytes that are in its log and not in a file yet."""
+
 _LOCKED: Final = ("While lock file", "lock hold by current process")
 """RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
 
@@ -429,6 +432,12 @@ class Store:
             self._db.write(batch)
         except Exception as error:
             raise StateError(f"{self.path}: RocksDB cannot write: {error}. Is the disk full?") from None
+
+    @property
+    def bytes(self) -> int | None:
+        """In files, and in memory on the way to them; None where RocksDB does not say."""
+        known = [self._db.property_int_value(f"rocksdb.{name}") for name in ("total-sst-files-size", IN_MEMORY)]
+        return None if None in known else sum(known)
 
     def flush_much(self) -> None:
         """Have RocksDB bring much of its log into a file, beside whatever comes next.

@@ -182,6 +182,8 @@ class Lanes:
             explain: what makes the sentence about a group that goes by other rules
         """
         self._explain, self._refused_s, self._hear_at = explain, 0.0, 0.0
+        self.rebalances = 0
+        """Assignments that the group has given to this worker."""
         self.app, self._make, self._stand_by = app, make, stand_by
         self._all = {(changelog, number) for changelog, count in partitions.items() for number in range(count)}
         self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
@@ -199,6 +201,16 @@ class Lanes:
         """Begin to give signs of life to the group, every ALIVE_EVERY_S."""
         self._spawn(self._stay_alive())
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether the group has given this worker its partitions, and has not refused it since."""
+        return self.rebalances > 0 and not self._refused_s
+
+    @property
+    def waiting(self) -> set[tuple[str, int]]:
+        """Changelog and number of the partitions that were assigned and whose lanes are not made yet."""
+        return self._wanted - self.running.keys()
+
     async def stop(self) -> None:
         """Commit and end every lane, and every standby."""
         self._wanted, self._wanted_warm = set(), set()
@@ -209,6 +221,7 @@ class Lanes:
 
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
         self._refused_s = 0.0
+        self.rebalances += 1
         # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
         forgotten = self._all - _distributed(app.assignor.changelog_distribution)
         # What nobody else was given goes on where it is.

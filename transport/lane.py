@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -46,6 +47,7 @@ from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_tex
 from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
+from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
@@ -83,6 +85,7 @@ class Lane:
         switch: Switch | None = None,
         permit: Callable[[], Awaitable[None]] | None = None,
         ticks: Ticks | None = None,
+        measures: StreamMeasures | None = None,
     ) -> None:
         """Nothing is started.
 
@@ -94,12 +97,14 @@ class Lane:
             switch: supplies the deduplication policy
             permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
             ticks: timers of one's own; None: there are none
+            measures: those of the stream, to add to; None: nobody asks
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
         self.status = LaneStatus()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._deliver, self._permit, self._ticks = deliver, permit, ticks
+        self.measures = measures or StreamMeasures()
         self._producer = TransactionalProducer(
             cluster,
             spec.transactional_id,
@@ -123,6 +128,8 @@ class Lane:
         self._deadline = 0.0
         self._fetch_ended_at = 0.0
         self._records = 0
+        self._ended = 0
+        """Transactions that are committed or given up."""
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -178,6 +185,8 @@ class Lane:
     async def _undo(self) -> None:
         if self._producer.state is not State.READY:
             await self._producer.abort()
+        self.measures.aborted += self._producer.begun - self._ended
+        self._ended = self._producer.begun
         self.state.rollback()
 
     def _show(self, state: LaneState, error: Exception) -> None:
@@ -185,6 +194,11 @@ class Lane:
         text = str(error) or repr(error)
         self.status.state, self.status.error = state, text
         self.status.restarts += 1
+        if state is LaneState.HALTED:
+            reason = type(error).__name__ if isinstance(error, RatchetError) else "Unexpected"
+            if reason != self.status.halted:
+                self.measures.halts[reason] += 1
+            self.status.halted = reason
         say = self.log.error if state is LaneState.HALTED else self.log.warning
         say("lane starts again", state=str(state), error=text)
 
@@ -206,7 +220,7 @@ class Lane:
         crash_point("fenced")
         if self._permit is not None:
             await self._permit()
-        self.status.state = LaneState.RESTORING
+        self.status.state, restoring_since = LaneState.RESTORING, asyncio.get_running_loop().time()
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
         opening = asyncio.ensure_future(asyncio.to_thread(state.open))
         try:
@@ -214,7 +228,9 @@ class Lane:
         except asyncio.CancelledError:
             await opening  # a thread cannot be stopped, and what it opens has to be closed
             raise
-        self.status.restored += await self._changelog.restore()
+        restored = await self._changelog.restore()
+        self.status.restored += restored
+        self.measures.restored += restored
         owner = await self._compare()
         await self.switch.known_to(state.policy_position)
         if not self._limits_known:
@@ -243,6 +259,7 @@ class Lane:
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = self._requests_to = 0
         self.status.state, self.status.error = LaneState.RUNNING, None
+        self.measures.restore.observe(asyncio.get_running_loop().time() - restoring_since)
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
         if state.ownership.is_claimed and not is_new:
             # State of an earlier version, or from before an operator's decision: it says what it belongs to now.
@@ -328,7 +345,8 @@ class Lane:
 
     async def _fetch(self, position: int, epoch: int) -> RecordBatch:
         """epoch: of the batch before position."""
-        spec = self.spec
+        spec, clock = self.spec, asyncio.get_running_loop().time
+        asked, waits = clock(), self.status.end is not None and position < self.status.end
         try:
             fetched = await self.cluster.fetch(
                 spec.topic,
@@ -343,8 +361,10 @@ class Lane:
         except LogTruncated as error:
             self._truncated = str(error) if error.is_certain else ""
             raise
-        self.status.end = fetched.stable_end
-        self._fetch_ended_at = asyncio.get_running_loop().time()
+        self._fetch_ended_at = clock()
+        self.status.end, self.status.fetched_at = fetched.stable_end, time.time()
+        if waits:  # otherwise Kafka has held back the answer until something came
+            self.measures.fetch.observe(self._fetch_ended_at - asked)
         batch = read_chunk(
             spec.topic,
             spec.partition,
@@ -390,6 +410,7 @@ class Lane:
                     if batch.next > self._position:
                         await self._work(batch, stop)
                     elif self._producer.state is State.READY:
+                        self.status.halted = ""
                         self.state.at_rest()
                     if is_large:
                         fetch = asyncio.create_task(self._fetch(batch.next, epoch))
@@ -511,6 +532,7 @@ class Lane:
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
+        began = asyncio.get_running_loop().time()
         logged = await self._log(state.changes(self._position, self._epoch))
         if state.is_bounded:
             await producer.delivered()
@@ -518,11 +540,14 @@ class Lane:
             logged += await self._log(evictions)
         metadata = offset_metadata(id_text(self._topics[spec.topic]), self._epoch)
         await producer.commit(spec.topic, spec.partition, self._position, metadata)
+        self._ended += 1
+        self.measures.committed += 1
         crash_point("committed")
         sent, count = logged[-1]  # progress at least
         state.committed(sent.result().offset + count)
         crash_point("remembered")
-        self.status.position = self._position
+        self.measures.commit.observe(asyncio.get_running_loop().time() - began)
+        self.status.position, self.status.halted = self._position, ""
         self._unread.committed(self._position)
         self.status.unread_since_ms = self._unread.since_ms
         self.status.commits += 1

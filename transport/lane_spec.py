@@ -97,6 +97,9 @@ class LaneStatus:
     commits, records: since the lane was started
     restored: changelog entries replayed
     error: why it has started again or halted; None while it runs
+    halted: class of the error that it has halted for, until it goes on; "" where it has not. While a lane tries again,
+        `state` says how far that try has come
+    fetched_at: when Kafka has last answered a fetch of the input, in seconds since 1970
     unread_since_ms: timestamp of the first record that is not committed (`Unread.since_ms`)
     """
 
@@ -109,6 +112,8 @@ class LaneStatus:
     restarts: int = 0
     """How often it has started again after an error. It only rises, so that whoever waits for the next try sees it."""
     error: str | None = None
+    halted: str = ""
+    fetched_at: float | None = None
     unread_since_ms: int | None = None
 
     def lag_s(self, now_s: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from kafka_ratchet.app.status.lookup import Verdict
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.tables.invalid_share import InvalidShare
+from kafka_ratchet.transport.measures import StreamMeasures
 
 INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
 """States in which a partition's table may lack sequences: an answer from it could call a duplicate fresh."""
@@ -61,6 +63,12 @@ class PartitionStatus:
     """Sequences that identities have not had, where the stream counts them."""
     lag_s: float | None = None
     """Seconds since the first record was written that is not committed, by its timestamp; None: not known."""
+    halted: str = ""
+    """Class of the error that it has halted for, until it goes on; "" where it has not."""
+    fetched_at: float | None = None
+    """When Kafka has last answered a fetch of the input, in seconds since 1970; None: not yet."""
+    store_bytes: int | None = None
+    """What the local store has written to files and is about to; None: it is not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,32 @@ class StatusProvider(Protocol):
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
         """What this worker has read of a global table's topic."""
+
+    def measures(self) -> WorkerMeasures:
+        """What the worker has measured of its own work."""
+
+    def readiness(self) -> Readiness:
+        """Whether the worker does all the work it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMeasures:
+    """What a worker has measured since it was started.
+
+    rebalances: assignments that the group has given to it; streams: by name; partitions: that each stream has, by name
+    """
+
+    rebalances: int = 0
+    streams: Mapping[str, StreamMeasures] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """waits: why the worker is not ready, a line each, nothing where it is; halted: partitions that have halted."""
+
+    waits: list[str] = field(default_factory=list)
+    halted: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

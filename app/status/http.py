@@ -81,19 +81,23 @@ async def bind(runner: web.AppRunner, host: str, port: int, shown: str, tls: ssl
     return url_of(shown, int(runner.addresses[0][1]), "http" if tls is None else "https")
 
 
-def request_checks(hosts: Iterable[str], refusal: Refusal, posts: Collection[str] = ()) -> Middleware:
+def request_checks(
+    hosts: Iterable[str], refusal: Refusal, posts: Collection[str] = (), under_any: frozenset[str] = frozenset()
+) -> Middleware:
     """The outermost middleware: checks each request, and sets the headers of each answer.
 
     Args:
         hosts: names allowed in the Host header beside the loopback ones.
         refusal: makes the answer to a request that is not served, from status code and sentence.
         posts: paths that take POST; whether this one may is for their handlers to say.
+        under_any: paths that answer under any Host, because those who ask find the address in their own way.
     """
     allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await _answer(request, handler, allowed, refusal, posts)
+        is_known = request.path in under_any or _host_name(request.host) in allowed
+        response = await _answer(request, handler, refusal, posts, is_known=is_known)
         response.headers.update(HEADERS)
         # Vendored files carry their version in the path, our own change with the installed package: ask, then reuse.
         response.headers["Cache-Control"] = "no-cache" if request.path.startswith("/static/") else "no-store"
@@ -103,9 +107,9 @@ def request_checks(hosts: Iterable[str], refusal: Refusal, posts: Collection[str
 
 
 async def _answer(
-    request: web.Request, handler: Handler, allowed: frozenset[str], refusal: Refusal, posts: Collection[str]
+    request: web.Request, handler: Handler, refusal: Refusal, posts: Collection[str], *, is_known: bool
 ) -> web.StreamResponse:
-    if _host_name(request.host) not in allowed:
+    if not is_known:
         return refusal(request, 421, "this address does not answer under that host name")
     if request.method not in {"GET", "HEAD"} and not (request.method == "POST" and request.path in posts):
         return refusal(request, 405, "this address is read only: GET and HEAD are all it knows")

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafka_ratchet.app.status.answers import PartitionStatus, StatusProvider
+from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.measures import Histogram, StreamMeasures
+
+WHERE_KNOWN = (
+    "missing",
+    "keys",
+    "input_position",
+    "input_end",
+    "changelog_position",
+    "recognised_for_s",
+    "lag_s",
+    "fetched_at",
+    "store_bytes",
+)
+"""Figures that are not there while nobody knows them."""
+
+HISTOGRAMS = {
+    "commit": "From a transaction's changelog entries to when its state is persisted.",
+    "fetch": "From asking for records that were there to having them.",
+    "restore": "From fencing the owner before to the first fetch of a partition.",
+}
 
 
 class StatusCollector(Collector):
     """The provider's figures for Prometheus, read when they are asked for."""
 
-    def __init__(self, provider: StatusProvider) -> None:
-        self._provider = provider
+    def __init__(self, provider: StatusProvider, version: str) -> None:
+        self._provider, self._version = provider, version
 
     def collect(self) -> Iterator[Metric]:
         """One family per figure; labels stream and partition."""
@@ -26,6 +47,58 @@ class StatusCollector(Collector):
                 for name, labels, value in _samples(partition):
                     families[name].add_metric([table.stream, str(partition.partition), *labels], value)
         yield from families.values()
+        yield from self._of_the_worker()
+
+    def _of_the_worker(self) -> Iterator[Metric]:
+        """What is not one partition's."""
+        measures = self._provider.measures()
+        build = GaugeMetricFamily("ratchet_build_info", "The worker's version; always 1.", labels=["version"])
+        build.add_metric([self._version], 1)
+        yield build
+        is_ready = not self._provider.readiness().waits
+        yield GaugeMetricFamily("ratchet_ready", "What /readyz says: 1 where the worker is ready.", value=int(is_ready))
+        yield CounterMetricFamily(
+            "ratchet_rebalances", "Assignments that the group has given to this worker.", value=measures.rebalances
+        )
+        partitions = GaugeMetricFamily(
+            "ratchet_stream_partitions", "Partitions of the stream's input, wherever they are.", labels=["stream"]
+        )
+        for stream, count in measures.partitions.items():
+            partitions.add_metric([stream], count)
+        yield partitions
+        for name, about in HISTOGRAMS.items():
+            family = HistogramMetricFamily(f"ratchet_{name}_seconds", about, labels=["stream"])
+            for stream, measured in measures.streams.items():
+                found: Histogram = getattr(measured, name)
+                family.add_metric([stream], cumulated(found), found.seconds)
+            yield family
+        yield from _counts(measures.streams)
+
+
+def cumulated(found: Histogram) -> list[tuple[str, float]]:
+    """Prometheus wants how many are at or below each bound."""
+    total, buckets = 0, []
+    for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets
+
+
+def _counts(streams: Mapping[str, StreamMeasures]) -> Iterator[Metric]:
+    transactions = CounterMetricFamily(
+        "ratchet_transactions",
+        "Transactions of this worker. Among the aborted, which it gave up, may be one that Kafka has committed.",
+        labels=["stream", "outcome"],
+    )
+    restored = CounterMetricFamily("ratchet_restored_entries", "Changelog entries replayed.", labels=["stream"])
+    halts = CounterMetricFamily("ratchet_halts", "Halts, by class of the error.", labels=["stream", "reason"])
+    for stream, measured in streams.items():
+        transactions.add_metric([stream, "committed"], measured.committed)
+        transactions.add_metric([stream, "aborted"], measured.aborted)
+        restored.add_metric([stream], measured.restored)
+        for reason, count in sorted(measured.halts.items()):
+            halts.add_metric([stream, reason], count)
+    yield from (transactions, restored, halts)
 
 
 def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
@@ -75,6 +148,36 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
             "1 where 10 records or more were invalid within the last minute, and 5 % more of all than before.",
             labels=where,
         ),
+        "state": GaugeMetricFamily(
+            "ratchet_partition_state", "1 for the state that the partition is in, else 0.", labels=[*where, "state"]
+        ),
+        "halted": GaugeMetricFamily(
+            "ratchet_partition_halted",
+            "1 from when the partition halts until it goes on, with the class of the error; 0 where it has not.",
+            labels=[*where, "reason"],
+        ),
+        "lag": GaugeMetricFamily(
+            "ratchet_lag_records",
+            "Input offsets that are not committed, as of the last fetch; markers and aborted records count.",
+            labels=where,
+        ),
+        "lag_s": GaugeMetricFamily(
+            "ratchet_lag_seconds",
+            "Age of the oldest input record that is not committed, by its own timestamp; 0 where all is. Not "
+            "there where that record was not read yet.",
+            labels=where,
+        ),
+        "fetched_at": GaugeMetricFamily(
+            "ratchet_last_fetch_timestamp_seconds",
+            "When Kafka has last answered a fetch of the input, in seconds since 1970.",
+            labels=where,
+        ),
+        "restarts": CounterMetricFamily(
+            "ratchet_restarts", "Tries after an error, since this worker has the partition.", labels=where
+        ),
+        "store_bytes": GaugeMetricFamily(
+            "ratchet_store_bytes", "Local store: bytes in files, and in memory on the way there.", labels=where
+        ),
         "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=where),
         "input_position": GaugeMetricFamily("ratchet_input_position", "Next input offset, committed.", labels=where),
         "input_end": GaugeMetricFamily("ratchet_input_end", "End of the input partition.", labels=where),
@@ -98,6 +201,12 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float
     yield "invalid_share", ["minute"], partition.recent.now
     yield "invalid_share", ["before"], partition.recent.before
     yield "jumped", [], int(partition.recent.has_jumped)
-    for name in ("missing", "keys", "input_position", "input_end", "changelog_position", "recognised_for_s"):
+    for state in LaneState:
+        yield "state", [str(state)], int(partition.state == state)
+    yield "halted", [partition.halted], int(bool(partition.halted))
+    yield "restarts", [], partition.restarts
+    if partition.input_position is not None and partition.input_end is not None:
+        yield "lag", [], max(0, partition.input_end - partition.input_position)
+    for name in WHERE_KNOWN:
         if (value := getattr(partition, name)) is not None:
             yield name, [], value

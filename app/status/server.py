@@ -9,6 +9,10 @@
     GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, from behind one on
                                                                  (both without stream: of a global table)
     GET /metrics                                                 Prometheus text
+    GET /healthz                                                 200 while the event loop lives
+    GET /readyz                                                  200 when it does all its work, else 503 and why not
+
+The last three answer under any Host: probes and Prometheus come by addresses of their own.
 
 Workers publish the address in the consumer group's member metadata, where Faust puts it;
 `kafka_ratchet.app.status.group` reads it there, so nothing needs to be configured to find them.
@@ -23,7 +27,7 @@ from collections.abc import Mapping
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from kafka_ratchet.app.status.answers import (
     INCOMPLETE,
@@ -46,10 +50,14 @@ from kafka_ratchet.app.status.lookup import (
 from kafka_ratchet.app.status.metrics import StatusCollector
 from kafka_ratchet.app.status.own_tables import TableAnswer, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
+from kafka_ratchet.app.version import ratchet_version
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.tables.identity import Identity
 
 log = structlog.get_logger(__name__)
+
+UNDER_ANY_HOST = frozenset({"/healthz", "/readyz", "/metrics"})
+"""They tell names of streams and figures, and nothing that a record or an error says."""
 
 
 def worker_name() -> str:
@@ -84,7 +92,8 @@ class StatusServer:
         self._worker = worker or worker_name()
         if registry is None:
             registry = CollectorRegistry()
-            registry.register(StatusCollector(provider))
+            registry.register(StatusCollector(provider, ratchet_version()))
+            ProcessCollector(registry=registry)
         self._registry = registry
         self._history = history
         self._runner: web.AppRunner | None = None
@@ -96,13 +105,17 @@ class StatusServer:
             SetupError: host or port cannot be bound.
         """
         host = reachable_host(self._host)
-        application = web.Application(middlewares=[request_checks({host, self._host}, json_refusal)])
+        application = web.Application(
+            middlewares=[request_checks({host, self._host}, json_refusal, under_any=UNDER_ANY_HOST)]
+        )
         application.router.add_get("/status", self._status)
         application.router.add_get("/status/identity", self._identity)
         application.router.add_get("/status/producers", self._producers)
         application.router.add_get("/status/identities", self._identities)
         application.router.add_get("/status/table", self._own_table)
         application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
         if self._history is not None:
             add_history(application, self._history)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -179,6 +192,14 @@ class StatusServer:
             raise QueryError(f"this worker serves no stream {name!r}")
         asked = [partition.partition for partition in table.partitions if partition.state not in INCOMPLETE]
         return name, table, asked
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="alive\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        found = self._provider.readiness()
+        lines = [*(found.waits or ["ready"]), *found.halted]
+        return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if found.waits else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

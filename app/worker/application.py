@@ -26,7 +26,15 @@ from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
 from kafka_ratchet.app.repartition import Arrivals, judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.answers import Forgotten, GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.answers import (
+    Forgotten,
+    GlobalTableStatus,
+    IdentityStatus,
+    PartitionStatus,
+    Readiness,
+    TableStatus,
+    WorkerMeasures,
+)
 from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery
 from kafka_ratchet.app.status.inputs import EmptyInputs
 from kafka_ratchet.app.status.known_identities import list_identities
@@ -35,6 +43,7 @@ from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.status.table_reading import read_table
+from kafka_ratchet.app.worker import readiness
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables
@@ -61,6 +70,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import AlwaysOff
 from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics
@@ -123,6 +133,7 @@ class Stream:
             self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables, timers)
             self.then = self.program.take
         self.lettered = _lettered(settings)
+        self.measures = StreamMeasures()
 
     def lane(
         self,
@@ -167,7 +178,7 @@ class Stream:
         switch = StreamSwitch(policies, self.name) if self.is_judged else AlwaysOff()
         permit = partial(claims.refuse, self.name, self.topics.changelog)
         ticks = self.program.ticks(number) if self.program else None
-        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit, ticks)
+        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit, ticks, self.measures)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Make the standby of a partition."""
@@ -203,7 +214,7 @@ class Application:
             program.check(settings.streams)
             check_topics(program, settings)
             _refuse_withheld(program, settings)
-        self.settings = settings
+        self.settings, self._stops = settings, False
         self.has_program = program is not None
         self.timers = WorkerTimers(program.timers, program.tasks) if program else WorkerTimers((), ())
         # Faust makes its own folder but not those above it.
@@ -318,6 +329,7 @@ class Application:
 
     async def stop(self) -> None:
         """Commit and end every lane, then leave the group."""
+        self._stops = True
         await self.lanes.stop()
         await self.app.stop()
         await self.policies.stop()
@@ -396,6 +408,20 @@ class Application:
         """What this worker has read of a global table's topic."""
         return read_table(self.followed.table(table).parts(), query)
 
+    def measures(self) -> WorkerMeasures:
+        """What the worker has measured of its own work."""
+        return WorkerMeasures(
+            self.lanes.rebalances,
+            {name: stream.measures for name, stream in self.streams.items()},
+            {name: stream.topics.partitions for name, stream in self.streams.items()},
+        )
+
+    def readiness(self) -> Readiness:
+        """Whether the worker does all the work it was given."""
+        names = {stream.topics.changelog: name for name, stream in self.streams.items()}
+        waits = readiness.why_not_ready(self.lanes, names)
+        return Readiness(["the worker stops"] if self._stops else waits, readiness.halted(self.lanes, names))
+
 
 def _lettered(settings: StreamSettings) -> dict[int, str]:
     """By verdict, the reason with which its records become dead letters, where the stream asks for it."""
@@ -463,4 +489,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         recent=partition.recent.share(),
         restarts=lane.status.restarts,
         lag_s=lane.status.lag_s(time.time()),
+        halted=lane.status.halted,
+        fetched_at=lane.status.fetched_at,
+        store_bytes=partition.store_bytes,
     )

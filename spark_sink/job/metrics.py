@@ -22,6 +22,7 @@ log = logging.getLogger("spark_sink")
 COUNTERS = {
     "commits": "Commits of this run.",
     "rows": "Rows that this run has committed, without rejects.",
+    "failures": "Attempts of this run that have failed; each was made again, or has ended it.",
     "rejects": "Values that did not parse and went to the table of rejects, in this run.",
 }
 PER_PARTITION = {
@@ -61,6 +62,13 @@ class RunCollector:
         )
         generation.add_metric(self._where, found["generation"])
         yield generation
+        stalled = GaugeMetricFamily(
+            "ratchet_sink_stalled_seconds",
+            "Seconds since the last commit, or since there was something to commit if that is later; 0: nothing is.",
+            labels=labels,
+        )
+        stalled.add_metric(self._where, self._run.stalled_s())
+        yield stalled
         undeclared = GaugeMetricFamily(
             "ratchet_sink_undeclared_fields",
             "Fields of the first values of this run that the columns do not name, so that they are not kept.",

@@ -64,6 +64,10 @@ class RunState:
         self._began = self._fails_since = time.monotonic()
         self._commits_fail = False
         self._offset_range: OffsetRange | None = None
+        self._stalls_since: float | None = None
+        """See `stalled_s`, by the clock of `_began`; None: nothing waits."""
+        self.failures = 0
+        """Attempts that have failed."""
         self.step: Step = "starting"
         self.error: Exception | None = None
         """Why the newest attempt failed; None: it did not."""
@@ -132,6 +136,7 @@ class RunState:
         with self._lock:
             self.step, self.last_commit, self.error = "committed", commit, None
             self._commits_fail, self._fails_since = False, time.monotonic()
+            self._stalls_since = None
             self._store_is_at(commit.end)
             self.commits += 1
             self.rows += commit.rows
@@ -146,6 +151,9 @@ class RunState:
         """An attempt has failed, and the job tries again."""
         with self._lock:
             self.step, self.error = "failed", error
+            self.failures += 1
+            if self._stalls_since is None:
+                self._stalls_since = time.monotonic()
             self._commits_fail = self._commits_fail or isinstance(error, SparkFailed)
         self._show()
 
@@ -160,6 +168,10 @@ class RunState:
         self.offsets = dict(offsets)
         if self._offset_range is not None:
             self.lag = self._offset_range.lag(offsets)
+            if not any(self.lag.values()):
+                self._stalls_since = None
+            elif self._stalls_since is None:
+                self._stalls_since = time.monotonic()
             # Known without asking: nothing is left to wait there.
             self.lag_s = self.lag_s | {partition: 0.0 for partition, lag in self.lag.items() if lag == 0}
 
@@ -185,6 +197,14 @@ class RunState:
     def failing_s(self) -> float:
         """Seconds since the last commit, or the look at the topic after which commits have failed only."""
         return time.monotonic() - self._fails_since
+
+    def stalled_s(self) -> float:
+        """Seconds since the last commit, or since there was something to commit if that is later; 0: there is nothing.
+
+        It rises also where nobody knows what there is, because Kafka does not answer, or a commit does not end.
+        """
+        since = self._stalls_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def outcome(self) -> Outcome:
         """What the run did."""

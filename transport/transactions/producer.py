@@ -82,6 +82,8 @@ class TransactionalProducer:
         self.cluster, self.transactional_id, self.timeout_ms = cluster, transactional_id, timeout_ms
         self.partitions = list(partitions)
         self.state = State.NEW
+        self.begun = 0
+        """Transactions."""
         self._connection = ("transaction", transactional_id)
         self._requests = TransactionRequests(cluster, transactional_id, group, self._connection)
         self._sequences: dict[tuple[str, int], int] = {}
@@ -238,6 +240,7 @@ class TransactionalProducer:
         """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
         self._expect(State.READY)
         self._to(State.OPEN)
+        self.begun += 1
         self._members = set(partitions)
         self._joining = asyncio.create_task(self._open(partitions))
 

@@ -8,10 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafka_ratchet.app.status.answers import IdentityStatus
+from kafka_ratchet.app.status.answers import IdentityStatus, Readiness, WorkerMeasures
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.tables.invalid_share import InvalidShare
+from kafka_ratchet.transport.measures import StreamMeasures
 from tests.app.worker.known_worker import KnownWorker, partition, table
 
 HOSTILE = ["<script>alert(1)</script>", "a\0b", "../../etc/passwd", "a&sequence=9", "%41", "Zürich ☂", "' OR 1=1 --"]
@@ -36,6 +37,9 @@ def worker() -> KnownWorker:
                     jumps=7,
                     recent=InvalidShare(100, 20, 10_000, 100),
                     restarts=5,
+                    halted="CorruptBatch",
+                    lag_s=12.5,
+                    store_bytes=4096,
                 ),
             )
         ]
@@ -99,7 +103,10 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "too_late": 0,
         "conflict": 0,
         "missing": None,
-        "lag_s": None,
+        "halted": "CorruptBatch",
+        "lag_s": 12.5,
+        "fetched_at": None,
+        "store_bytes": 4096,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")
 
@@ -226,6 +233,60 @@ async def test_metrics_are_the_providers_figures(http: aiohttp.ClientSession, ur
     assert shares == {("0", "minute"): 0, ("0", "before"): 0, ("3", "minute"): 0.2, ("3", "before"): 0.01}
     assert [s.value for s in families["ratchet_invalid_share_jumped"].samples] == [0, 1]
     assert {s.value for s in families["ratchet_input_end"].samples} == {12_345_600}
+
+
+async def test_probes_and_metrics_answer_under_any_host(
+    http: aiohttp.ClientSession, url: str, worker: KnownWorker
+) -> None:
+    foreign = {"Host": "10.1.2.3:9100"}
+
+    async def ask(path: str) -> tuple[int, str]:
+        async with http.get(url + path, headers=foreign) as response:
+            return response.status, await response.text()
+
+    assert await ask("/healthz") == (200, "alive\n")
+    assert await ask("/readyz") == (200, "ready\n")
+    worker.ready = Readiness(["stream events, partition 0: restoring"], ["stream events, partition 3: halted (X)"])
+    assert await ask("/readyz") == (
+        503,
+        "stream events, partition 0: restoring\nstream events, partition 3: halted (X)\n",
+    )
+    status, text = await ask("/metrics")
+    assert status == 200
+    assert "ratchet_ready 0.0" in text
+    assert (await ask("/status"))[0] == 421
+    async with http.post(f"{url}/healthz", headers=foreign) as response:
+        assert response.status == 405
+
+
+async def test_metrics_of_states_lags_and_measures(http: aiohttp.ClientSession, url: str, worker: KnownWorker) -> None:
+    measures = StreamMeasures(committed=9, aborted=2, restored=70)
+    measures.commit.observe(0.02)
+    measures.commit.observe(99)
+    measures.halts["CorruptBatch"] += 1
+    worker.measured = WorkerMeasures(3, {"events": measures}, {"events": 4})
+    async with http.get(f"{url}/metrics") as response:
+        text = await response.text()
+    for line in (
+        'ratchet_partition_state{partition="3",state="halted",stream="events"} 1.0',
+        'ratchet_partition_state{partition="3",state="running",stream="events"} 0.0',
+        'ratchet_partition_halted{partition="3",reason="CorruptBatch",stream="events"} 1.0',
+        'ratchet_partition_halted{partition="0",reason="",stream="events"} 0.0',
+        'ratchet_lag_records{partition="0",stream="events"} 600.0',
+        'ratchet_lag_seconds{partition="3",stream="events"} 12.5',
+        'ratchet_restarts_total{partition="3",stream="events"} 5.0',
+        'ratchet_store_bytes{partition="3",stream="events"} 4096.0',
+        'ratchet_transactions_total{outcome="aborted",stream="events"} 2.0',
+        'ratchet_commit_seconds_bucket{le="0.025",stream="events"} 1.0',
+        'ratchet_commit_seconds_count{stream="events"} 2.0',
+        'ratchet_halts_total{reason="CorruptBatch",stream="events"} 1.0',
+        'ratchet_stream_partitions{stream="events"} 4.0',
+        "ratchet_rebalances_total 3.0",
+    ):
+        assert line in text.splitlines(), line
+    assert 'ratchet_lag_seconds{partition="0"' not in text  # not known, and so not 0
+    assert "ratchet_build_info{version=" in text
+    assert "process_resident_memory_bytes " in text
 
 
 async def test_metrics_of_a_registry_that_is_passed_in(http: aiohttp.ClientSession, worker: KnownWorker) -> None:

@@ -13,7 +13,14 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.answers import GlobalTableStatus, IdentityStatus, PartitionStatus, TableStatus
+from kafka_ratchet.app.status.answers import (
+    GlobalTableStatus,
+    IdentityStatus,
+    PartitionStatus,
+    Readiness,
+    TableStatus,
+    WorkerMeasures,
+)
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery, IdentityEntry, IdentityPartition
 from kafka_ratchet.app.status.lookup import verdict_of
@@ -29,6 +36,8 @@ class KnownWorker:
     sequences: dict[tuple[str, bytes], list[IdentityStatus]] = field(default_factory=dict)
     own: list[TableEntry] = field(default_factory=list)
     """Of every table of one's own."""
+    measured: WorkerMeasures = field(default_factory=WorkerMeasures)
+    ready: Readiness = field(default_factory=Readiness)
 
     def tables(self) -> list[TableStatus]:
         return self.tables_now
@@ -79,6 +88,12 @@ class KnownWorker:
 
     def global_tables(self) -> list[GlobalTableStatus]:
         return []
+
+    def measures(self) -> WorkerMeasures:
+        return self.measured
+
+    def readiness(self) -> Readiness:
+        return self.ready
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
         raise KeyError(table)

@@ -1,0 +1,39 @@
+"""Whether a worker does all the work it was given, for the probes of whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kafka_ratchet.transport.assignment import Lanes
+from kafka_ratchet.transport.lane_spec import LaneState
+
+MOST: Final = 20
+"""Partitions that are named; of more, their number is said."""
+
+
+def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
+    """What keeps a worker from being ready, a line each; nothing where it is.
+
+    A halted partition does not: it would halt on any worker, and a person decides. The errors themselves are not told.
+
+    streams: names, by changelog
+    """
+    if not lanes.has_joined:
+        return ["the worker has not joined its group"]
+    states = {key: "about to start" for key in lanes.waiting}
+    for key, lane in lanes.running.items():
+        if not lane.status.halted and lane.status.state is not LaneState.RUNNING:
+            states[key] = str(lane.status.state)
+    lines = [f"{_named(key, streams)}: {state}" for key, state in sorted(states.items())]
+    return lines[:MOST] + ([f"and {len(lines) - MOST} more"] if len(lines) > MOST else [])
+
+
+def halted(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
+    """The halted partitions, a line each, with the class of the error."""
+    found = [(key, lane.status.halted) for key, lane in sorted(lanes.running.items()) if lane.status.halted]
+    return [f"{_named(key, streams)}: halted ({reason}), which a restart does not change" for key, reason in found]
+
+
+def _named(key: tuple[str, int], streams: Mapping[str, str]) -> str:
+    return f"stream {streams[key[0]]}, partition {key[1]}"

@@ -1,0 +1,87 @@
+"""The alerts: Prometheus's own tool reads them, and each that matters most fires on what it is about."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "deploy/prometheus"
+ALERTS = [
+    rule["alert"]
+    for group in yaml.safe_load((FOLDER / "alerts.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+
+promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is in Debian's package prometheus")
+
+
+def run(*arguments: object) -> str:
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_guide_explains_each_alert() -> None:
+    told = re.findall(r"^\| `(Ratchet\w+)` \|", (ROOT / "docs/guide/watching.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(told) == sorted(ALERTS)
+
+
+@promtool
+def test_promtool_takes_rules_and_configuration() -> None:
+    run("check", "rules", FOLDER / "alerts.yml")
+    run("check", "config", FOLDER / "prometheus.yml")
+
+
+CASES = """
+rule_files: [{rules}]
+evaluation_interval: 30s
+tests:
+  - interval: 30s
+    input_series:
+      - {{series: 'up{{job="ratchet-worker",instance="a"}}', values: '1x6 0x60'}}
+      - {{series: 'up{{job="ratchet-worker",instance="b"}}', values: '1x60'}}
+      - {{series: 'ratchet_stream_partitions{{job="j",instance="b",stream="s"}}', values: '2x60'}}
+      - {{series: 'ratchet_keys{{job="j",instance="b",stream="s",partition="0"}}', values: '7x60'}}
+      - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason=""}}', values: '0x6 stale'}}
+      - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason="PositionLost"}}', values: '_x6 1x60'}}
+      - {{series: 'ratchet_sink_stalled_seconds{{job="k",instance="c",sink="r",topic="t"}}', values: '0+30x60'}}
+    alert_rule_test:
+      - {{alertname: RatchetWorkerDown, eval_time: 3m}}
+      - {{alertname: RatchetPartitionHalted, eval_time: 3m}}
+      - {{alertname: RatchetSinkStuck, eval_time: 3m}}
+      - eval_time: 15m
+        alertname: RatchetWorkerDown
+        exp_alerts:
+          - exp_labels: {{severity: critical, job: ratchet-worker, instance: a}}
+            exp_annotations: {{summary: "Worker a does not answer."}}
+      - eval_time: 15m
+        alertname: RatchetPartitionHalted
+        exp_alerts:
+          - exp_labels: {{severity: critical, job: j, instance: b, stream: s, partition: "0", reason: PositionLost}}
+            exp_annotations:
+              summary: "Partition 0 of stream s has halted: PositionLost. A person decides."
+      - eval_time: 15m
+        alertname: RatchetPartitionUnserved
+        exp_alerts:
+          - exp_labels: {{severity: critical, job: j, stream: s}}
+            exp_annotations: {{summary: "1 partitions of stream s have no worker."}}
+      - eval_time: 15m
+        alertname: RatchetSinkStuck
+        exp_alerts:
+          - exp_labels: {{severity: critical, job: k, sink: r, topic: t}}
+            exp_annotations:
+              summary: "Sink r has records to commit and has committed nothing for 15m 0s."
+"""  # noqa: E501
+
+
+@promtool
+def test_a_dead_worker_a_halted_partition_and_a_stuck_sink_fire(tmp_path: Path) -> None:
+    cases = tmp_path / "cases.yml"
+    cases.write_text(CASES.format(rules=FOLDER / "alerts.yml"), "utf-8")
+    run("test", "rules", cases)
