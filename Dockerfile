@@ -7,7 +7,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 
 # A user without rights, and the folders it may write: state and results are for its eyes only.
-RUN useradd --system --uid 10001 --create-home --shell /usr/sbin/nologin ratchet \
+RUN groupadd --system --gid 10001 ratchet \
+ && useradd --system --uid 10001 --gid ratchet --create-home --shell /usr/sbin/nologin ratchet \
  && install --directory --owner=ratchet --group=ratchet --mode=0700 \
       /var/lib/ratchet /var/lib/ratchet/state /var/lib/ratchet/results \
       /var/cache/ratchet /var/cache/ratchet/numba
