@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from kafka_ratchet.app.settings import OTHER_VARIABLES, load
+from kafka_ratchet.app.worker.process import STOP_WITHIN_S
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -22,6 +23,7 @@ IMAGE_OF_OURS = "kafka-ratchet"
 
 document: dict[str, Any] = yaml.safe_load(COMPOSE.read_text("utf-8"))
 services: dict[str, dict[str, Any]] = document["services"]
+prometheus: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text("utf-8"))
 OURS = sorted(name for name, service in services.items() if service["image"].startswith(f"{IMAGE_OF_OURS}:"))
 BROKERS = sorted(name for name in services if name.startswith("kafka-"))
 
@@ -47,8 +49,9 @@ def test_schema_refuses_a_misspelt_key(tmp_path: Path) -> None:
 
 def test_the_parts_are_there() -> None:
     assert BROKERS == ["kafka-1", "kafka-2", "kafka-3"]
-    assert OURS == ["sink", "web", "worker"]
-    assert sorted(services) == sorted([*BROKERS, *OURS, "postgres"])
+    assert OURS == ["sink", "source", "web", "worker"]
+    assert sorted(services) == sorted([*BROKERS, *OURS, "grafana", "postgres", "prometheus"])
+    assert {name for name, service in services.items() if "profiles" in service} == {"grafana", "prometheus"}
     assert services["worker"]["deploy"]["replicas"] == 2
 
 
@@ -68,11 +71,12 @@ def test_environment_is_made_of_real_settings(name: str, monkeypatch: pytest.Mon
     assert (stream_name, stream.input, stream.replication) == ("events", "events", 3)
     assert settings.state_folder == Path("/var/lib/ratchet/state")
     assert settings.sink.path == "/var/lib/ratchet/results"
+    assert settings.sink.store == "postgres"
 
 
 def test_no_variable_of_ours_elsewhere() -> None:
     for name in set(services) - set(OURS):
-        assert not [variable for variable in services[name]["environment"] if variable.startswith("RATCHET_")]
+        assert not [variable for variable in services[name].get("environment", ()) if variable.startswith("RATCHET_")]
 
 
 def test_variables_of_the_image_are_known() -> None:
@@ -98,16 +102,29 @@ def test_file_of_the_comments_exists() -> None:
     assert [(ROOT / path).is_file() for path in shown] == [True]
 
 
+def test_the_source_publishes_all_of_the_sample_data() -> None:
+    given = [word for word in services["source"]["command"] if word.endswith(".gz")]
+    assert sorted(given) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "app/demo/data").glob("*.ndjson.gz"))
+
+
 def test_ports_are_published_on_loopback_only() -> None:
     published = {name: service["ports"] for name, service in services.items() if "ports" in service}
-    assert published == {"web": ["127.0.0.1:8080:8080"]}
+    assert published == {
+        "grafana": ["127.0.0.1:3000:3000"],
+        "kafka-1": ["127.0.0.1:19092:9094"],
+        "kafka-2": ["127.0.0.1:29092:9094"],
+        "kafka-3": ["127.0.0.1:39092:9094"],
+        "postgres": ["127.0.0.1:15432:5432"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "web": ["127.0.0.1:8080:8080"],
+    }
     assert services["web"]["environment"]["RATCHET_WEB__PORT"] == 8080
     assert not any("network_mode" in service for service in services.values())
 
 
 @pytest.mark.parametrize("name", sorted(services))
 def test_images_are_pinned_by_tag(name: str) -> None:
-    assert re.fullmatch(r"[a-z][a-z/-]+:\d+\.[\w.-]+", services[name]["image"])
+    assert re.fullmatch(r"[a-z][a-z/-]+:v?\d+\.[\w.-]+", services[name]["image"])
 
 
 def test_image_of_ours_has_the_version_of_the_project() -> None:
@@ -133,7 +150,7 @@ def test_brokers_differ_in_identity_and_share_the_quorum() -> None:
     environments = [services[name]["environment"] for name in BROKERS]
     assert [environment["KAFKA_NODE_ID"] for environment in environments] == [1, 2, 3]
     assert [environment["KAFKA_ADVERTISED_LISTENERS"] for environment in environments] == [
-        f"BROKER://{name}:9092" for name in BROKERS
+        f"BROKER://{name}:9092,EXTERNAL://127.0.0.1:{number}9092" for number, name in enumerate(BROKERS, start=1)
     ]
     voters = {environment["KAFKA_CONTROLLER_QUORUM_VOTERS"] for environment in environments}
     assert voters == {",".join(f"{number}@{name}:9093" for number, name in enumerate(BROKERS, start=1))}
@@ -153,7 +170,36 @@ def test_named_volumes_are_declared() -> None:
         for volume in service.get("volumes", [])
         if isinstance(volume, str)
     }
-    assert used == set(document["volumes"])
+    assert {volume for volume in used if not volume.startswith(".")} == set(document["volumes"])
+    assert all((ROOT / volume).exists() for volume in used if volume.startswith("./deploy/compose/"))
+
+
+def test_a_service_is_asked_where_it_listens() -> None:
+    """By Docker in the container, and by Prometheus from its own."""
+    variables = {name: services[name]["environment"] for name in OURS}
+    listening = {
+        "sink": variables["sink"]["RATCHET_SINK__METRICS_PORT"],
+        "web": variables["web"]["RATCHET_WEB__PORT"],
+        "worker": variables["worker"]["RATCHET_WEB__STATUS_PORT"],
+    }
+    for name, port in listening.items():
+        assert f"http://127.0.0.1:{port}/" in services[name]["healthcheck"]["test"][-1]
+    jobs = {job["job_name"]: job for job in prometheus["scrape_configs"]}
+    (found,) = jobs["ratchet-worker"]["dns_sd_configs"]
+    assert (found["names"], found["port"]) == (["worker"], listening["worker"])
+    assert jobs["ratchet-sink"]["static_configs"] == [{"targets": [f"sink:{listening['sink']}"]}]
+
+
+def test_a_worker_has_the_time_it_takes_to_stop() -> None:
+    assert int(services["worker"]["stop_grace_period"].removesuffix("s")) > STOP_WITHIN_S
+
+
+def test_grafana_finds_prometheus_and_the_dashboards() -> None:
+    folder = ROOT / "deploy/compose/grafana"
+    (source,) = yaml.safe_load((folder / "datasources/prometheus.yml").read_text("utf-8"))["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((folder / "dashboards/ratchet.yml").read_text("utf-8"))["providers"]
+    assert f"./deploy/grafana:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
 
 
 def test_containers_of_ours_have_no_rights() -> None:

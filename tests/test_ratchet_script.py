@@ -175,6 +175,15 @@ def test_set_up_for_developers(clone: Clone) -> None:
     assert clone.recorded() == ["-m kafka_ratchet setup"]
 
 
+def test_the_documentation_needs_the_developers_packages(clone: Clone) -> None:
+    done = clone.complete().run("docs", cwd=clone.programs)
+    assert done.returncode == 0, done.stderr
+    lines = clone.recorded()
+    assert installed(clone, "requirements-dev.lock") in lines
+    assert lines[-1] == "-m sphinx -W --keep-going -E -q docs build/site"
+    assert f"{clone.root}/build/site" in done.stderr
+
+
 def test_an_environment_for_developers_follows_their_lock(clone: Clone) -> None:
     clone.complete().run("setup", "--dev")
     clone.recorded()
@@ -373,7 +382,11 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
     record, programs = tmp_path / "record", tmp_path / "programs"
     tools = [environment / ".venv" / "bin" / name for name in ("ruff", "mypy")]
     # Those that it would install otherwise are there.
-    for program in (clone / "ratchet", *tools, *(programs / n for n in ("chromium", "chromedriver", "initdb"))):
+    for program in (
+        clone / "ratchet",
+        *tools,
+        *(programs / n for n in ("chromium", "chromedriver", "initdb", "systemd-analyze")),
+    ):
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f'#!/bin/sh\necho "$0 $*" >>"{record}"\n')
         program.chmod(0o755)
@@ -383,6 +396,7 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
     lines = record.read_text().splitlines()
     assert [line.split("ratchet ")[1].strip() for line in lines if "/ratchet " in line] == [
         "setup --dev",
+        "docs",
         "test --quick --coverage",
         "test",
         "test -m browser",

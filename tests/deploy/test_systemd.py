@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").iterdir())
 PROGRAM = "/opt/ratchet/.venv/bin/ratchet"
 WORST = 3.0
-"""`systemd-analyze security` says OK up to here, on a scale from 0 to 10, on which a unit without any limits has 9.6."""
+"""`systemd-analyze security` says OK up to here, of 10; a unit without any limits has 9.6."""
 
 
 @pytest.fixture
