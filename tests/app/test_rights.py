@@ -167,6 +167,12 @@ def test_every_part_does_its_work_with_the_rights_of_the_page_and_no_others(secu
             worker.wait_for(lambda: administrator.position("events") == EVENTS, "the commit")
             if life == 1:
                 worker.stop()
+        assert "this user may do what a worker does" in site.run("worker", "doctor")
+        site.user = "page"
+        looked = site.command("doctor")
+        assert looked.returncode == 1, looked.stdout
+        assert "topic events-once: describe_configs, write" in looked.stdout
+        assert "group shop: read" in looked.stdout
         tables = json.loads(site.run("page", "tables", "--json"))
         assert tables["streams"][0]["totals"]["keys"] == 1
         (producer,) = json.loads(site.run("page", "producers", "--json"))["topics"][0]["producers"]
