@@ -59,7 +59,7 @@ def test_topics_that_fit_and_topics_that_do_not(
     topics = [new_topic(2), new_topic(2), new_topic(2)]
     head = f'app = "{topics[0]}"\nbootstrap = "{broker}"\n'
     Path("ratchet.toml").write_text(head + STREAM.format(*topics))
-    admin = AdminClient({"bootstrap.servers": broker})
+    admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
     before = set(admin.list_topics(timeout=30).topics)
     assert run(["doctor", "--json"]) == 0
     answer = told(capfd)

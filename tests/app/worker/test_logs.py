@@ -27,7 +27,7 @@ def test_every_line_is_an_object_and_says_whose_it_is(
     topics = [new_topic(2) for _ in range(3)]
     app = f"logs-{uuid.uuid4().hex[:8]}"
     site = Site(tmp_path, broker, app, TOML.format(*topics))
-    sender = Producer({"bootstrap.servers": broker})
+    sender = Producer({"bootstrap.servers": broker, "log_level": 0})
     for number in range(3):
         sender.produce(topics[0], b"%d" % number, partition=1, headers=[("ratchet-producer", b"till")])
     assert sender.flush(30) == 0
