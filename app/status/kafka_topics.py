@@ -19,7 +19,9 @@ from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
 ADMIN_TIMEOUT_S: Final = 30.0
 """How long an answer of Kafka about topics may take."""
 AT_A_TIME: Final = 10_000
-CONSUME_S: Final = 0.2
+CONSUME_S: Final = 0.02
+"""librdkafka waits for so long, or until there are `AT_A_TIME`, also where the end of the partition has come: each
+partition costs that once."""
 
 Options = Mapping[str, str | int | bool]
 """Client options in librdkafka's names, `bootstrap.servers` among them."""
