@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from kafka_ratchet.app.status.http import HEADERS
-from kafka_ratchet.app.web.render import CLUSTER_VIEW, refusal
+from kafka_ratchet.app.web.render import CLUSTER_VIEW, RESULTS, refusal
 
 log = structlog.get_logger(__name__)
 
@@ -78,8 +78,11 @@ class Live:
         """Look every two seconds while somebody listens."""
         before = b""
         while self._listeners:
-            overview = await application[CLUSTER_VIEW].overview()
-            now = hashlib.sha256(msgspec.json.encode(replace(overview, taken_at=""))).digest()
+            overview, results = await asyncio.gather(
+                application[CLUSTER_VIEW].overview(), application[RESULTS].latest()
+            )
+            told = replace(overview, taken_at="", results=results and replace(results, taken_at=None))
+            now = hashlib.sha256(msgspec.json.encode(told)).digest()
             if now != before:
                 for listener in self._listeners:
                     listener.set()
