@@ -181,6 +181,47 @@ def test_text_is_legible_in_light_and_dark(browser: Browser, page: str, scheme: 
     assert faint == []
 
 
+HOSTILE = "<script>document.title='x'</script>"
+READING = [
+    "/event",
+    "/event?identity=%3Cscript%3Edocument.title%3D'x'%3C%2Fscript%3E",
+    "/event?topic=%3Cb%3E&partition=0&offset=0",
+    "/streams/events/identities",
+    "/streams/events/identity?identity=%3Cscript%3Edocument.title%3D'x'%3C%2Fscript%3E",
+    "/producers",
+    "/duplicates",
+    "/dead-letters",
+    "/sinks",
+    "/sinks/results",
+    "/sinks/%3Cb%3E",
+    "/tables/%3Cb%3E",
+    "/settings",
+    "/policy",
+    "/proof",
+]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (1280, "dark")])
+def test_the_pages_that_ask_are_narrow_legible_and_run_no_name(
+    browser: Browser, page: str, width: int, scheme: str
+) -> None:
+    resize(browser, width, scheme)
+    browser.get_log("browser")
+    for path in READING:
+        browser.get(page + path)
+        assert browser.title.endswith(" · Ratchet"), path
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
+        assert browser.execute_script(CONTRAST) == [], path
+        assert len(browser.find_elements(By.TAG_NAME, "h1")) == 1, path
+    # Addresses that ask for what is not there are answered with 4xx and 503, which the browser logs.
+    said = [each["message"] for each in browser.get_log("browser")]
+    assert [each for each in said if "Failed to load resource" not in each] == []
+    browser.get(page + "/streams/events/identities")
+    browser.find_element(By.LINK_TEXT, HOSTILE).click()
+    WebDriverWait(browser, 20).until(lambda chrome: chrome.title == "Identity · Ratchet")
+    assert HOSTILE in browser.find_element(By.TAG_NAME, "h2").text
+
+
 def test_an_update_keeps_the_place_in_a_wide_table(browser: Browser, page: str, worker: KnownWorker) -> None:
     resize(browser, 320)
     browser.get(page)
