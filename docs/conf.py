@@ -38,6 +38,15 @@ suppress_warnings = ["misc.highlighting_failure"]
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 PAGE = re.compile(r"^- \[[^\]]*\]\(([^)]+)\.md\)", re.MULTILINE)
 
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([A-Z]+\.md)\)")
+"""A link to README.md, CHANGELOG.md or CONTRIBUTING.md of the repository."""
+ROOT = Path(__file__).parents[1]
+
+
+def without_links_to_outside(_: Sphinx, name: str, source: list[str]) -> None:
+    """What is no page of the site keeps its text only; a file that is not there stays a link, and fails the build."""
+    source[0] = OUTSIDE.sub(lambda found: found[1] if (ROOT / found[2]).is_file() else found[0], source[0])
+
 
 def add_navigation(_: Sphinx, name: str, source: list[str]) -> None:
     """The navigation is the list that docs/README.md is: a page that is not in it fails the build."""
@@ -57,5 +66,6 @@ def add_index(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", without_links_to_outside)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_index)
