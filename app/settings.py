@@ -115,10 +115,13 @@ class Settings(BaseSettings):
     """A worker that Kafka has not heard of for this long loses its partitions."""
     num_standby_replicas: int = Field(default=0, ge=0, le=32)
     """How many other workers keep a warm copy of each partition's sequences."""
+    processes: int = Field(default=1, ge=1, le=256)
+    """Worker processes that one `ratchet worker` runs. With 1 it is the worker itself; above, each has a folder of its
+    own in `state_folder`."""
     state_folder: Path = Path("ratchet-state")
     state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
-    """Memory that a worker's last sequences may take, in MiB, shared by its streams and partitions. What does not fit
-    is looked up in the local store: the same results, more slowly."""
+    """Memory that a worker's last sequences may take, in MiB, shared by its processes, streams and partitions. What
+    does not fit is looked up in the local store: the same results, more slowly."""
     max_batch_mb: int = Field(default=64, ge=1, le=1_024)
     """What one record batch may unpack to, in MiB; a partition with a larger one halts. Forwarding one takes at most
     three times as much."""

@@ -219,6 +219,14 @@ class Lanes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._change()
 
+    def leave_for_good(self) -> None:
+        """Have the app tell the group when it stops that this worker does not come back.
+
+        aiokafka does not for a member with an instance id: its partitions would wait until its session is over.
+        """
+        if (consumer := self.app.consumer._thread._consumer) is not None:  # noqa: SLF001
+            consumer._coordinator._group_instance_id = None  # noqa: SLF001
+
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
         self._refused_s = 0.0
         self.rebalances += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,9 @@ def worker(
     state_folder: Annotated[
         Path | None, typer.Option("--state-folder", help="Folder for local stores. No two workers may share one.")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", help="Worker processes, as many as cores; one that dies is replaced.")
+    ] = None,
     app: Annotated[
         str | None, typer.Option("--app", "-A", help="Agents of your own: MODULE:NAME of an App, as shop:app.")
     ] = None,
@@ -24,16 +28,23 @@ def worker(
     --app shop:app runs agents of your own over the deduplicated events: an App of kafka_ratchet called `app` in shop.py
     (docs/guide/agents.md; one to begin with: --app kafka_ratchet.agents.examples.running_totals:app).
     """
+    from kafka_ratchet.app.settings import load
+
+    given = {"state_folder": state_folder, "processes": processes}
+    settings = load(config, **{name: value for name, value in given.items() if value is not None})
+    if settings.processes > 1:
+        # One process for each core: none needs more threads for NumPy, which would start them when it is imported.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.log_setup import configure
-    from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.worker import process
+    from kafka_ratchet.app.worker import processes as several
     from kafka_ratchet.app.worker.program import load_program
     from kafka_ratchet.app.worker.sent_topics import check_topics
     from kafka_ratchet.app.worker.steps import with_steps
     from kafka_ratchet.transport.client.security import client_options
 
-    settings = load(config, **({"state_folder": state_folder} if state_folder else {}))
     settings.require_streams()  # this and the next: before a Kafka is waited for, or started
     client_options(settings.bootstrap or "", settings.kafka)
     program = load_program(app) if app is not None else None
@@ -42,5 +53,7 @@ def worker(
         program.check(settings.streams)
         check_topics(program, settings)
     configure(settings.log_level, settings.log_format)
+    if settings.processes > 1:
+        raise typer.Exit(several.run(settings, program))
     with choose_broker(settings) as bootstrap:
         process.run(settings, bootstrap, program)

@@ -59,7 +59,29 @@ class CannotBind(Exception):
     """Host and port cannot be bound; the text says why."""
 
 
-async def bind(runner: web.AppRunner, host: str, port: int, shown: str, tls: ssl.SSLContext | None = None) -> str:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, for a process that is forked later. port: 0 takes a free one.
+
+    Raises:
+        CannotBind: the system refuses.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.create_server(address[:2], family=family, backlog=128)
+    except (OSError, ValueError) as error:
+        raise CannotBind(getattr(error, "strerror", None) or error) from None
+    listening.setblocking(False)
+    return listening
+
+
+async def bind(
+    runner: web.AppRunner,
+    host: str,
+    port: int,
+    shown: str,
+    tls: ssl.SSLContext | None = None,
+    listening: socket.socket | None = None,
+) -> str:
     """Serve, and return the address.
 
     Args:
@@ -68,13 +90,17 @@ async def bind(runner: web.AppRunner, host: str, port: int, shown: str, tls: ssl
         port: 0 takes a free one.
         shown: the host in the address.
         tls: with it the address speaks HTTPS only.
+        listening: what is bound already; host and port are not looked at then.
 
     Raises:
         CannotBind: the system refuses.
     """
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        if listening is None:
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        else:
+            await web.SockSite(runner, listening, ssl_context=tls).start()
     except (OSError, ValueError) as error:  # ValueError: no host name can be that
         await runner.cleanup()
         raise CannotBind(getattr(error, "strerror", None) or error) from None

@@ -75,6 +75,7 @@ class StatusServer:
         worker: the worker's name; None: machine and process.
         registry: what /metrics shows; None: the figures of `provider`.
         history: what the worker keeps of its past; None: nothing.
+        listening: what is bound to the host already; port is not looked at then.
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class StatusServer:
         worker: str | None = None,
         registry: CollectorRegistry | None = None,
         history: HistoryProvider | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
-        self._provider = provider
+        self._provider, self._listening = provider, listening
         self._host, self._port = host, port
         self._worker = worker or worker_name()
         if registry is None:
@@ -120,7 +122,7 @@ class StatusServer:
             add_history(application, self._history)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         try:
-            url = await bind(runner, self._host, self._port, host)
+            url = await bind(runner, self._host, self._port, host, listening=self._listening)
         except CannotBind as error:
             raise SetupError(self._cannot_bind(error)) from None
         self._runner = runner

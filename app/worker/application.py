@@ -196,6 +196,7 @@ class Application:
         topics: dict[str, StreamTopics],
         program: App | None = None,
         sends: SentTopics = MappingProxyType({}),
+        instance_id: str | None = None,
     ) -> None:
         """Nothing is started.
 
@@ -205,6 +206,7 @@ class Application:
             topics: of each stream, as `kafka_ratchet.app.worker.topics.prepare` found them
             program: agents and tables of one's own; None: each record is forwarded as it came
             sends: topics to which agents send, as `kafka_ratchet.app.worker.sent_topics` found them
+            instance_id: of a member that comes back under it after a crash; None: of none
 
         Raises:
             SettingsError: there is no stream, or a stream's extractor cannot be imported.
@@ -214,14 +216,14 @@ class Application:
             program.check(settings.streams)
             check_topics(program, settings)
             _refuse_withheld(program, settings)
-        self.settings, self._stops = settings, False
+        self.settings, self._stops, self._comes_back = settings, False, instance_id is not None
         self.has_program = program is not None
         self.timers = WorkerTimers(program.timers, program.tasks) if program else WorkerTimers((), ())
         # Faust makes its own folder but not those above it.
         (settings.state_folder / settings.app).mkdir(parents=True, exist_ok=True, mode=0o700)
         options = client_options(bootstrap, settings.kafka)
         self.cluster = Cluster(options)
-        self.app = faust_app(settings, bootstrap, options, rules_of(settings, program))
+        self.app = faust_app(settings, bootstrap, options, rules_of(settings, program), instance_id)
         folder = settings.state_folder / settings.app
         memory = (settings.state_memory_mb << 20) // max(1, len(judging(settings.streams)))
         self.sends = sends
@@ -331,6 +333,8 @@ class Application:
         """Commit and end every lane, then leave the group."""
         self._stops = True
         await self.lanes.stop()
+        if self._comes_back:
+            self.lanes.leave_for_good()
         await self.app.stop()
         await self.policies.stop()
         await self.followed.stop()

@@ -81,7 +81,13 @@ class WorkerApp(faust.App):
         return conductor
 
 
-def faust_app(settings: Settings, bootstrap: str, options: Mapping[str, Any], rules: Mapping[str, str]) -> WorkerApp:
+def faust_app(
+    settings: Settings,
+    bootstrap: str,
+    options: Mapping[str, Any],
+    rules: Mapping[str, str],
+    instance_id: str | None = None,
+) -> WorkerApp:
     """A worker's Faust app.
 
     Args:
@@ -89,6 +95,7 @@ def faust_app(settings: Settings, bootstrap: str, options: Mapping[str, Any], ru
         bootstrap: host:port[,host:port]
         options: of the Kafka client
         rules: what members of the group have to agree on
+        instance_id: of a member that comes back under it after a crash, to its partitions (KIP-345); None: of none
     """
     session_s = settings.session_timeout_ms / 1000
     return WorkerApp(
@@ -100,6 +107,7 @@ def faust_app(settings: Settings, bootstrap: str, options: Mapping[str, Any], ru
         broker_heartbeat_interval=session_s / 5,
         broker_request_timeout=session_s + REQUEST_SLACK_S,
         broker_rebalance_timeout=session_s,
+        consumer_group_instance_id=instance_id,
         TableManager=LanesTablesOnly,
         PartitionAssignor=RuledAssignor.of(rules),
         datadir=str(settings.state_folder / settings.app / "faust"),

@@ -1,4 +1,7 @@
-"""A worker process: the application, its status address, and the lock on its state folder."""
+"""A worker process: the application, its status address, and the lock on its state folder.
+
+Several under one parent: `kafka_ratchet.app.worker.processes`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import faulthandler
 import fcntl
 import os
 import signal
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -37,6 +41,24 @@ STOP_WITHIN_S: Final = 90.0
 """The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
 
 
+class Prepared(NamedTuple):
+    """What was found of Kafka's topics: those of every stream, and those to which the program sends."""
+
+    topics: dict[str, StreamTopics]
+    sends: dict[str, SentTopic]
+
+
+class Seat(NamedTuple):
+    """What outlives a process that is one of several, for the one that takes its place.
+
+    instance_id: of the member of the group (KIP-345), so that the group gives it the same partitions at once
+    listening: its status address
+    """
+
+    instance_id: str
+    listening: socket.socket
+
+
 def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
     """Run a worker until SIGINT or SIGTERM. program: agents and tables of one's own.
 
@@ -46,18 +68,30 @@ def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
     with state_folder(settings.state_folder), ThreadPoolExecutor(1) as beside:
         # While Kafka is asked, so that the first batch does not wait for it.
         kernels = beside.submit(compile_kernels)
-        topics, sends = _prepared(settings, bootstrap, program)
+        found = prepare(settings, bootstrap, program)
         kernels.result()
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(settings, bootstrap, topics, program, sends))
+        serve(settings, bootstrap, found, program)
 
 
-def _prepared(
-    settings: Settings, bootstrap: str, program: App | None
-) -> tuple[dict[str, StreamTopics], dict[str, SentTopic]]:
-    """The topics of every stream, and those to which the program sends.
+def serve(
+    settings: Settings, bootstrap: str, prepared: Prepared, program: App | None = None, seat: Seat | None = None
+) -> None:
+    """Serve streams whose topics are prepared, until SIGINT or SIGTERM. seat: of one process of several.
+
+    Raises:
+        RatchetError: it cannot start; the text says why.
+    """
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(settings, bootstrap, prepared, program, seat))
+
+
+def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared:
+    """Create what is missing of the topics, and check that they fit.
 
     A Kafka that goes away meanwhile is waited for as one that is not there yet.
+
+    Raises:
+        RatchetError: it cannot start; the text says why.
     """
     deadline = time.monotonic() + settings.kafka_timeout_s
     while True:
@@ -69,7 +103,8 @@ def _prepared(
             prepare_global_tables(bootstrap, settings, program.global_tables.values() if program else [])
             if program is not None:
                 check_event_time(bootstrap, settings, program)
-            return topics, prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
+            sends = prepare_sent_topics(bootstrap, settings, program, topics) if program else {}
+            return Prepared(topics, sends)
         except BrokerUnavailable as error:
             if time.monotonic() > deadline:
                 raise
@@ -77,11 +112,7 @@ def _prepared(
 
 
 async def _serve(
-    settings: Settings,
-    bootstrap: str,
-    topics: dict[str, StreamTopics],
-    program: App | None,
-    sends: Mapping[str, SentTopic],
+    settings: Settings, bootstrap: str, prepared: Prepared, program: App | None, seat: Seat | None
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -92,8 +123,11 @@ async def _serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked_to_stop)
-    application = Application(settings, bootstrap, topics, program, sends)
-    status = StatusServer(application, settings.web.host, settings.web.status_port, history=application.past)
+    instance_id, listening = seat or (None, None)
+    application = Application(settings, bootstrap, prepared.topics, program, prepared.sends, instance_id)
+    status = StatusServer(
+        application, settings.web.host, settings.web.status_port, history=application.past, listening=listening
+    )
     url = await status.start()
     try:
         if await done_before(stop, application.start(url)):

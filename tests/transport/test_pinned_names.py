@@ -318,3 +318,10 @@ def test_settings_that_the_application_gives(app: faust.App) -> None:
     ]
     unknown = [name for name in given if name not in type(app.conf).SETTINGS]
     assert not unknown, f"faust has no settings {unknown}; {FAUST_APP} gives them"
+
+
+def test_a_member_with_an_instance_id_does_not_leave() -> None:
+    sentence = f"aiokafka keeps the id elsewhere, or leaves the group; see leave_for_good in {LANES}"
+    source = inspect.getsource(GroupCoordinator._maybe_leave_group)
+    assert "self._group_instance_id is None" in source, sentence
+    assert "group_instance_id=conf.consumer_group_instance_id" in inspect.getsource(AIOKafkaConsumerThread), sentence

@@ -1,0 +1,349 @@
+"""Forks processes, starts one again that dies, and ends all of them when it is asked to.
+
+A forked process has everything that the parent has imported and compiled, within milliseconds. It does not have the
+parent's threads, but what they held, locked as it was: so the parent may have none (`refuse_threads`), and nothing that
+starts one: no client of Kafka, no store. It has no event loop either, and does nothing but wait for signals.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+import structlog
+
+from kafka_ratchet.errors import RatchetError, SettingsError, SetupError
+
+log = structlog.get_logger(__name__)
+
+REFUSED: Final = 2
+"""Exit code of a process that cannot work and has said why: another would not get further."""
+LATER: Final = 75
+"""Exit code of one that cannot work yet (EX_TEMPFAIL of sysexits.h)."""
+CRASHED: Final = 1
+
+STEADY_S: Final = 5.0
+"""A process that has lived for so long is replaced at once. One that dies earlier is so for the first time only, and
+then after pauses: what kills it at its start will do so again."""
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_MOST_S: Final = 30.0
+
+SENTENCE_BYTES: Final = 32_768
+"""Of a refusal: what a pipe takes without a reader."""
+
+_ASKED: Final = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+
+class Later(Exception):
+    """A process cannot work yet; another is started after a pause. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a process is for.
+
+    name: for the log, and for `ps` and `top`, which show 15 characters
+    work: done in the process; it returns when SIGTERM comes
+    ends_last: whether it is ended when the others have ended
+    """
+
+    name: str
+    work: Callable[[], None]
+    ends_last: bool = False
+
+
+@dataclass(slots=True)
+class _Process:
+    role: Role
+    pid: int | None = None
+    began: float = 0.0
+    deaths: int = 0
+    """In a row, each soon after its start."""
+    due: float | None = 0.0
+    """When it is to be started; None: it runs, or is not started again."""
+    code: int = 0
+    refusal: int = -1
+    """Descriptor on which it says why it cannot work."""
+
+
+class Parent:
+    """Keeps a process of each role.
+
+    Args:
+        roles: their processes are started in this order
+        stop_within_s: a process that has not ended so many seconds after SIGTERM is killed
+        steady_s: as `STEADY_S`
+        pause_s: the first pause, in seconds; each further one is twice as long, up to `PAUSE_MOST_S`
+    """
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        stop_within_s: float,
+        *,
+        steady_s: float = STEADY_S,
+        pause_s: float = PAUSE_FIRST_S,
+    ) -> None:
+        self._processes = [_Process(role) for role in roles]
+        self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
+        self._is_asked = False
+        self._refusal: str | None = None
+        self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")
+        """How often a process of each role was replaced. Its processes see it as well: the memory is shared."""
+
+    def run(self) -> int:
+        """Keep the processes until SIGTERM or SIGINT, and end them.
+
+        Returns:
+            exit code: 0, or 1 where one did not end as it was asked to
+
+        Raises:
+            RatchetError: a process cannot work; the text is its own. The others have ended.
+            SettingsError: there are threads.
+        """
+        with self._signals() as wake:
+            try:
+                while not self._is_asked and self._refusal is None:
+                    self._start_due()
+                    self._wait(wake, self._next_due())
+                    self._reap()
+            finally:
+                code = self._end(wake)
+        if self._refusal is not None:
+            raise RatchetError(self._refusal)
+        return code
+
+    @contextmanager
+    def _signals(self) -> Iterator[socket.socket]:
+        """Yields a socket that can be read when a signal has come."""
+
+        def asked(_number: int, _frame: object) -> None:
+            self._is_asked = True
+
+        def ended(_number: int, _frame: object) -> None:
+            """The socket has been written to, which is all."""
+
+        wake, write = socket.socketpair()
+        wake.setblocking(False)
+        write.setblocking(False)
+        before = {number: signal.signal(number, asked) for number in _ASKED}
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, ended)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        try:
+            yield wake
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            wake.close()
+            write.close()
+
+    def _wait(self, wake: socket.socket, limit_s: float | None) -> None:
+        select.select([wake], [], [], limit_s)
+        with suppress(BlockingIOError):
+            wake.recv(4096)
+
+    def _next_due(self) -> float | None:
+        """Seconds until a process is to be started; None: none is."""
+        waits = [each.due for each in self._processes if each.due is not None]
+        return max(0.0, min(waits) - time.monotonic()) if waits else None
+
+    def _start_due(self) -> None:
+        for process in self._processes:
+            if process.due is not None and process.due <= time.monotonic() and not self._is_asked:
+                self._start(process)
+
+    def _start(self, process: _Process) -> None:
+        refuse_threads()
+        own, read, write = os.getpid(), *os.pipe()
+        # A signal that came before the process has handlers of its own would wake, and stop, its parent.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_ASKED, signal.SIGCHLD])
+        try:
+            pid = os.fork()
+            if not pid:
+                os.close(read)
+                _become(process.role, own, write)
+        except OSError as error:
+            os.close(read)
+            log.error("a process cannot be forked", process=process.role.name, reason=str(error))
+            self._put_off(process)
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(write)
+        process.pid, process.began, process.due, process.refusal = pid, time.monotonic(), None, read
+
+    def _reap(self) -> None:
+        """Take note of processes that have ended."""
+        for process in self._processes:
+            if process.pid is None:
+                continue
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
+            if not pid:
+                continue
+            process.code = os.waitstatus_to_exitcode(status)
+            process.pid = None
+            sentence = _said(process.refusal)
+            if self._is_asked or self._refusal is not None:
+                continue
+            if process.code == REFUSED and sentence:
+                self._refusal = sentence
+            else:
+                self._replace(process, pid)
+
+    def _replace(self, process: _Process, pid: int) -> None:
+        self.replaced[self._processes.index(process)] += 1
+        if time.monotonic() - process.began >= self._steady_s:
+            process.deaths = 0
+        again_in_s = self._put_off(process, at_once=process.code != LATER)
+        signalled = process.code < 0
+        log.warning(
+            "a process has ended; starting it again",
+            process=process.role.name,
+            pid=pid,
+            **{"signal" if signalled else "exit_code": abs(process.code)},
+            again_in_s=again_in_s,
+        )
+        process.code = 0
+
+    def _put_off(self, process: _Process, *, at_once: bool = False) -> float:
+        """Set when it is started next; returns in how many seconds that is."""
+        process.deaths += 1
+        pauses = process.deaths - at_once
+        pause_s = min(PAUSE_MOST_S, self._pause_s * 2 ** min(pauses - 1, 16)) if pauses else 0.0
+        process.due = time.monotonic() + pause_s
+        return pause_s
+
+    def _end(self, wake: socket.socket) -> int:
+        """End all, those first that do not end last."""
+        self._is_asked = True
+        deadline = time.monotonic() + self._stop_within_s
+        for last in (False, True):
+            ending = [each for each in self._processes if each.role.ends_last == last]
+            for process in ending:
+                if process.pid is not None:  # not waited for before `_reap`, so that the id is of no other process
+                    os.kill(process.pid, signal.SIGTERM)
+            while any(each.pid is not None for each in ending):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    for process in ending:
+                        if process.pid is not None:
+                            log.error("a process did not end in time; killed", process=process.role.name)
+                            os.kill(process.pid, signal.SIGKILL)
+                self._wait(wake, max(0.1, left_s))
+                self._reap()
+        # One that was asked before it listened ends by the signal.
+        fine = {0, *(-number for number in _ASKED)}
+        return 0 if all(each.code in fine for each in self._processes) else CRASHED
+
+
+def _said(refusal: int) -> str:
+    """What a process that has ended has said on this descriptor, which is closed."""
+    os.set_blocking(refusal, False)  # it may have left a process of its own behind, which holds the other end
+    with os.fdopen(refusal, "rb", buffering=0) as pipe:
+        return (pipe.read(SENTENCE_BYTES) or b"").decode("utf-8", "replace")
+
+
+def refuse_threads() -> None:
+    """Refuse to fork a process that has more than its main thread.
+
+    Raises:
+        SettingsError: it has.
+    """
+    main = threading.main_thread().native_id
+    names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(main)]
+    if names or tasks:
+        which = ", ".join(names) or ", ".join((task / "comm").read_text().strip() for task in tasks)
+        raise SettingsError(
+            f"processes: there are threads before the processes are forked ({which}), and they would be missing in "
+            "them. Start threads in an agent or a timer, not where the module is imported; libraries that do it by "
+            "themselves have a variable against it, as OPENBLAS_NUM_THREADS=1. Or set processes = 1"
+        )
+
+
+def ask(work: Callable[[], bytes]) -> bytes:
+    """The result of work that is done in a process of its own, since it leaves threads behind.
+
+    Raises:
+        RatchetError: the work has; the text is its own.
+        SetupError: the process was ended.
+        SettingsError: there are threads.
+    """
+    refuse_threads()
+    own, answer, write = os.getpid(), *os.pipe()
+    refusal, refuse = os.pipe()
+
+    def told() -> None:
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(work())
+
+    if not (pid := os.fork()):
+        _become(Role("ratchet/prepare", told), own, refuse)
+    os.close(write)
+    os.close(refuse)
+    with os.fdopen(answer, "rb") as pipe, os.fdopen(refusal, "rb") as said:
+        result, sentence = pipe.read(), said.read().decode("utf-8", "replace")
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if sentence:
+        raise RatchetError(sentence)
+    if code:
+        ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        raise SetupError(f"the process that prepares the topics has ended {ended}; start the worker again")
+    return result
+
+
+def _become(role: Role, parent: int, refusal: int) -> NoReturn:
+    """Do the work of a role in a process that was just forked, and end it.
+
+    Nothing of the parent's may run here again: no `finally`, no `with` that it is in.
+    """
+    code = CRASHED
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*_ASKED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        _end_with(parent, role.name)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*_ASKED, signal.SIGCHLD])
+        role.work()
+        code = 0
+    except RatchetError as error:
+        os.write(refusal, str(error).encode("utf-8", "replace")[:SENTENCE_BYTES])
+        code = REFUSED
+    except Later as error:
+        log.warning("a process cannot work yet", process=role.name, reason=str(error))
+        code = LATER
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else CRASHED if ended.code else 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # which leaves secrets out
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _end_with(parent: int, name: str) -> None:
+    """Have the system send SIGTERM when the parent dies, however it does, and show the name.
+
+    It is tied to the thread that forked, and the parent has one.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    if os.getppid() != parent:  # it died before
+        os._exit(0)

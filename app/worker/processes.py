@@ -1,0 +1,160 @@
+"""A worker of several processes: what they need is imported, compiled and asked for once, then they are forked."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import socket
+import sys
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.http import CannotBind, is_wildcard, listen, reachable_host, url_of
+from kafka_ratchet.app.status.together import Together
+from kafka_ratchet.app.worker.compile import compile_kernels
+from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask, refuse_threads
+from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, loop_factory, prepare, serve, state_folder
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
+from kafka_ratchet.tables.identity import SequenceSource
+
+log = structlog.get_logger(__name__)
+
+LATE_IMPORTS: Final = ("faust.transport.drivers.aiokafka",)
+"""What a worker's start would import otherwise, in each process anew."""
+
+KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
+"""A process ends itself before that, and says where it hung."""
+
+
+def run(settings: Settings, program: App | None = None) -> int:
+    """Run `settings.processes` worker processes until SIGINT or SIGTERM.
+
+    Returns:
+        exit code: 0, or 1 where a process did not end as it was asked to
+
+    Raises:
+        RatchetError: they cannot start, or one cannot go on; the text says why.
+    """
+    if sys.platform != "linux":
+        raise SettingsError("processes: more than one needs Linux. Set processes = 1, and start several workers")
+    if settings.bootstrap is None:
+        raise SettingsError(
+            "processes: more than one needs a Kafka that is named: bootstrap in the settings file, or RATCHET_BOOTSTRAP"
+        )
+    with state_folder(settings.state_folder):
+        say_unused(settings)
+        compile_kernels()
+        _import_late(settings)
+        refuse_threads()
+        bootstrap = settings.bootstrap
+        seats, shared = _seats(settings)
+        prepared = decoded(ask(lambda: encoded(prepare(settings, bootstrap, program))))
+        # What is there now is not looked at again by the processes' collectors, which would copy it.
+        gc.collect()
+        gc.freeze()
+        addresses = [_address(settings.web.host, seat.listening) for seat in seats]
+
+        def worker(number: int) -> None:
+            structlog.contextvars.bind_contextvars(process=number)
+            own = settings_of(settings, number)
+            try:
+                with state_folder(own.state_folder):
+                    serve(own, bootstrap, prepared, program, seats[number])
+            except BrokerUnavailable as error:
+                raise Later(str(error)) from None
+
+        def status() -> None:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(Together(addresses, parent.replaced).serve(settings.web.host, shared))
+
+        roles = [Role(f"ratchet/{number}", partial(worker, number)) for number in range(settings.processes)]
+        parent = Parent([*roles, Role("ratchet/status", status, ends_last=True)], KILL_AFTER_S)
+        url = url_of(reachable_host(settings.web.host), shared.getsockname()[1])
+        log.info("worker has processes", app=settings.app, processes=settings.processes, status_of_all=url)
+        return parent.run()
+
+
+def settings_of(settings: Settings, number: int) -> Settings:
+    """The settings of one process: its own folder, and its share of the memory."""
+    share = max(1, settings.state_memory_mb // settings.processes)
+    return settings.model_copy(update={"state_folder": settings.state_folder / str(number), "state_memory_mb": share})
+
+
+def say_unused(settings: Settings) -> None:
+    """Log which local stores another number of processes has left in the state folder."""
+    if unused := unused_stores(settings):
+        log.info(
+            "local stores of another number of processes are not used now; the changelog has what is in them, and they "
+            "may be removed while no worker runs",
+            folders=[str(folder) for folder in unused],
+        )
+
+
+def unused_stores(settings: Settings) -> list[Path]:
+    """Folders that hold stores of this application, and belong to no process of these settings."""
+    folder, used = settings.state_folder, range(settings.processes) if settings.processes > 1 else range(0)
+    numbered = [each for each in sorted(folder.glob("*")) if each.name.isdecimal() and each.name.isascii()]
+    found = [each for each in numbered if (each / settings.app).is_dir() and each.name not in map(str, used)]
+    whole = folder / settings.app
+    if settings.processes > 1 and whole.is_dir() and any((whole / name).is_dir() for name in settings.streams):
+        found.append(whole)
+    return found
+
+
+def encoded(prepared: Prepared) -> bytes:
+    """As JSON."""
+
+    def plain(value: Any) -> dict[str, Any]:
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise NotImplementedError
+
+    return msgspec.json.encode(prepared, enc_hook=plain)
+
+
+def decoded(text: bytes) -> Prepared:
+    """What `encoded` made JSON of."""
+    return msgspec.json.decode(text, type=Prepared)
+
+
+def _import_late(settings: Settings) -> None:
+    for module in LATE_IMPORTS:
+        importlib.import_module(module)
+    loop_factory()
+    for stream in settings.streams.values():  # functions of the user's own
+        reader_for(SequenceSource.parse(stream.sequence), stream.sequence_form)
+        whose(stream.identity)
+
+
+def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
+    """A seat for each process, and the socket of the address for all.
+
+    An instance id is nobody else's: two members with one would throw each other out of the group.
+    """
+    worker = uuid.uuid4().hex[:12]
+    web = settings.web
+    try:
+        seats = [Seat(f"ratchet-{worker}-{number}", listen(web.host, 0)) for number in range(settings.processes)]
+        return seats, listen(web.host, web.status_port)
+    except CannotBind as error:
+        raise SetupError(
+            f"the worker's status cannot be served on {web.host!r}, port {web.status_port or 'any'}: {error}. Choose "
+            "another web.status_port (each worker on a machine needs its own; 0 takes a free one) or another web.host"
+        ) from None
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    """Where this machine reaches it."""
+    here = {socket.AF_INET6: "::1"}.get(listening.family, "127.0.0.1") if is_wildcard(host) else host
+    return url_of(here, listening.getsockname()[1])
