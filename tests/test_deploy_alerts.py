@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -33,8 +34,18 @@ def test_the_guide_explains_each_alert() -> None:
 
 
 @promtool
-def test_promtool_takes_rules_and_configuration() -> None:
+def test_promtool_takes_rules_and_configuration(tmp_path: Path) -> None:
     run("check", "rules", FOLDER / "alerts.yml")
+    # The dashboard's expressions as recording rules, with an interval in the place of Grafana's variable.
+    dashboard = json.loads((ROOT / "deploy/grafana/ratchet.json").read_text("utf-8"))
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m")}
+        for number, expression in enumerate(shown)
+    ]
+    assert rules
+    (tmp_path / "dashboard.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    run("check", "rules", tmp_path / "dashboard.yml")
     run("check", "config", FOLDER / "prometheus.yml")
 
 

@@ -143,7 +143,8 @@ def test_the_sink_is_there_and_its_figures_come_by_themselves(browser: Browser, 
     browser.get(page)
     rows = "return [...document.querySelectorAll('#scroll-results tbody tr')].map(row => row.innerText.split(/\\s+/))"
     WebDriverWait(browser, 20).until(lambda _: [row[0] for row in browser.execute_script(rows)] == ["0", "1"])
-    topic = browser.find_element(By.CSS_SELECTOR, "#caption-results code").text
+    # In one step: an element that was found may be replaced before its text is read.
+    topic = browser.execute_script("return document.querySelector('#caption-results code').textContent")
     producer = Producer({"bootstrap.servers": broker})
     producer.produce(topic, b"x", partition=1)
     producer.flush(30)

@@ -1,4 +1,4 @@
-"""What Prometheus and probes see of a real worker, and that alerts name nothing else."""
+"""What Prometheus and probes see of a real worker, and that alerts and dashboard name nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_sinks() -> set[str]:
     return {family.name for family in found}
 
 
-def test_a_worker_exports_what_the_alerts_name(broker: str, tmp_path: Path) -> None:
+def test_a_worker_exports_what_alerts_and_dashboard_name(broker: str, tmp_path: Path) -> None:
     port = free_port()
     place = site(tmp_path, broker, f"session_timeout_ms = 6000\nweb = {{status_port = {port}}}\n")
     worker = WorkerProcess(place)
@@ -66,4 +66,7 @@ def test_a_worker_exports_what_the_alerts_name(broker: str, tmp_path: Path) -> N
     assert float(committed.split()[-1]) >= 1
     wanted = named((ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8"))
     assert {"ratchet_partition_halted", "ratchet_commit_seconds"} <= wanted
+    shown = named((ROOT / "deploy/grafana/ratchet.json").read_text("utf-8"))
+    assert {"ratchet_records", "ratchet_store_bytes"} <= shown
+    wanted |= shown
     assert not wanted - exported(text) - of_sinks()
