@@ -385,34 +385,44 @@ from kafka_ratchet.tables.partition import (SequencePartition)
 from kafka_ratchet.transport.batch.encoding import (pack_entries)
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-state = SequencePartition(Path(sys.argv[1]), "changelog", 0, Identity.KEY, 1 << 20, clock=count(0, 100).__next__)
-state.open()
+def opened(folder):
+    clock = count(0, 100).__next__
+    state = SequencePartition(Path(sys.argv[1]) / folder, "changelog", 0, Identity.KEY, 1 << 20, clock=clock)
+    state.open()
+    return state
 
-def apply(number):
+def apply(number, state):
     pairs = [(b"i%d" % n, number.to_bytes(8, "big")) for n in range(2_000)]
     batch = pack_entries("changelog", 0, pairs)
     batch.next = number
     state.apply(batch)
 
-apply(1)
+# Compiled passes are kept in files as well, of a clone that has none yet.
+compiled = opened("compiled")
+apply(1, compiled)
+compiled.open()
+apply(2, compiled)
+compiled.close()
+state = opened("0")
+apply(1, state)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
 for _ in range(2):
     try:
         state.open()
-        apply(2)
+        apply(2, state)
     except StateError as error:
         print("said", error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 state.open()
 print(state.position, {state.last(b"%d" % n) for n in range(2_000)} == {(1, 1)})
-apply(2)
+apply(2, state)
 print(state.position, {state.last(b"%d" % n) for n in range(2_000)} == {(2, 2)})
 state.close()
 """
 
 
 def test_a_full_disk_is_said_and_passes_without_a_restart(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "0")]
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
