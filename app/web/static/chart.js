@@ -20,6 +20,8 @@
     return {
       width: place.clientWidth,
       height: 240,
+      // At least a minute: around a single point uPlot would draw years.
+      scales: { x: { range: function (plot, low, high) { return [Math.min(low, high - 60), high]; } } },
       series: [{}].concat(names.map(function (name) {
         return { label: name, stroke: colour(tones[name]), width: 2, dash: dashes[name], points: { show: false }, value: value };
       })),
