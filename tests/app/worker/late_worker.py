@@ -7,7 +7,7 @@ from typing import Any
 from kafka_ratchet.app.cli import main
 from kafka_ratchet.app.worker import process
 
-prepared = process._prepared
+prepared = process.prepare
 
 
 def waits(*arguments: Any) -> Any:
@@ -19,5 +19,5 @@ def waits(*arguments: Any) -> Any:
 
 
 if __name__ == "__main__":
-    process._prepared = waits
+    process.prepare = waits
     main()
