@@ -97,13 +97,17 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
             StateError: not an entry of this version.
         """
         try:
-            found = msgspec.json.decode(value, type=cls)
+            found = _EDIT_OF.decode(value)
             if len(key) != 1 + _NUMBER.size or found.version != VERSION:
                 raise StateError(f"what a person has changed, in version {found.version}; this Ratchet reads {VERSION}")
             _ = found.name
         except (ValueError, RecursionError) as error:  # of which msgspec's are
             raise StateError(f"what a person has changed cannot be read ({error})") from None
         return _NUMBER.unpack(key[1:])[0], found
+
+
+_EDIT_OF: Final = msgspec.json.Decoder(Edit)
+"""Made here and not by the first who reads: see `kafka_ratchet.transport.owner`."""
 
 
 def _printable(text: str) -> str:

@@ -121,13 +121,13 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             OwnerDiffers: it is of a newer format, or none of ours.
         """
         try:
-            known = msgspec.json.decode(value, type=_Format).format
+            known = _FORMAT_OF.decode(value).format
             if known > FORMAT:
                 raise OwnerDiffers(
                     f"it was written in format {known} by a newer Ratchet, and this one reads up to {FORMAT}. Run the "
                     "newer one"
                 )
-            return msgspec.json.decode(value, type=cls)
+            return _OWNER_OF.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise OwnerDiffers(
                 f"its entry about whose it is cannot be read ({error}). Is another program writing to this topic?"
@@ -174,6 +174,12 @@ def _said(value: str | None) -> str:
 
 class _Format(msgspec.Struct):
     format: int
+
+
+# Made here and not by the first who reads: stores are opened in several threads, and msgspec 0.22 crashes the process
+# where two threads have it look at one type for the first time.
+_FORMAT_OF: Final = msgspec.json.Decoder(_Format)
+_OWNER_OF: Final = msgspec.json.Decoder(Owner)
 
 
 def indices(batch: RecordBatch) -> NDArray[np.intp]:

@@ -55,6 +55,10 @@ class Proof(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
+_PROOF_OF: Final = msgspec.json.Decoder(Proof)
+"""Made here and not by the first who reads, in a thread of the page: see `kafka_ratchet.transport.owner`."""
+
+
 def proof_of(report: Report) -> Proof:
     """The proof that a report is, by whoever runs this, now."""
     names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
@@ -126,7 +130,7 @@ def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
         (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
         for message in records(asked, topic, begin=held.first, timeout_s=settings.kafka_timeout_s):
             try:
-                proof = msgspec.json.decode(message.value() or b"", type=Proof)
+                proof = _PROOF_OF.decode(message.value() or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 log.warning("not a proof; left out", topic=topic, offset=message.offset(), reason=str(error))
                 continue

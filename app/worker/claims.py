@@ -66,6 +66,11 @@ class _Format(msgspec.Struct):
     format: int = 1
 
 
+# Made here and not by the first who reads, perhaps in a thread: see `kafka_ratchet.transport.owner`.
+_FORMAT_OF: Final = msgspec.json.Decoder(_Format)
+_CLAIM_OF: Final = msgspec.json.Decoder(Claim)
+
+
 Claims = Mapping[str, Claim]
 
 
@@ -114,13 +119,13 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
         if value is None:
             claims.pop(topic, None)
         else:
-            known = msgspec.json.decode(value, type=_Format).format
+            known = _FORMAT_OF.decode(value).format
             if known > FORMAT:
                 raise TopicError(
                     f"{OWNERS_TOPIC}, offset {offset}: a claim in format {known} by a newer Ratchet; this one reads "
                     f"up to {FORMAT}. Run the newer one"
                 )
-            claims[topic] = msgspec.json.decode(value, type=Claim)
+            claims[topic] = _CLAIM_OF.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # Not ignored: a claim that cannot be read may be somebody's.
         raise TopicError(

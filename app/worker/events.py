@@ -30,6 +30,9 @@ TEXT_MOST: Final = 500
 SAY_AGAIN_S: Final = 60.0
 """A partition that is tried again and again for one reason is one event in this time."""
 
+_EVENT_OF: Final = msgspec.json.Decoder(Event)
+"""Made here and not by the first who reads, in a thread: see `kafka_ratchet.transport.owner`."""
+
 Key = tuple[str, int]
 """Stream and partition."""
 
@@ -71,7 +74,7 @@ class EventLog:
         found: list[Event] = []
         for line in lines:
             try:
-                event = msgspec.json.decode(line, type=Event)
+                event = _EVENT_OF.decode(line)
             except msgspec.MsgspecError:
                 continue
             if event.at >= begin:
