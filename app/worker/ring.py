@@ -11,6 +11,7 @@ may be torn, and is left out.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ Values = NDArray[np.int64]
 
 
 class Ring:
-    """One file. Blocking: it is used in a thread.
+    """One file. Blocking: it is used in a thread, and closed by another while that may still write.
 
     Args:
         path: of the file; its folder is there
@@ -43,6 +44,8 @@ class Ring:
     def __init__(self, path: Path, every_s: int, rows: int, width: int) -> None:
         self.path, self.every_s, self.rows, self.width = path, every_s, rows, width
         self._file = -1
+        self._using = threading.Lock()
+        """Without it a row could go to whatever file was given the number of the one that was just closed."""
 
     @property
     def size(self) -> int:
@@ -71,21 +74,23 @@ class Ring:
 
     def close(self) -> None:
         """Close the file; does nothing where it is not open."""
-        if self._file >= 0:
-            with suppress(OSError):
-                os.close(self._file)
-            self._file = -1
+        with self._using:
+            if self._file >= 0:
+                with suppress(OSError):
+                    os.close(self._file)
+                self._file = -1
 
     def write(self, slot: int, values: Sequence[int] | Values) -> None:
         """Put a row into its place.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be written, or is closed.
         """
         row = np.zeros(2 + self.width, np.int64)
         row[0], row[2:] = slot, values
         row[1] = np.bitwise_xor.reduce(row) ^ MAGIC
-        os.pwrite(self._file, row.tobytes(), 8 * (HEADER + slot % self.rows * (2 + self.width)))
+        with self._using:
+            os.pwrite(self._file, row.tobytes(), 8 * (HEADER + slot % self.rows * (2 + self.width)))
 
     def read(self, first: int, last: int) -> tuple[Values, Values]:
         """The rows from one slot to another, both included, as far as they are there.
@@ -94,9 +99,10 @@ class Ring:
             (slots int64[n], rising; values int64[n, width])
 
         Raises:
-            OSError: it cannot be read.
+            OSError: it cannot be read, or is closed.
         """
-        data = os.pread(self._file, self.size, 0)[8 * HEADER :]
+        with self._using:
+            data = os.pread(self._file, self.size, 0)[8 * HEADER :]
         table = np.frombuffer(data[: len(data) // (8 * (2 + self.width)) * 8 * (2 + self.width)], np.int64)
         table = table.reshape(-1, 2 + self.width)
         at = np.flatnonzero((table[:, 0] >= first) & (table[:, 0] <= last))
