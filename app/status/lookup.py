@@ -110,11 +110,7 @@ def parse_sequence(text: str | None) -> int | None:
     Raises:
         QueryError: it is not a whole number from 0 to 2^63 - 1.
     """
-    if not text:
-        return None
-    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > SEQUENCE_MAX:
-        raise QueryError(f"the sequence must be a whole number from 0 to {SEQUENCE_MAX}")
-    return int(text)
+    return _number_of(text, "sequence")
 
 
 def parse_partition(text: str | None) -> int | None:
@@ -136,10 +132,14 @@ def parse_offset(text: str | None) -> int | None:
     Raises:
         QueryError: it is not a whole number from 0 to 2^63 - 1.
     """
+    return _number_of(text, "offset")
+
+
+def _number_of(text: str | None, what: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > SEQUENCE_MAX:
-        raise QueryError(f"the offset must be a whole number from 0 to {SEQUENCE_MAX}")
+        raise QueryError(f"the {what} must be a whole number from 0 to {SEQUENCE_MAX}")
     return int(text)
 
 

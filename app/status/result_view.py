@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -12,6 +10,7 @@ import structlog
 
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.in_thread import in_thread
 from kafka_ratchet.app.status.results import access_of, place_of, planner_of, result_stream, spec_of, store_of
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
@@ -86,7 +85,7 @@ class ResultsView:
         now = asyncio.get_running_loop().time()
         if self._asking is None and now - self._began_at > FRESH_FOR_S:
             self._began_at = now
-            self._asking = _in_thread(self._ask)
+            self._asking = in_thread(self._ask)
         if (asking := self._asking) is None:
             return self._last
         await asyncio.wait({asking}, timeout=PATIENCE_S)
@@ -132,23 +131,3 @@ def _results(last: Results, topic: str, found: SinkStatus) -> Results:
         max((row.lag_s for row in rows), default=0.0),
         datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
-
-
-def _in_thread(ask: Callable[[], Results]) -> asyncio.Future[Results]:
-    """Not one of asyncio's own threads: a store that never answers would keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Results] = loop.create_future()
-
-    def deliver(result: Results) -> None:
-        if not answer.done():
-            answer.set_result(result)
-
-    def run() -> None:
-        result = ask()
-        try:
-            loop.call_soon_threadsafe(deliver, result)
-        except RuntimeError:  # the page was closed meanwhile
-            return
-
-    threading.Thread(target=run, name="results", daemon=True).start()
-    return answer

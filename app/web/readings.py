@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
@@ -13,6 +11,7 @@ from aiohttp import web
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import json_refusal
+from kafka_ratchet.app.status.in_thread import in_thread
 from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, html_response, json_response, wants_json
 from kafka_ratchet.errors import RatchetError, SettingsError
@@ -95,33 +94,6 @@ async def read(
 
 READINGS = web.AppKey("readings", Readings)
 BOOTSTRAP = web.AppKey("bootstrap", str)
-
-
-def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
-    """Run it in a thread that does not keep the process from ending, as asyncio's own would."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Found] = loop.create_future()
-
-    def deliver(found: list[Found], failure: BaseException | None) -> None:
-        if answer.done():
-            return
-        if failure is not None:
-            answer.set_exception(failure)
-        else:
-            answer.set_result(found[0])
-
-    def run() -> None:
-        found: list[Found] = []
-        failure: BaseException | None = None
-        try:
-            found.append(work())
-        except BaseException as error:  # it belongs to who asked
-            failure = error
-        with suppress(RuntimeError):  # the page was closed meanwhile
-            loop.call_soon_threadsafe(deliver, found, failure)
-
-    threading.Thread(target=run, name="reading", daemon=True).start()
-    return answer
 
 
 def impatient(settings: Settings) -> Settings:
