@@ -95,21 +95,13 @@ class LaneWatch:
     def look(self, lanes: Mapping[Key, Lane]) -> list[Event]:
         """What has happened since the last look."""
         now = self._clock()
-        gained = [key for key, lane in lanes.items() if key not in self._lanes or self._lanes[key][0] is not lane]
+        gained = {key for key, lane in lanes.items() if key not in self._lanes or self._lanes[key][0] is not lane}
         lost = self._lanes.keys() - lanes.keys()
         changed: dict[tuple[str, str, str], list[int]] = {}
         restored: dict[str, list[tuple[int, int, float]]] = {}
         for key, lane in lanes.items():
             status = lane.status
-            _, state, restarts = (
-                self._lanes.get(key, (lane, LaneState.STARTING, 0))
-                if key not in gained
-                else (
-                    lane,
-                    LaneState.STARTING,
-                    0,
-                )
-            )
+            _, state, restarts = (lane, LaneState.STARTING, 0) if key in gained else self._lanes[key]
             if key in gained:
                 self._since[key] = now
             if status.restarts > restarts:
