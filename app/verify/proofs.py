@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafka_ratchet.app.names import proofs_topic
 from kafka_ratchet.app.settings import Settings
@@ -19,15 +18,14 @@ from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, parti
 from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.topics import prepare_single
-from kafka_ratchet.errors import BrokerUnavailable
-from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.app.worker.write_one import write_one
+from kafka_ratchet.producers import admin_client
 
 log = structlog.get_logger(__name__)
 
 FORMAT: Final = 1
 FINDINGS_MOST: Final = 20
 FINDING_MOST: Final = 500
-WRITE_FOR_S: Final = 30.0
 
 Verdict = Literal["proven", "wrong", "not all proven"]
 VERDICTS: Final[dict[ExitCode, Verdict]] = {
@@ -85,29 +83,14 @@ def record_proof(settings: Settings, bootstrap: str, proof: Proof) -> None:
     topic = proofs_topic(settings.app)
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     prepare_single(admin, settings, topic, "proofs of streams that were verified long ago")
-    producer = Producer(
-        {
-            "log_level": 2,
-            **settings.kafka,
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": 0,
-            "message.timeout.ms": int(WRITE_FOR_S * 1000),
-        }
+    write_one(
+        settings,
+        bootstrap,
+        topic,
+        (proof_key(proof.stream), msgspec.json.encode(proof)),
+        "the proof",
+        "Run verify --record again",
     )
-    outcome: list[KafkaError | None] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        outcome.append(error)
-
-    try:
-        producer.produce(topic, msgspec.json.encode(proof), proof_key(proof.stream), 0, on_delivery=delivered)
-        producer.flush(WRITE_FOR_S + 5)
-    except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic}: the proof cannot be written: {explained(failure.args[0])}") from failure
-    if outcome != [None]:
-        why = outcome[0].str() if outcome and outcome[0] is not None else f"no answer within {WRITE_FOR_S:g} s"
-        raise BrokerUnavailable(f"{topic}: Kafka did not take the proof: {why}. Run verify --record again")
 
 
 def proof_key(stream: str) -> bytes:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
-
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings
@@ -14,13 +11,11 @@ from kafka_ratchet.app.status.kafka_topics import partition_counts
 from kafka_ratchet.app.worker.claims import this_user
 from kafka_ratchet.app.worker.policy import BY_HEADER, Policies, PolicyFollower, policy_key, policy_value
 from kafka_ratchet.app.worker.topics import prepare_policy
+from kafka_ratchet.app.worker.write_one import write_one
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
-
-WRITE_FOR_S: Final = 30.0
-"""A record that Kafka has not taken by then will not be tried any longer."""
 
 
 def read_policies(settings: Settings, bootstrap: str) -> Policies:
@@ -92,32 +87,5 @@ def write_record(
         BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
     """
     prepare_policy(bootstrap, settings)
-    producer = Producer(
-        {
-            "log_level": 2,
-            **settings.kafka,
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": 0,
-            "message.timeout.ms": int(WRITE_FOR_S * 1000),
-        }
-    )
-    topic = policy_topic(settings.app)
-    outcome: list[tuple[KafkaError | None, int]] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        outcome.append((error, -1 if error else int(message.offset() or 0)))
-
-    try:
-        producer.produce(topic, value, key, 0, on_delivery=delivered, headers=dict(headers or {}))
-        producer.flush(WRITE_FOR_S + 5)
-    except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic}: {what} cannot be written: {failure.args[0].str()}") from failure
-    error, offset = outcome[0] if outcome else (None, -1)
-    if offset < 0:
-        why = error.str() if error else f"no answer within {WRITE_FOR_S:g} s"
-        raise BrokerUnavailable(
-            f"{topic}: Kafka did not take {what}: {why}. It may stand there all the same: see what holds "
-            "(`ratchet policy get`, `ratchet status`), and do it again"
-        )
-    return offset
+    then = "It may stand there all the same: see what holds (`ratchet policy get`, `ratchet status`), and do it again"
+    return write_one(settings, bootstrap, policy_topic(settings.app), (key, value), what, then, headers)

@@ -1,0 +1,66 @@
+"""One record for one of Ratchet's own topics, written by a command or a page, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.producers import explained
+
+WRITE_FOR_S: Final = 30.0
+"""A record that Kafka has not taken by then will not be tried any longer."""
+
+
+def write_one(
+    settings: Settings,
+    bootstrap: str,
+    topic: str,
+    record: tuple[bytes, bytes | None],
+    what: str,
+    then: str,
+    headers: Mapping[str, bytes] | None = None,
+) -> int:
+    """Write a record to partition 0, and return its offset.
+
+    Args:
+        settings: client options
+        bootstrap: host:port[,host:port]
+        topic: that is there
+        record: key and value
+        what: is written, for errors: "the policy"
+        then: what to do where Kafka has not taken it
+        headers: of the record
+
+    Raises:
+        BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
+    """
+    producer = Producer(
+        {
+            "log_level": 2,
+            **settings.kafka,
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.timeout.ms": int(WRITE_FOR_S * 1000),
+        }
+    )
+    outcome: list[tuple[KafkaError | None, int]] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        outcome.append((error, -1 if error else int(message.offset() or 0)))
+
+    key, value = record
+    try:
+        producer.produce(topic, value, key, 0, on_delivery=delivered, headers=dict(headers or {}))
+        producer.flush(WRITE_FOR_S + 5)
+    except KafkaException as failure:
+        raise BrokerUnavailable(f"{topic}: {what} cannot be written: {explained(failure.args[0])}") from failure
+    error, offset = outcome[0] if outcome else (None, -1)
+    if offset < 0:
+        why = error.str() if error else f"no answer within {WRITE_FOR_S:g} s"
+        raise BrokerUnavailable(f"{topic}: Kafka did not take {what}: {why}. {then}")
+    return offset
