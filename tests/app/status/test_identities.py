@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.status.identities import (
     IdentitiesAnswer,
     IdentitiesQuery,
@@ -18,12 +17,10 @@ from kafka_ratchet.app.status.identities import (
 )
 from kafka_ratchet.app.status.known_identities import list_identities
 from kafka_ratchet.app.status.lookup import QueryError
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.table import Sequences
-from tests.app.fetched import named_batch
-
-READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
+from tests.app.status.test_producers import judge
 
 
 @pytest.fixture
@@ -34,15 +31,6 @@ def sequences(tmp_path: Path) -> Iterator[Sequences]:
     yield made
     for number in range(2):
         made.partition(number).close()
-
-
-def judge(sequences: Sequences, partition: int, *rows: tuple[bytes, int], commit: bool = True) -> None:
-    state = sequences.partition(partition)
-    batch = named_batch(rows, partition)
-    state.judge(batch, *READ(batch))
-    if commit:
-        state.changes(batch.next)
-        state.committed(state.position + 10)
 
 
 async def test_those_of_the_store_and_newer_ones_are_listed_in_order(sequences: Sequences) -> None:

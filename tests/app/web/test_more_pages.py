@@ -7,8 +7,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ from kafka_ratchet.app.web.downloads import cell
 from kafka_ratchet.app.web.pages.settings import rows
 from kafka_ratchet.app.web.readings import Readings, Unanswered
 from kafka_ratchet.app.web.routes import PAGES
-from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.app.why.question import Question, question_of
 from kafka_ratchet.errors import BrokerUnavailable
+from tests.app.web.test_pages import page
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NOW_MS, Stage, record
 
@@ -48,22 +47,6 @@ HOSTILE = [
     b"{{ 7 * 7 }}",
     b"x" * 1024,
 ]
-
-
-@asynccontextmanager
-async def page(settings: Settings, **options: Any) -> AsyncIterator[str]:
-    server = WebServer(str(settings.bootstrap), settings, **options)
-    url = await server.start()
-    try:
-        yield url
-    finally:
-        await server.stop()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 async def both(http: aiohttp.ClientSession, url: str, path: str, status: int = 200, **asked: str) -> tuple[str, Any]:

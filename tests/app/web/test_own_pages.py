@@ -44,12 +44,6 @@ class KnownPast:
         return [Interval(1, 1, True, 500, None, 0), Interval(1, 0, False, 100, 500, 400)]
 
 
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 @asynccontextmanager
 async def serving(settings: Settings, topic: str, folder: Path, partitions: int) -> AsyncIterator[str]:
     """A page and a worker with a history of some minutes."""

@@ -74,12 +74,6 @@ async def page(settings: Settings, **options: Any) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-@pytest.fixture
 def nowhere(unused_tcp_port: int) -> Settings:
     """Settings whose Kafka does not answer: pages that need none of it are served all the same."""
     return settings_for(f"127.0.0.1:{unused_tcp_port}")

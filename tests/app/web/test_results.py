@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
 from kafka_ratchet.app.status import result_view
 from kafka_ratchet.app.web.server import WebServer
 from kafka_ratchet.spark_sink.errors import SinkError
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @pytest.fixture
