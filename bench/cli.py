@@ -89,26 +89,43 @@ def latency(
 
 @bench.command()
 def recovery(
-    subjects: Annotated[list[str], typer.Argument(help="Programs, run in turn.")],
+    subjects: Annotated[
+        list[str] | None, typer.Argument(help="Programs, run in turn. Default: ratchet kafka-streams.")
+    ] = None,
     keys: Keys = 1_000_000,
     records: Records = 2_000_000,
     commit_ms: CommitMs = 100,
     lost: Annotated[bool, typer.Option(help="Remove the local state while the subject is away.")] = False,
     away: Annotated[float, typer.Option(help="Seconds between the kill and the new start.")] = 15.0,
+    processes: Annotated[
+        int, typer.Option(min=1, max=4, help="Of ratchet; above 1, one of them is killed, and its parent replaces it.")
+    ] = 1,
     rounds: Rounds = 1,
 ) -> None:
-    """Measure the seconds from a restart after `kill -9` to the first new output; one line of JSON a run."""
+    """Measure the seconds from a restart after `kill -9` to new output; one line of JSON a run, and one with ratios."""
     from bench.compare import stage
     from bench.load import Load
+    from bench.recovery import ratios
     from bench.recovery import recovery as measured
 
-    load = Load(records, keys)
+    load, told = Load(records, keys), []
     with stage(load) as here:
         for _ in range(rounds):
-            for subject in subjects:
-                place = here.broker.bootstrap
-                one = measured(subject, place, here.topic, load, commit_ms, lost=lost, away_s=away)
+            for subject in subjects or ["ratchet", "kafka-streams"]:
+                one = measured(
+                    subject,
+                    here.broker.bootstrap,
+                    here.topic,
+                    load,
+                    commit_ms,
+                    lost=lost,
+                    away_s=away,
+                    processes=processes,
+                )
+                told.append(one)
                 print(json_text.dumps(one.as_dict()), flush=True)
+    if compared := ratios(told):
+        print(json_text.dumps(compared), flush=True)
 
 
 @bench.command()

@@ -25,6 +25,17 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+def named(pid: int, name: str) -> int | None:
+    """The process of this name, as `ps` shows it, among the descendants of another; None: there is none."""
+    for one in tree(pid)[1:]:
+        try:
+            if Path(f"/proc/{one}/comm").read_text("utf-8", "replace").rstrip("\n") == name:
+                return one
+        except OSError:
+            continue
+    return None
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process tree, children that have ended and were waited for included."""
     ticks = 0

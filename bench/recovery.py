@@ -1,27 +1,42 @@
-"""How long a subject that was killed is away: from its new start to its first new output."""
+"""How long what was killed is away: from its new start to its first new output.
+
+A program is killed and started again after its session is over. Of a worker with several processes one is killed, and
+its parent starts it again: that is measured from the kill.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from bench.kafka import committed_reader, create, ends
 from bench.load import HEAD, PARTITIONS, SEQUENCE, VALUE_BYTES, Load
 from bench.measure import END_WITHIN_S, GroupPosition, Result, Running
-from bench.subjects import Task, deduplicating
+from bench.process import named
+from bench.spread import spread
+from bench.subjects import Subject, Task, deduplicating
 from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500
 QUIET_S: Final = 3.0
 """After the last commit, before the kill: stores are written now and then, and a crash is not timed to suit them."""
+WORKER: Final = "ratchet"
+"""The subject of which one process of several can be killed."""
+KILLED: Final = 0
+"""The number of the process that is."""
+ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +46,23 @@ class Recovery(Result):
     Attributes:
         keys: identities in the state
         store: intact, or lost
-        seconds: from the new start to the first new record that a committed reader of the output gets
+        processes: of the worker; 1: the program itself was killed
+        partitions: of what was killed
+        seconds: from the new start, or from the kill where a parent starts it, to the first new record that a committed
+            reader of the output gets
+        every_partition_s: the same, to when each of the partitions has had one
     """
 
     keys: int
     store: str
+    processes: int
+    partitions: int
     seconds: float
+    every_partition_s: float
 
 
 def recovery(
-    subject: str, bootstrap: str, topic: str, load: Load, commit_ms: int, *, lost: bool, away_s: float
+    subject: str, bootstrap: str, topic: str, load: Load, commit_ms: int, *, lost: bool, away_s: float, processes: int
 ) -> Recovery:
     """Kill a subject that has come to the end of its input, start it again, and wait for new output.
 
@@ -52,6 +74,8 @@ def recovery(
         commit_ms: of the subject.
         lost: remove its local state while it is away.
         away_s: from the kill to the new start; longer than its session, or the group's time-out is measured instead.
+            Where a parent starts it, that is at once, and the session is still its own.
+        processes: of `WORKER`, of which one is killed; above 1, or the worker is.
 
     Raises:
         BenchFailed: it does not come back.
@@ -59,48 +83,112 @@ def recovery(
     run = f"recovery-{subject}-{uuid.uuid4().hex[:8]}"
     output, group = f"bench.{run}.out", f"bench-{run}"
     create(bootstrap, output, partitions=PARTITIONS)
+    several = processes if subject == WORKER else 1
     reached = GroupPosition(bootstrap, topic, group)
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as folder:
-        chosen = deduplicating(subject)
-        command = chosen.command(Task(bootstrap, topic, output, group, folder, commit_ms))
-        running = Running(command, chosen.started)
+        task = Task(bootstrap, topic, output, group, folder, commit_ms)
+        if several > 1:
+            task = replace(task, options={"processes": several})
+        killing = _Killing(deduplicating(subject), task, lost=lost)
         try:
-            running.wait_until_read(reached, END_WITHIN_S)
+            killing.running.wait_until_read(reached, END_WITHIN_S)
             time.sleep(QUIET_S)
-            running.kill()
             begins = ends(bootstrap, output, PARTITIONS)
-            if lost:
-                shutil.rmtree(Path(folder) / "state", ignore_errors=True)
-            time.sleep(away_s)
-            with _Trickle(bootstrap, topic, load):
-                started_at = time.monotonic()
-                running = Running(command, chosen.started)
-                seconds = _first_new(bootstrap, output, begins, running) - started_at
+            partitions = partitions_of(bootstrap, group, KILLED) if several > 1 else range(PARTITIONS)
+            with _Trickle(bootstrap, topic, load) as trickle:
+                began = killing.one_process() if several > 1 else killing.all_of_it(away_s)
+                trickle.start()
+                first, last = _new_output(bootstrap, output, begins, partitions, killing.running)
         finally:
-            running.kill()
+            killing.running.kill()
             reached.close()
-    return Recovery(subject, load.keys, "lost" if lost else "intact", round(seconds, 2))
+    store = "lost" if lost else "intact"
+    return Recovery(
+        subject, load.keys, store, several, len(partitions), round(first - began, 2), round(last - began, 2)
+    )
+
+
+def ratios(runs: list[Recovery]) -> dict[str, dict[str, float]]:
+    """Of `every_partition_s` of the first subject to each other's, round by round."""
+    by_subject: dict[str, list[float]] = {}
+    for run in runs:
+        by_subject.setdefault(run.subject, []).append(run.every_partition_s)
+    first, *others = by_subject
+    return {
+        f"{first}_to_{other}": spread(a / b for a, b in zip(by_subject[first], by_subject[other], strict=True))
+        for other in others
+    }
+
+
+def partitions_of(bootstrap: str, group: str, process: int) -> list[int]:
+    """What Kafka has given to a process of the only worker with several of a group.
+
+    Raises:
+        BenchFailed: nothing.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    told = admin.describe_consumer_groups([group], request_timeout=ANSWER_S)[group].result(ANSWER_S)
+    for member in told.members:
+        if (member.group_instance_id or "").endswith(f"-{process}") and member.assignment:
+            return sorted(place.partition for place in member.assignment.topic_partitions)
+    raise BenchFailed(f"{group}: process {process} has no partition")
+
+
+class _Killing:
+    """A subject that runs, and how it is killed."""
+
+    def __init__(self, subject: Subject, task: Task, *, lost: bool) -> None:
+        self._subject, self._command, self._lost = subject, subject.command(task), lost
+        self._state = Path(task.folder) / "state"
+        self.running = Running(self._command, subject.started)
+
+    def all_of_it(self, away_s: float) -> float:
+        """Kill it, and start it again. Returns `time.monotonic()` of the new start."""
+        self.running.kill()
+        if self._lost:
+            shutil.rmtree(self._state, ignore_errors=True)
+        time.sleep(away_s)
+        began = time.monotonic()
+        self.running = Running(self._command, self._subject.started)
+        return began
+
+    def one_process(self) -> float:
+        """Kill one process of several. Returns `time.monotonic()` of the kill."""
+        pid = named(self.running.process.pid, f"ratchet/{KILLED}")
+        if pid is None:
+            raise BenchFailed(f"the worker has no process {KILLED}. It said:\n{self.running.said}")
+        if self._lost:  # before: there is another process within milliseconds
+            shutil.rmtree(self._state / str(KILLED), ignore_errors=True)
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        return began
 
 
 class _Trickle:
-    """Sends fresh records of all partitions, a few at a time, for as long as it is entered.
+    """Sends fresh records of all partitions, a few at a time, from `start` on for as long as it is entered.
 
     Sequences are the time in µs: above all of the input, and above those of the run before, which are in it by then.
     """
 
     def __init__(self, bootstrap: str, topic: str, load: Load) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "partitioner": "murmur2"})
+        self._producer.list_topics(topic, ANSWER_S)  # that it knows the leaders before anything is measured
         self._topic, self._keys = topic, load.keys
         self._first = time.time_ns() // 1000
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._send, daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Trickle:
+        return self
+
+    def start(self) -> None:
+        """Begin to send."""
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._producer.flush(30)
 
     def _send(self) -> None:
@@ -115,16 +203,26 @@ class _Trickle:
             number += 1
 
 
-def _first_new(bootstrap: str, topic: str, begins: list[int], running: Running) -> float:
-    """`time.monotonic()` of the first committed record beyond these offsets."""
-    reader = committed_reader(bootstrap, topic, begins, fetch_wait_max_ms=5)
+def _new_output(
+    bootstrap: str, topic: str, begins: list[int], partitions: Collection[int], running: Running
+) -> tuple[float, float]:
+    """`time.monotonic()` of the first new committed record, in any of the partitions and in the last of them."""
+    options: dict[str, Any] = {"fetch_wait_max_ms": 5}
+    reader = committed_reader(bootstrap, topic, begins, **options)
     deadline = time.monotonic() + END_WITHIN_S
+    found: dict[int, float] = {}
     try:
         while time.monotonic() < deadline:
             running.check()
             message = reader.poll(0.05)
-            if message is not None and message.error() is None:
-                return time.monotonic()
+            if message is None or message.error() is not None or message.partition() not in partitions:
+                continue
+            found.setdefault(message.partition() or 0, time.monotonic())
+            if len(found) == len(partitions):
+                return min(found.values()), max(found.values())
     finally:
         reader.close()
-    raise BenchFailed(f"{topic}: nothing new within {END_WITHIN_S:.0f} s. The subject said:\n{running.said}")
+    missing = sorted(set(partitions) - found.keys())
+    raise BenchFailed(
+        f"{topic}: nothing new in {missing} within {END_WITHIN_S:.0f} s. The subject said:\n{running.said}"
+    )

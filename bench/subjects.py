@@ -39,7 +39,7 @@ class Task:
         folder: its own, for state
         commit_ms: how often it commits
         partitions: of input and output
-        options: of this subject
+        options: of this subject; `processes` of one that is a worker
     """
 
     bootstrap: str
@@ -114,7 +114,8 @@ def _worker(identity: str, sequence: str, program: str | None = None, **more: in
     def command(task: Task) -> list[str]:
         config = str(worker_settings(task, identity, sequence, more))
         agents = [] if program is None else ["--app", f"bench.peers.{program}:app"]
-        return [sys.executable, "-m", "kafka_ratchet", "worker", "--config", config, *agents]
+        processes = [f"--processes={task.options['processes']}"] if "processes" in task.options else []
+        return [sys.executable, "-m", "kafka_ratchet", "worker", "--config", config, *processes, *agents]
 
     return command
 

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bench.process import cpu_seconds, peak_bytes, tree
+from bench.process import cpu_seconds, named, peak_bytes, tree
 
 BUSY_S = 0.3
 WASTE = 200 << 20
@@ -39,6 +40,13 @@ def test_what_a_child_does_is_its_parents(parent: subprocess.Popen[str]) -> None
     assert len(tree(parent.pid)) == 2
     assert cpu_seconds(parent.pid) >= BUSY_S
     assert peak_bytes(parent.pid) >= WASTE
+
+
+def test_a_process_is_found_by_its_name_among_descendants(parent: subprocess.Popen[str]) -> None:
+    name = Path(f"/proc/{parent.pid}/comm").read_text().strip()
+    assert named(parent.pid, name) == tree(parent.pid)[1]
+    assert named(parent.pid, "nobody") is None
+    assert named(tree(parent.pid)[1], name) is None
 
 
 def test_a_process_that_is_gone_has_used_nothing() -> None:
