@@ -12,6 +12,7 @@ from kafka_ratchet.producers.file_set import FileSet
 from kafka_ratchet.producers.files import FileSource
 from kafka_ratchet.producers.formats import Format
 from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
+from kafka_ratchet.producers.metrics import ProducerCollector, ProducerMetrics, prometheus_text
 from kafka_ratchet.producers.paths import open_files, records_of
 from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, Progress, read_progress
@@ -32,6 +33,8 @@ __all__ = [
     "FileSource",
     "Format",
     "Producer",
+    "ProducerCollector",
+    "ProducerMetrics",
     "Progress",
     "Published",
     "Record",
@@ -48,6 +51,7 @@ __all__ = [
     "open_files",
     "options_refused",
     "partition_of",
+    "prometheus_text",
     "publish",
     "read_progress",
     "records_of",

@@ -11,6 +11,7 @@ from confluent_kafka import Producer as KafkaProducer
 
 from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
 from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, refusal
+from kafka_ratchet.producers.metrics import STATISTICS_EVERY_MS, Measures
 
 Headers = dict[str, str | bytes | None]
 
@@ -38,7 +39,9 @@ class Accumulator:
         self, topic: str, name: str, options: Mapping[str, str | int | bool], say: Callable[[str], None]
     ) -> None:
         self.topic, self.name, self._say = topic, name, say
-        self._failure: RatchetError | None = None
+        self.measures = Measures()
+        self.failure: RatchetError | None = None
+        """What has ended it."""
         self._closed = threading.Event()
         self._client_error = ""
         self._heard_at = self._polled_at = time.monotonic()
@@ -53,7 +56,7 @@ class Accumulator:
         self._attendant.start()
 
     def __len__(self) -> int:
-        """Records that wait to be sent or acknowledged."""
+        """Records that wait to be sent or acknowledged; news of the client that nobody has fetched yet count too."""
         return len(self._producer)
 
     def is_empty(self) -> bool:
@@ -62,7 +65,7 @@ class Accumulator:
 
     def has_failed(self) -> bool:
         """Whether any record has been refused, or the client has stopped."""
-        return self._failure is not None or len(self._notes) > 1
+        return self.failure is not None or len(self._notes) > 1
 
     def refused(self, failure: KafkaException, partition: int) -> RatchetError:
         """What to raise for a record that `produce` has not taken.
@@ -72,13 +75,17 @@ class Accumulator:
         error: KafkaError = failure.args[0]
         if error.code() == CLIENT_STOPPED:
             self._stopped(error)
-        return self._failure or self.refusal(error, f"partition {partition}")
+        if self.failure is not None:
+            return self.failure
+        self.measures.refused += 1
+        return self.refusal(error, f"partition {partition}")
 
     def lost(self, error: KafkaError, message: Message, what: str) -> None:
         """Take the report of a record that Kafka does not have; `what` names the record."""
         if error.code() in PURGED:
             self.note(error, message)  # the record that was refused says why
         else:
+            self.measures.refused += 1
             self.fail(self.refusal(error, what))
 
     def heard(self) -> None:
@@ -101,22 +108,22 @@ class Accumulator:
         Raises:
             RatchetError: it has failed, or is closed.
         """
-        while len(self._producer) and self._failure is None:
+        while len(self._producer) and self.failure is None:
             self.poll(IDLE_S)
         self._take_notes()  # another thread may have fetched the last report
         self.check()
 
     def check(self) -> None:
         """Raise what has ended it, if anything has."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         if self._closed.is_set():
             raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
 
     def fail(self, failure: RatchetError) -> None:
         """End it: what waits is not sent any more. The first failure is the cause, others only follow from it."""
-        if self._failure is None:
-            self._failure = failure
+        if self.failure is None:
+            self.failure = failure
             self._producer.purge(in_flight=False, blocking=False)
 
     def refusal(self, error: KafkaError, what: str) -> RatchetError:
@@ -142,6 +149,7 @@ class Accumulator:
                     "log_level": 0,  # `say` speaks instead
                     "queue.buffering.max.kbytes": QUEUE_KBYTES,
                     "reconnect.backoff.max.ms": 2000,  # a Kafka that is back is noticed soon, not after 10 s
+                    "statistics.interval.ms": STATISTICS_EVERY_MS,
                     **options,
                     "acks": "all",
                     "enable.idempotence": True,
@@ -150,18 +158,20 @@ class Accumulator:
                     "max.in.flight.requests.per.connection": 5,  # the most that idempotence keeps in order
                     "message.timeout.ms": 0,  # without end
                     "error_cb": self._client_failed,
+                    "stats_cb": self.measures.take_statistics,
                 }
             )
         except (KafkaException, ValueError, TypeError) as error:
             raise SettingsError(f"kafka: the client options are not accepted: {error}") from error
 
     def _take_notes(self) -> None:
-        if len(self._notes) == 1 or self._failure is not None:
+        if len(self._notes) == 1 or self.failure is not None:
             return
         self._wait_for_cause()
         notes = [(error, message) for error, message in self._notes.items() if error is not None]
         error, message = next((note for note in notes if note[0].code() not in PURGED), notes[0])
         assert message is not None  # noqa: S101 - as Kafka's client reports errors
+        self.measures.refused += error.code() not in PURGED
         self.fail(self.refusal(error, f"partition {message.partition()}"))
 
     def _wait_for_cause(self) -> None:
@@ -170,7 +180,7 @@ class Accumulator:
         After a refusal the client drops what waits behind. The reports of both come in any order.
         """
         deadline = time.monotonic() + SILENCE_S
-        while self._failure is None and not self._closed.is_set() and time.monotonic() < deadline:
+        while self.failure is None and not self._closed.is_set() and time.monotonic() < deadline:
             if any(error is not None and error.code() not in PURGED for error in self._notes):
                 return
             try:

@@ -7,6 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from kafka_ratchet.producers.metrics import ProducerMetrics
 from kafka_ratchet.producers.producer import Producer
 
 ASK_EVERY_S = 0.005
@@ -80,6 +81,10 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Wait until Kafka has everything, and store the progress. Raises as `Producer.flush`."""
         await asyncio.to_thread(self._producer.flush)
+
+    def metrics(self) -> ProducerMetrics:
+        """The producer's figures as of now."""
+        return self._producer.metrics()
 
     def last_sequence_id(self) -> int:
         """The highest sequence known to be persisted for the name on any partition; -1 for a new name."""

@@ -37,7 +37,9 @@ class AcknowledgedPrefix:
         """The highest sequence that is known to be acknowledged, wherever."""
         self.reported = 0
         """Records that are known to be acknowledged since this was made."""
-        self._began_at, self._last, self._sent, self._risen = sequence, NOTHING_YET, 0, 0
+        self.taken = 0
+        """Records that were sent since this was made."""
+        self._began_at, self._last, self._risen = sequence, NOTHING_YET, 0
         self._runs: dict[int, deque[_Run]] = {}
 
     def needs_report(self, partition: int) -> bool:
@@ -59,7 +61,7 @@ class AcknowledgedPrefix:
         run.last, run.is_closed = sequence, is_reported
         run.records += 1
         self._last = sequence
-        self._sent += 1
+        self.taken += 1
         # A source that is published a second time begins below what its name had reached.
         self._risen += sequence > self._began_at
 
@@ -72,7 +74,7 @@ class AcknowledgedPrefix:
     def acknowledge_all(self) -> None:
         """Kafka has everything."""
         self._runs.clear()
-        self.reported = self._sent
+        self.reported = self.taken
         self.highest = max(self.highest, self._last)
 
     def advance(self) -> None:

@@ -14,7 +14,7 @@ from typing import get_args
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from kafka_ratchet.errors import SettingsError, SourceError, TopicMissing
+from kafka_ratchet.errors import ProducerFenced, SettingsError, SourceError, TopicMissing
 from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Accumulator, Headers
 from kafka_ratchet.producers.beginning import Beginning, TopicDecision
 from kafka_ratchet.producers.headers import (
@@ -26,6 +26,7 @@ from kafka_ratchet.producers.headers import (
     partition_of,
     sequence_bytes,
 )
+from kafka_ratchet.producers.metrics import ProducerMetrics, known
 from kafka_ratchet.producers.prefix import AcknowledgedPrefix
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
 from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
@@ -224,6 +225,29 @@ class Producer:
         """What `resume_from()` was when this producer started."""
         return self._resumed_after
 
+    def metrics(self) -> ProducerMetrics:
+        """The producer's figures as of now, also after it was closed; for any thread."""
+        accumulator = self._accumulator
+        with self._lock:
+            self._nothing_waits()
+            sent, acknowledged, persisted = self._prefix.taken, self._prefix.reported, self._prefix.sequence
+        counts, seconds = accumulator.measures.histogram()
+        return ProducerMetrics(
+            name=self.name,
+            topic=self.topic,
+            sent=sent,
+            acknowledged=acknowledged,
+            refused=accumulator.measures.refused,
+            in_flight=min(len(accumulator), sent - acknowledged),
+            retries=accumulator.measures.retries(sent),
+            sent_bytes=accumulator.measures.sent_bytes,
+            published_sequence=known(self._last_sent),
+            persisted_sequence=known(persisted),
+            fenced=isinstance(accumulator.failure, ProducerFenced),
+            acknowledge_counts=counts,
+            acknowledge_s=seconds,
+        )
+
     def has_persisted(self, sequence: int) -> bool:
         """Whether everything up to this sequence is persisted; asks the client for news.
 
@@ -242,7 +266,12 @@ class Producer:
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused a record for good.
         """
+        with self._lock:
+            taken = self._prefix.taken
         self._accumulator.drain()
+        with self._lock:
+            if self._prefix.taken == taken:  # the client's own news may make it look as if something waited
+                self._prefix.acknowledge_all()
         asked = self._progress_writer.ask()
         while not self._progress_writer.wait(asked, SILENCE_S):
             self._say(f"producer {self.name!r} waits for Kafka to store what it has reached")
@@ -329,6 +358,7 @@ class Producer:
         if self._accumulator.has_failed():
             return  # a record before this one may have
         self._accumulator.heard()
+        self._accumulator.measures.acknowledged(message.latency())
         with self._lock:
             self._prefix.acknowledge(partition)
             if self._prefix.reported - self._stored_records < self._store_records:

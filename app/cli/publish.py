@@ -17,7 +17,7 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
-    from kafka_ratchet.producers import FileSet, FileSource, Published, StreamSource, TopicDecision
+    from kafka_ratchet.producers import FileSet, FileSource, Producer, Published, StreamSource, TopicDecision
 
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal for a bar, progress is a line of text this often."""
@@ -67,6 +67,16 @@ Partitions = Annotated[
         "--partitions", min=1, max=10_000, help="Create the topic with this many partitions if it does not exist."
     ),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65_535,
+        help="Serve the producer's metrics at /metrics on this port; 0: a free one.",
+    ),
+]
+MetricsHost = Annotated[str, typer.Option("--metrics-host", help="Address for --metrics-port.")]
 
 
 def publish(
@@ -81,6 +91,8 @@ def publish(
     topic_replaced: TopicReplaced = None,
     rate: Rate = None,
     partitions: Partitions = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -111,6 +123,7 @@ def publish(
                 timeout_s=settings.kafka_timeout_s,
                 say=say,
             ) as sender,
+            _metrics_served(sender, metrics_host, metrics_port, say),
         ):
             if sender.resumed_after >= 0 and not from_start:
                 say(f"{source.label}: producer {producer!r} goes on after {source.place(sender.resumed_after)}")
@@ -157,6 +170,35 @@ def _source(
             raise SettingsError("-: standard input is published alone, and to its end anyway")
         return StreamSource(sys.stdin.buffer, sequence_field=sequence_field, format=format, key=key)
     return open_files(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
+
+
+@contextmanager
+def _metrics_served(sender: Producer, host: str, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Serve the producer's figures meanwhile. port: 0 takes a free one; None: nothing is served."""
+    if port is None:
+        yield
+        return
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from kafka_ratchet.errors import SettingsError
+    from kafka_ratchet.producers import ProducerCollector
+
+    registry = CollectorRegistry()
+    registry.register(ProducerCollector(sender))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise SettingsError(
+            f"--metrics-port {port}: metrics cannot be served there on {host}: {error.strerror or error}. Choose "
+            "others, or port 0 for a free one"
+        ) from None
+    say(f"metrics at http://{host}:{server.server_port}/metrics")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @contextmanager

@@ -1,0 +1,179 @@
+"""A producer's figures, and the same as text for Prometheus. prometheus-client is needed for that text only."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.producers.headers import NOTHING_YET
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the histogram of acknowledgements: a Kafka nearby takes some milliseconds, one that elects a leader
+some seconds."""
+
+STATISTICS_EVERY_MS: Final = 5_000
+"""How often the client counts what it has sent: often enough for Prometheus, and too rare to be felt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMetrics:
+    """A producer's figures since it was made, as of one moment. None: not known."""
+
+    name: str
+    topic: str
+    sent: int
+    """Records that `send` has taken."""
+    acknowledged: int
+    """Records that Kafka is known to have. Of a busy partition this rises by 64 at a time."""
+    refused: int
+    """Records that Kafka or the client has refused for good, at least; without those that were behind them."""
+    in_flight: int
+    """Records that wait to be sent or acknowledged."""
+    retries: int | None
+    """Records that were sent to Kafka again, at least: exact when nothing is in flight; as of some seconds ago."""
+    sent_bytes: int | None
+    """Keys and values sent to Kafka, before compression, retries included; as of some seconds ago."""
+    published_sequence: int | None
+    """The last one sent; None: nothing yet, in this run and those before."""
+    persisted_sequence: int | None
+    """`resume_from()`: up to here nothing is missing; None: nothing is persisted."""
+    fenced: bool
+    """A newer producer has taken over the name."""
+    acknowledge_counts: tuple[int, ...]
+    """Acknowledgements by `BOUNDS_S`, each in the first that it fits, the last for longer ones. Of a busy partition one
+    record in 64 is measured."""
+    acknowledge_s: float
+    """Seconds of these together, from `send` to Kafka's answer."""
+
+
+def known(sequence: int) -> int | None:
+    """The sequence; None where there is none yet."""
+    return None if sequence == NOTHING_YET else sequence
+
+
+class Measured(Protocol):
+    """What has such figures: a `Producer`, an `AsyncProducer`."""
+
+    def metrics(self) -> ProducerMetrics:
+        """The figures as of now."""
+
+
+class Measures:
+    """What is counted beside the records themselves. Threads may come together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._seconds = 0.0
+        self.refused = 0
+        self._transmitted: int | None = None
+        self._again = 0
+        self.sent_bytes: int | None = None
+
+    def acknowledged(self, seconds: float | None) -> None:
+        """A record took so long; None: the client does not know."""
+        if seconds is not None:
+            with self._lock:
+                self._counts[bisect_left(BOUNDS_S, seconds)] += 1
+                self._seconds += seconds
+
+    def take_statistics(self, text: str) -> None:
+        """Take librdkafka's statistics."""
+        found = msgspec.json.decode(text, type=_Statistics)
+        with self._lock:
+            self._transmitted, self.sent_bytes = found.txmsgs, found.txmsg_bytes
+
+    def retries(self, sent: int) -> int | None:
+        """Of so many records, how many have gone out more than once, at least.
+
+        librdkafka counts what it transmits, and not what of it was sent before. What waits in its queue hides as many.
+        """
+        with self._lock:
+            if self._transmitted is None:
+                return None
+            self._again = max(self._again, self._transmitted - sent)
+            return self._again
+
+    def histogram(self) -> tuple[tuple[int, ...], float]:
+        """`acknowledge_counts` and `acknowledge_s`."""
+        with self._lock:
+            return tuple(self._counts), self._seconds
+
+
+class _Statistics(msgspec.Struct):
+    txmsgs: int
+    txmsg_bytes: int
+
+
+class ProducerCollector:
+    """The figures of producers for a registry of prometheus-client, read when it is asked.
+
+    ::
+
+        prometheus_client.REGISTRY.register(ProducerCollector(producer))
+    """
+
+    def __init__(self, *producers: Measured) -> None:
+        self._producers = producers
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per figure; labels: producer, topic. What is not known is left out."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        found, labels = [producer.metrics() for producer in self._producers], ["producer", "topic"]
+        for kind, figures in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, (figure, about) in figures.items():
+                family = kind(f"ratchet_producer_{name}", about, labels=labels)
+                for each in found:
+                    if (value := getattr(each, figure)) is not None:
+                        family.add_metric([each.name, each.topic], float(value))
+                yield family
+        seconds = HistogramMetricFamily(
+            "ratchet_producer_acknowledge_seconds",
+            "From sending a record to Kafka's acknowledgement; of a busy partition one record in 64.",
+            labels=labels,
+        )
+        for each in found:
+            buckets = zip([*map(str, BOUNDS_S), "+Inf"], map(float, accumulate(each.acknowledge_counts)), strict=True)
+            seconds.add_metric([each.name, each.topic], [*buckets], each.acknowledge_s)
+        yield seconds
+
+
+_COUNTERS: Final = {
+    "sent_records": ("sent", "Records that the producer has taken since it was made."),
+    "acknowledged_records": ("acknowledged", "Records that Kafka is known to have."),
+    "refused_records": ("refused", "Records that Kafka or the client has refused for good, at least."),
+    "retries": ("retries", "Records that were sent to Kafka again, at least."),
+    "sent_bytes": ("sent_bytes", "Keys and values sent to Kafka, before compression, retries included."),
+}
+_GAUGES: Final = {
+    "in_flight_records": ("in_flight", "Records that wait to be sent or acknowledged."),
+    "published_sequence": ("published_sequence", "The last sequence sent."),
+    "persisted_sequence": ("persisted_sequence", "The sequence up to which Kafka has everything."),
+    "fenced": ("fenced", "1 where a newer producer has taken over the name."),
+}
+
+
+def prometheus_text(*producers: Measured) -> str:
+    """The figures of producers as Prometheus reads them, for an address of one's own.
+
+    Raises:
+        SettingsError: prometheus-client is missing.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+    except ImportError:  # no dependency of other people's applications
+        raise SettingsError("figures for Prometheus need prometheus-client: pip install prometheus-client") from None
+    registry = CollectorRegistry()
+    registry.register(ProducerCollector(*producers))
+    return generate_latest(registry).decode()
