@@ -188,6 +188,8 @@ def test_a_service_is_asked_where_it_listens() -> None:
     (found,) = jobs["ratchet-worker"]["dns_sd_configs"]
     assert (found["names"], found["port"]) == (["worker"], listening["worker"])
     assert jobs["ratchet-sink"]["static_configs"] == [{"targets": [f"sink:{listening['sink']}"]}]
+    (source,) = jobs["ratchet-producer"]["static_configs"][0]["targets"]
+    assert f"--metrics-port={source.removeprefix('source:')}" in services["source"]["command"]
 
 
 def test_a_worker_has_the_time_it_takes_to_stop() -> None:

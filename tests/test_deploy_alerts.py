@@ -61,11 +61,27 @@ tests:
       - {{series: 'ratchet_keys{{job="j",instance="b",stream="s",partition="0"}}', values: '7x60'}}
       - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason=""}}', values: '0x6 stale'}}
       - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason="PositionLost"}}', values: '_x6 1x60'}}
+      - {{series: 'ratchet_process_replaced_total{{job="j",instance="b",process="1"}}', values: '0x6 1 2 3 4 4x50'}}
+      - {{series: 'ratchet_producer_in_flight_records{{job="p",instance="d",producer="till",topic="t"}}', values: '5x60'}}
+      - {{series: 'ratchet_producer_acknowledged_records_total{{job="p",instance="d",producer="till",topic="t"}}', values: '0+9x10 90x50'}}
       - {{series: 'ratchet_sink_stalled_seconds{{job="k",instance="c",sink="r",topic="t"}}', values: '0+30x60'}}
     alert_rule_test:
       - {{alertname: RatchetWorkerDown, eval_time: 3m}}
       - {{alertname: RatchetPartitionHalted, eval_time: 3m}}
       - {{alertname: RatchetSinkStuck, eval_time: 3m}}
+      - {{alertname: RatchetNoWorkers, eval_time: 25m}}
+      - {{alertname: RatchetProcessReplaced, eval_time: 3m}}
+      - {{alertname: RatchetProducerStuck, eval_time: 9m}}
+      - eval_time: 6m
+        alertname: RatchetProcessReplaced
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: j, instance: b, process: "1"}}
+            exp_annotations: {{summary: "Process 1 of worker b ends again and again."}}
+      - eval_time: 20m
+        alertname: RatchetProducerStuck
+        exp_alerts:
+          - exp_labels: {{severity: critical, job: p, instance: d, producer: till, topic: t}}
+            exp_annotations: {{summary: "Producer till waits with 5 records, and Kafka acknowledges none."}}
       - eval_time: 15m
         alertname: RatchetWorkerDown
         exp_alerts:
@@ -88,6 +104,18 @@ tests:
           - exp_labels: {{severity: critical, job: k, sink: r, topic: t}}
             exp_annotations:
               summary: "Sink r has records to commit and has committed nothing for 15m 0s."
+  - interval: 30s
+    input_series:
+      - {{series: 'up{{job="ratchet-worker",instance="a"}}', values: '1x6 0x6 stale'}}
+    alert_rule_test:
+      - {{alertname: RatchetNoWorkers, eval_time: 3m}}
+      - &nobody
+        eval_time: 6m
+        alertname: RatchetNoWorkers
+        exp_alerts:
+          - exp_labels: {{severity: critical}}
+            exp_annotations: {{summary: "No worker answers, or Prometheus knows of none."}}
+      - {{<<: *nobody, eval_time: 20m}}
 """  # noqa: E501
 
 
