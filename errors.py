@@ -11,6 +11,10 @@
     │   ├── PartitionsDiffer        partition counts that must be equal are not
     │   └── TopicTaken              another application or stream writes to a topic that must have one writer
     ├── SourceError                 a file to publish cannot be read as asked
+    ├── ReaderError                 a reader with a database of its own cannot go on
+    │   ├── ReaderFenced            another process has taken over the reader's partitions
+    │   ├── DatabaseUnavailable     its database does not answer within the limit
+    │   └── ReaderMisused           the program has ended the reader's transaction, or uses one that has ended
     ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
     ├── BenchFailed                 a bench cannot be built, does not start, or does not come to its end
     ├── TransportError              a partition cannot go on as it is
@@ -85,6 +89,22 @@ class TopicTaken(TopicError):
 
 class SourceError(RatchetError):
     """A source to publish cannot be read as asked."""
+
+
+class ReaderError(RatchetError):
+    """A reader that keeps rows and offsets in a database of the user's own cannot go on."""
+
+
+class ReaderFenced(ReaderError):
+    """Another process reads under the name; nothing of this one's transaction is in the database."""
+
+
+class DatabaseUnavailable(ReaderError):
+    """The database does not answer within the limit, or another process has it."""
+
+
+class ReaderMisused(ReaderError):
+    """The program has ended the reader's transaction by itself, or uses one that has ended."""
 
 
 class FaultRunFailed(RatchetError):

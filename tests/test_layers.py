@@ -13,11 +13,13 @@ import pytest
 import kafka_ratchet
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("agents", "app", "producers", "spark_sink", "tables", "testing", "transport")
+PACKAGES = ("agents", "app", "producers", "reader", "spark_sink", "tables", "testing", "transport")
 
 ORDER = [
     "errors",
     "producers",
+    # On the plain install, like the producer.
+    "reader",
     # Kafka's bytes and requests, what is committed, and the lane that brings them together.
     "transport.batch",
     "transport.client",
@@ -66,7 +68,7 @@ ORDER = [
 ]
 """Each imports only itself and what stands above it in this list."""
 
-ALONE = {"producers": {"errors"}, "spark_sink": set[str](), "transport": {"errors"}}
+ALONE = {"producers": {"errors"}, "reader": {"errors", "producers"}, "spark_sink": set[str](), "transport": {"errors"}}
 """Packages that need nothing of the others but these."""
 
 

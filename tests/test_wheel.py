@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("agents", "app", "producers", "spark_sink", "tables", "testing", "transport")
+FOLDERS = ("agents", "app", "producers", "reader", "spark_sink", "tables", "testing", "transport")
 
 PROJECT = {
     "app/__init__.py": "",

@@ -19,6 +19,7 @@ from kafka_ratchet.app.cli.gaps import gaps
 from kafka_ratchet.app.cli.policy import policy
 from kafka_ratchet.app.cli.producers import producers
 from kafka_ratchet.app.cli.publish import publish
+from kafka_ratchet.app.cli.reader import reader
 from kafka_ratchet.app.cli.resume import resume
 from kafka_ratchet.app.cli.setup import setup
 from kafka_ratchet.app.cli.sink import sink
@@ -82,6 +83,7 @@ for command in (
     cli.command()(command)
 cli.add_typer(policy, name="policy")
 cli.add_typer(sink, name="sink")
+cli.add_typer(reader, name="reader")
 cli.add_typer(state, name="state")
 cli.add_typer(dead_letters, name="dead-letters")
 for tool in TOOLS:

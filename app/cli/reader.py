@@ -1,0 +1,146 @@
+"""`ratchet reader`: how far programs of one's own have read, by the positions in their databases."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_ratchet.app.cli.options import Config, Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from kafka_ratchet.reader.status import Standing
+    from kafka_ratchet.reader.stores.database import Store
+
+reader = typer.Typer(
+    help="Look at programs that read a topic into a database of their own (kafka_ratchet.reader), and decide where one "
+    "goes on.",
+    no_args_is_help=True,
+)
+
+
+class StoreKind(StrEnum):
+    """The makes of database that a reader knows."""
+
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+    DUCKDB = "duckdb"
+
+
+Kind = Annotated[StoreKind, typer.Option("--store", help="The make of the database.")]
+File = Annotated[
+    Path | None, typer.Option("--path", help="The file, for sqlite and duckdb.", exists=True, dir_okay=False)
+]
+Dsn = Annotated[
+    str,
+    typer.Option(
+        "--dsn",
+        envvar="RATCHET_READER_DSN",
+        help="The connection string, for postgres. Leave a password to PGPASSWORD or ~/.pgpass: arguments of a "
+        "process can be seen by others.",
+        show_default=False,
+    ),
+]
+
+
+@reader.command()
+def status(kind: Kind, path: File = None, dsn: Dsn = "", config: Config = None, as_json: Json = False) -> None:
+    """Show how far each reader of a database is behind its topic. Running readers are not disturbed.
+
+    \b
+    Exit codes:
+      0  all readers read the topics that they began with
+      1  a topic was deleted, or deleted and created again; see `ratchet reader resume`
+      2  it cannot be told; the sentence says why
+    """  # noqa: D301 - click keeps the lines behind a \\b as they are
+    import json
+
+    from rich.console import Console
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.reader.status import standings
+
+    settings = load(config)
+    store = _store(kind, path, dsn)
+    with named_broker(settings, as_worker=False) as bootstrap:
+        options = {"bootstrap.servers": bootstrap, **settings.kafka}
+        found = standings(store, options, settings.kafka_timeout_s)
+    console = Console(markup=False, highlight=False)
+    if as_json:
+        typer.echo(json.dumps({"store": kind.value, "positions": [each.as_dict() for each in found]}))
+    else:
+        for name, topic in dict.fromkeys((each.stored.reader, each.stored.topic) for each in found):
+            console.print(f"reader {name}, topic {topic}")
+            console.print(_table([each for each in found if (each.stored.reader, each.stored.topic) == (name, topic)]))
+    raise typer.Exit(1 if any(each.is_other_topic or each.end is None for each in found) else 0)
+
+
+@reader.command()
+def resume(
+    name: Annotated[str, typer.Argument(help="The reader's name.", show_default=False)],
+    topic: Annotated[str, typer.Option("--topic", help="The topic that it reads.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Option("--from", help="earliest, latest, or PARTITION:OFFSET,... of all partitions.", show_default=False),
+    ],
+    kind: Kind,
+    path: File = None,
+    dsn: Dsn = "",
+    config: Config = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Decide where a reader goes on that refuses to: its topic was created again, or lost records to retention.
+
+    The rows that the program has written stay as they are. A process that still reads under the name is fenced.
+    """
+    import json
+
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.reader.status import resume as resume_reader
+
+    settings = load(config)
+    store = _store(kind, path, dsn)
+    with named_broker(settings, as_worker=False) as bootstrap:
+        options = {"bootstrap.servers": bootstrap, **settings.kafka}
+        offsets = resume_reader(store, name, topic, source, options, settings.kafka_timeout_s, execute=execute)
+    if as_json:
+        typer.echo(json.dumps({"reader": name, "topic": topic, "offsets": offsets, "executed": execute}))
+        return
+    places = ", ".join(f"partition {partition} at offset {offset:,}" for partition, offset in offsets.items())
+    typer.echo(f"reader {name} of {topic} goes on: {places}")
+    typer.echo("done" if execute else "nothing was changed; --execute does it, and fences a process that still reads")
+
+
+def _table(standings: Sequence[Standing]) -> Table:
+    from rich.table import Table
+
+    from kafka_ratchet.app.cli.terminal import figure
+
+    table = Table("partition", "next offset", "end", "lag", "state")
+    for each in standings:
+        state = "another topic" if each.is_other_topic else "topic is gone" if each.end is None else "reads"
+        if state == "reads" and not each.stored.owner:
+            state = "ended"
+        figures = (each.stored.partition, f"{each.stored.next:,}", figure(each.end), figure(each.lag))
+        table.add_row(*map(str, figures), state)
+    return table
+
+
+def _store(kind: StoreKind, path: Path | None, dsn: str) -> Store:
+    from kafka_ratchet.errors import SettingsError
+    from kafka_ratchet.reader import Duckdb, Postgres, Sqlite
+
+    if kind is StoreKind.POSTGRES:
+        return Postgres(dsn)
+    if path is None:
+        raise SettingsError(f"--store {kind.value} needs --path: the file that the reader writes to")
+    return Sqlite(path) if kind is StoreKind.SQLITE else Duckdb(path)

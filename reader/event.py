@@ -1,0 +1,18 @@
+"""One record, as a program of one's own gets it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Event(NamedTuple):
+    """A committed record of the topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    """In their order; a name may come more than once. Ratchet's own begin with `ratchet-`."""
+    timestamp: int
+    """Of the record, in ms since 1970; -1 where it has none."""
+    partition: int
+    offset: int

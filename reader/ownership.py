@@ -1,0 +1,145 @@
+"""Which partitions are ours in the database, and the connection that this is known by."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import structlog
+
+from kafka_ratchet.errors import DatabaseUnavailable, ReaderMisused
+from kafka_ratchet.reader.positions import Held, Positions
+from kafka_ratchet.reader.stores.database import Database, Store
+
+log = structlog.get_logger(__name__)
+
+PAUSE_S: Final = 0.5
+"""Between two attempts to reach the database, in seconds."""
+
+SAY_EVERY_S: Final = 5.0
+"""How often a wait for the database is told, in seconds."""
+
+
+class Ownership:
+    """The partitions that this process has taken over.
+
+    Args:
+        store: the database.
+        positions: of the reader.
+        owner: of the sessions; 32 hexadecimal digits.
+        name: the reader's, for the log.
+    """
+
+    def __init__(self, store: Store, positions: Positions, owner: str, name: str) -> None:
+        self._store, self._positions, self._owner = store, positions, owner
+        self._log = log.bind(reader=name)
+        self._database: Database | None = None
+        self.held: dict[int, Held] = {}
+        """By partition; what the database said last."""
+
+    @property
+    def database(self) -> Database:
+        """The open connection.
+
+        Raises:
+            ReaderMisused: there is none.
+        """
+        if self._database is None:
+            raise ReaderMisused("a Reader is used within 'with'")
+        return self._database
+
+    def connect(self, limit_s: float | None) -> None:
+        """Connect, anew where a connection is open; wait for a database that is away.
+
+        Args:
+            limit_s: at most so long, in seconds; None: without limit.
+
+        Raises:
+            DatabaseUnavailable: it does not answer within the limit.
+        """
+        self._disconnect()
+        begun, said = time.monotonic(), 0.0
+        while True:
+            try:
+                self._database = self._store.connect(self._owner)
+                return
+            except DatabaseUnavailable as error:
+                waited = time.monotonic() - begun
+                if limit_s is not None and waited > limit_s:
+                    raise
+                if waited >= said:
+                    self._log.warning("the database does not answer; trying again", why=str(error))
+                    said = waited + SAY_EVERY_S
+            time.sleep(PAUSE_S)
+
+    def _disconnect(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def take_over(self, partitions: list[int], topic_id: str, limit_s: float | None) -> None:
+        """Fence other owners of these partitions.
+
+        Args:
+            partitions: those that are ours from now on; all have a row.
+            topic_id: of the topic that is to be read.
+            limit_s: how long a database that is away, or rows that are locked, are waited for, in seconds.
+
+        Raises:
+            TopicReplaced: see `Positions.take_over`.
+            Exception: the driver's own, when the limit is over.
+        """
+        begun = time.monotonic()
+        while True:
+            try:
+                self.held = self._taken_over(partitions, topic_id)
+                return
+            except Exception as error:
+                self.database.rollback()
+                is_late = limit_s is not None and time.monotonic() - begun > limit_s
+                if is_late or not self._store.is_away(error):
+                    raise
+                self._log.warning("partitions cannot be taken over yet", why=str(error).strip())
+            time.sleep(PAUSE_S)
+            self.connect(limit_s)
+
+    def _taken_over(self, partitions: list[int], topic_id: str) -> dict[int, Held]:
+        self.database.begin()
+        if others := self._positions.others(self.database, partitions):
+            self.database.end_sessions(others)
+        held = self._positions.take_over(self.database, partitions, topic_id)
+        self.database.commit()
+        return held
+
+    def give_back(self) -> None:
+        """Give the partitions back. A crash does not: the next owner then ends our sessions."""
+        held, self.held = self.held, {}
+        if not held or self._database is None:
+            return
+        try:
+            self._positions.release(self._database, held)
+        except Exception as error:
+            self._log.warning("partitions could not be given back", why=str(error).strip())
+
+    def look_again(self) -> list[int]:
+        """Read from the database what is still ours, and where it stands.
+
+        A partition that moved under our own generation did so by a commit of ours whose answer was lost.
+
+        Returns:
+            the partitions that another process has taken over
+        """
+        stored = self._positions.now_held(self.database, list(self.held))
+        ours = {
+            partition: stored[partition]
+            for partition, held in self.held.items()
+            if partition in stored and stored[partition].generation == held.generation
+        }
+        lost = sorted(set(self.held) - set(ours))
+        self.held = ours
+        return lost
+
+    def close(self) -> None:
+        """Give everything back, and disconnect."""
+        self.give_back()
+        self._disconnect()

@@ -1,0 +1,224 @@
+"""How far each reader has come, in a table of the user's own database, beside the rows.
+
+A row per reader, topic and partition. Whoever takes a partition over raises its generation; a commit names the
+generation and the position that it goes on from, so one of an earlier owner changes no row and is refused (fencing, as
+Kafka's epochs of producers do it, KIP-98).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka_ratchet.errors import TopicReplaced
+from kafka_ratchet.reader.stores.database import Database
+
+TABLE: Final = "ratchet_reader_positions"
+
+CREATE: Final = (
+    f"CREATE TABLE IF NOT EXISTS {TABLE} (reader varchar(255), topic varchar(249), kafka_partition integer, "
+    "next_offset bigint NOT NULL, leader_epoch integer NOT NULL, generation bigint NOT NULL, "
+    "owner varchar(32) NOT NULL, topic_id varchar(32) NOT NULL, committed_ms bigint NOT NULL, "
+    "PRIMARY KEY (reader, topic, kafka_partition))"
+)
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""Of a reader: plain in every database, and in the name of a consumer group."""
+
+NO_EPOCH: Final = -1
+"""Kafka's own: the leader epoch of the record is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a partition goes on."""
+
+    next: int
+    """Offset."""
+    epoch: int
+    """Leader epoch of the record before it; -1: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition of ours, as the database has it."""
+
+    position: Position
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """A row of the table."""
+
+    reader: str
+    topic: str
+    partition: int
+    next: int
+    generation: int
+    owner: str
+    """Empty: its last owner has given it back."""
+    topic_id: str
+    committed_ms: int
+    """When it was last moved, by the clock of the process that did; 0: never."""
+
+
+class Positions:
+    """The rows of one reader and topic.
+
+    Args:
+        reader: its name.
+        topic: what it reads.
+        owner: of the rows that are taken over; 32 hexadecimal digits.
+        placeholder: of the database's driver.
+        where: the database, for messages.
+    """
+
+    def __init__(self, reader: str, topic: str, owner: str, placeholder: str, where: str) -> None:
+        self._reader, self._topic, self._owner, self._where = reader, topic, owner, where
+        self._placeholder = placeholder
+
+    def _run(self, database: Database, statement: str, *parameters: Any) -> list[Any]:
+        return database.execute(statement.replace("?", self._placeholder), parameters).fetchall()
+
+    def _row(self, partition: int) -> tuple[str, str, int]:
+        return self._reader, self._topic, partition
+
+    def create(self, database: Database) -> None:
+        """Make the table where there is none."""
+        database.create(TABLE, CREATE)
+
+    def others(self, database: Database, partitions: Sequence[int]) -> list[str]:
+        """Owners that have these partitions and did not give them back; without ourselves."""
+        found = self._run(
+            database,
+            f"SELECT kafka_partition, owner FROM {TABLE} WHERE reader = ? AND topic = ?",  # noqa: S608
+            self._reader,
+            self._topic,
+        )
+        return sorted({owner for partition, owner in found if partition in partitions} - {"", self._owner})
+
+    def missing(self, database: Database, partitions: Sequence[int]) -> list[int]:
+        """Those of the partitions that have no row yet."""
+        return sorted(set(partitions) - {row.partition for row in self.stored(database)})
+
+    def add(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
+        """Give partitions their first position; one that has a row already keeps it."""
+        for partition, offset in offsets.items():
+            self._run(
+                database,
+                f"INSERT INTO {TABLE} VALUES (?, ?, ?, ?, {NO_EPOCH}, 0, '', ?, 0) ON CONFLICT DO NOTHING "  # noqa: S608
+                "RETURNING next_offset",
+                *self._row(partition),
+                offset,
+                topic_id,
+            )
+
+    def take_over(self, database: Database, partitions: Sequence[int], topic_id: str) -> dict[int, Held]:
+        """Fence the owners of these partitions; within a transaction.
+
+        Returns:
+            what each stands at
+
+        Raises:
+            TopicReplaced: the positions belong to another topic of the name.
+        """
+        held = {}
+        for partition in sorted(partitions):  # in one order, so that two that take over do not wait for each other
+            [(offset, epoch, generation, known)] = self._run(
+                database,
+                f"UPDATE {TABLE} SET generation = generation + 1, owner = ? "  # noqa: S608
+                "WHERE reader = ? AND topic = ? AND kafka_partition = ? "
+                "RETURNING next_offset, leader_epoch, generation, topic_id",
+                self._owner,
+                *self._row(partition),
+            )
+            if known != topic_id:
+                raise TopicReplaced(
+                    f"reader {self._reader!r} has read topic {self._topic!r} up to offset {offset} of partition "
+                    f"{partition} when its id was {known}; now it is {topic_id}: the topic was deleted and created "
+                    f"again. Nothing was read. Decide where to begin: `ratchet reader resume {self._reader} --topic "
+                    f"{self._topic} --from earliest` reads all of the new one into {self._where}"
+                )
+            held[partition] = Held(Position(int(offset), int(epoch)), int(generation))
+        return held
+
+    def move(self, database: Database, partition: int, held: Held, to: Position, now_ms: int) -> bool:
+        """Store a position; within the transaction of the rows.
+
+        Returns:
+            False: the partition does not stand where `held` says, or is another owner's: nothing was stored.
+        """
+        return bool(
+            self._run(
+                database,
+                f"UPDATE {TABLE} SET next_offset = ?, leader_epoch = ?, committed_ms = ? WHERE reader = ? "  # noqa: S608
+                "AND topic = ? AND kafka_partition = ? AND generation = ? AND next_offset = ? RETURNING generation",
+                to.next,
+                to.epoch,
+                now_ms,
+                *self._row(partition),
+                held.generation,
+                held.position.next,
+            )
+        )
+
+    def now_held(self, database: Database, partitions: Sequence[int]) -> dict[int, Held]:
+        """What these partitions stand at, without taking them over."""
+        found = self._run(
+            database,
+            f"SELECT kafka_partition, next_offset, leader_epoch, generation FROM {TABLE} "  # noqa: S608
+            "WHERE reader = ? AND topic = ?",
+            self._reader,
+            self._topic,
+        )
+        return {
+            int(partition): Held(Position(int(offset), int(epoch)), int(generation))
+            for partition, offset, epoch, generation in found
+            if partition in partitions
+        }
+
+    def release(self, database: Database, held: Mapping[int, Held]) -> None:
+        """Give partitions back, so that their next owner need not end our sessions."""
+        for partition, mine in held.items():
+            self._run(
+                database,
+                f"UPDATE {TABLE} SET owner = '' WHERE reader = ? AND topic = ? AND kafka_partition = ? "  # noqa: S608
+                "AND generation = ? RETURNING generation",
+                *self._row(partition),
+                mine.generation,
+            )
+
+    def stored(self, database: Database) -> list[StoredPosition]:
+        """The rows, by partition."""
+        return [row for row in stored(database) if (row.reader, row.topic) == (self._reader, self._topic)]
+
+    def reset(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
+        """Let the reader begin at these offsets, because an operator has decided so; within a transaction. Fences."""
+        generation = max((row.generation for row in self.stored(database)), default=0) + 1
+        self._run(
+            database,
+            f"DELETE FROM {TABLE} WHERE reader = ? AND topic = ? RETURNING generation",  # noqa: S608
+            self._reader,
+            self._topic,
+        )
+        for partition, offset in offsets.items():
+            self._run(
+                database,
+                f"INSERT INTO {TABLE} VALUES (?, ?, ?, ?, {NO_EPOCH}, ?, '', ?, 0) RETURNING generation",  # noqa: S608
+                *self._row(partition),
+                offset,
+                generation,
+                topic_id,
+            )
+
+
+def stored(database: Database) -> list[StoredPosition]:
+    """All rows of the table, by reader, topic and partition. Raises the driver's error where there is no table."""
+    found = database.execute(
+        "SELECT reader, topic, kafka_partition, next_offset, generation, owner, topic_id, committed_ms "  # noqa: S608
+        f"FROM {TABLE} ORDER BY reader, topic, kafka_partition"
+    ).fetchall()
+    return [StoredPosition(*row) for row in found]

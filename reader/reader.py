@@ -1,0 +1,392 @@
+"""Rows and Kafka offsets in one transaction of the user's own database, without Spark.
+
+The way of a record: `Source.fetch` takes it from Kafka, the program writes what it likes within a `Transaction`, and
+`Reader._commit` stores the offset behind it and commits both at once. After a crash the database says where to go on
+(PIP-6: the reader stores the message id together with the result).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import structlog
+
+from kafka_ratchet.errors import (
+    BrokerUnavailable,
+    PositionLost,
+    ReaderFenced,
+    ReaderMisused,
+    SettingsError,
+    TopicReplaced,
+)
+from kafka_ratchet.producers import TopicShape
+from kafka_ratchet.reader.ownership import Ownership
+from kafka_ratchet.reader.positions import NAME, Held, Positions
+from kafka_ratchet.reader.source import Fetched, Source
+from kafka_ratchet.reader.stores.database import Store
+from kafka_ratchet.reader.topic import Options, TopicReading
+from kafka_ratchet.reader.transaction import Transaction
+
+log = structlog.get_logger(__name__)
+
+WATCH_S: Final = 10.0
+"""How often a reader without records asks whether the topic is still the same and has new partitions, in seconds."""
+
+POLL_S: Final = 0.5
+"""How long one look for records waits, in seconds; between two, the assignment and the ends are looked at."""
+
+
+class Reader:
+    """Reads a topic's committed records, and stores how far in the same transaction as the program's own rows.
+
+    ::
+
+        options = {"bootstrap.servers": "..."}
+        with Reader("orders.once", store=Sqlite("bill.db"), name="billing", options=options) as reader:
+            for transaction in reader.transactions(until_end=True):
+                for event in transaction.events:
+                    transaction.execute("insert into bill values (?, ?)", (event.key, event.value))
+
+    A reader that starts takes over its partitions: an older process of the name is refused at its next commit, and its
+    rows are rolled back. With `group`, processes of one name share the partitions instead; Kafka gives each its part,
+    and who gets a partition takes it over in the same way, so that rebalances lose and double nothing.
+
+    The positions are in the table `ratchet_reader_positions` of the database, which is made if missing. The reader may
+    be used by one thread at a time.
+
+    Args:
+        topic: what to read; usually a stream's output.
+        store: the database.
+        name: of the reader: 1 to 200 letters, digits, '.', '_' or '-'. Two names have positions of their own.
+        options: librdkafka client options, at least "bootstrap.servers". What exactness rests on cannot be overridden.
+        group: name of the consumer group by which processes share the partitions. None: all partitions are this
+            process'.
+        start: where a name that has read nothing yet begins. Partitions that the topic gets later are read from their
+            beginning.
+        max_records: of one transaction.
+        timeout_s: how long to wait for Kafka or the database at the start, and within `until_end`, in seconds. A reader
+            that reads on and on waits without limit.
+
+    Raises:
+        SettingsError: a bad name or client option.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        store: Store,
+        name: str,
+        options: Options,
+        group: str | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        max_records: int = 1000,
+        timeout_s: float = 60.0,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise SettingsError(
+                f"reader name {name!r}: use a letter or digit, then at most 199 of them, '.', '_' or '-'"
+            )
+        if start not in ("earliest", "latest"):
+            raise SettingsError(f"start {start!r}: write earliest or latest")
+        if max_records < 1:
+            raise SettingsError(f"max_records {max_records}: at least 1")
+        self.topic, self.name = topic, name
+        self._store, self._group, self._start = store, group, start
+        self._options, self._max_records, self._timeout_s = options, max_records, timeout_s
+        owner = uuid.uuid4().hex
+        self._positions = Positions(name, topic, owner, store.placeholder, store.where)
+        self._ours = Ownership(store, self._positions, owner, name)
+        self._topic = TopicReading(topic, options, timeout_s)
+        self._source: Source | None = None
+        self._shape: TopicShape | None = None
+        self._transaction: Transaction | None = None
+        self._watched_at = 0.0
+
+    # -- start and end
+
+    def __enter__(self) -> Reader:
+        """Connect, and take over the partitions.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            TopicReplaced: it is not the one that this name has read.
+            BrokerUnavailable, DatabaseUnavailable: no answer within `timeout_s`.
+            Exception: the database's own errors, where it refuses the reader's table.
+        """
+        try:
+            self._source = Source(self.topic, self._options, self.name, self._group, on_revoked=self._ours.give_back)
+            self._shape = self._topic.shape()
+            self._ours.connect(self._timeout_s)
+            self._positions.create(self._ours.database)
+            self._add_missing(self._start)
+            if self._group is None:
+                self._take_over(list(range(self._shape.partitions)))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Roll back what is open, give the partitions back, and close the connections."""
+        self._roll_back()
+        self._ours.close()
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    @property
+    def _kafka(self) -> Source:
+        if self._source is None:
+            raise ReaderMisused("a Reader is used within 'with'")
+        return self._source
+
+    @property
+    def _topic_shape(self) -> TopicShape:
+        if self._shape is None:
+            raise ReaderMisused("a Reader is used within 'with'")
+        return self._shape
+
+    def _add_missing(self, start: str) -> None:
+        """Give partitions without a row their first position.
+
+        Only a name without any row begins at `start`: a partition that the topic got later is new to its readers too.
+        """
+        everything = list(range(self._topic_shape.partitions))
+        missing = self._positions.missing(self._ours.database, everything)
+        if not missing:
+            return
+        at_end = start == "latest" and len(missing) == len(everything)
+        offsets = self._topic.ends(missing) if at_end else self._topic.beginnings(missing)
+        self._positions.add(self._ours.database, offsets, self._topic_shape.id)
+
+    # -- whose partitions
+
+    def _take_over(self, partitions: list[int]) -> None:
+        """Fence other owners of these partitions, and read on from where the database says."""
+        self._ours.take_over(partitions, self._topic_shape.id, self._timeout_s)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        self._kafka.read_from({partition: held.position for partition, held in self._ours.held.items()})
+
+    def _follow_group(self) -> None:
+        """Take over what Kafka's group has given us."""
+        assigned = self._kafka.new_assignment()
+        if assigned is None:
+            return
+        self._ours.give_back()
+        if assigned:
+            if self._positions.missing(self._ours.database, assigned):
+                self._shape = self._require_same(self._topic.shape())
+                self._add_missing("earliest")
+            self._take_over(assigned)
+
+    def _require_same(self, shape: TopicShape) -> TopicShape:
+        if shape.id != self._topic_shape.id:
+            raise TopicReplaced(
+                f"topic {self.topic!r} was deleted and created again while it was read: its id was "
+                f"{self._topic_shape.id}, and is {shape.id}. Nothing of the new one was read. `ratchet reader resume "
+                f"{self.name}` decides where to begin"
+            )
+        return shape
+
+    def _follow_topic(self, partitions: int) -> None:
+        """Read partitions that the topic has got. In a group, Kafka tells."""
+        self._watched_at = time.monotonic()
+        if partitions == self._topic_shape.partitions or self._group is not None:
+            return
+        self._shape = TopicShape(self.topic, self._topic_shape.id, partitions)
+        self._add_missing("earliest")
+        self._take_over(list(range(partitions)))
+
+    # -- reading
+
+    def transactions(self, *, until_end: bool = False) -> Iterator[Transaction]:
+        """Transactions with at least one record each.
+
+        One commits when the next is asked for. `break` and exceptions roll it back; its records come again at the next
+        start. Where the database goes away between two, it is waited for; an error of the program's own statements
+        ends the loop, see `run`.
+
+        Args:
+            until_end: end with the records that are committed now; in a group, once all of its processes have come so
+                far. False: go on and on.
+
+        Raises:
+            ReaderFenced: another process has taken over the partitions.
+            ReaderMisused: the program has ended the transaction by itself.
+            TopicReplaced, TopicMissing, PositionLost: the topic is not the one that was read, or not whole any more.
+            BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
+        """
+        return self._transactions(self._topic.ends(range(self._topic_shape.partitions)) if until_end else None)
+
+    def run(self, handle: Callable[[Transaction], object], *, until_end: bool = False) -> None:
+        """Call `handle` with each transaction, and commit it when that returns.
+
+        As a loop over `transactions`, but a database that goes away while `handle` runs is waited for too: it is then
+        called again with the same records. Raises as `transactions`, and what `handle` raises.
+        """
+        ends = self._topic.ends(range(self._topic_shape.partitions)) if until_end else None
+        while True:
+            try:
+                for transaction in self._transactions(ends):
+                    handle(transaction)
+                return
+            except Exception as error:
+                if not self._store.is_away(error):
+                    raise
+                self._go_back(error, ends)
+
+    def _transactions(self, ends: Mapping[int, int] | None) -> Iterator[Transaction]:
+        heard_at = time.monotonic()
+        try:
+            while True:
+                try:
+                    self._follow_group()
+                    if ends is not None and self._has_reached(ends):
+                        return
+                    fetched = self._kafka.fetch(self._max_records, POLL_S)
+                    if fetched.events:
+                        heard_at = time.monotonic()
+                        question = self._topic.ask()
+                        transaction = self._begin(fetched, question)
+                    else:
+                        self._while_idle(fetched, ends, heard_at)
+                        continue
+                except PositionLost:
+                    self._require_same(self._topic.shape())  # the offset may be one of another topic
+                    raise
+                except Exception as error:
+                    if not self._store.is_away(error):
+                        raise
+                    self._go_back(error, ends)
+                    continue
+                yield transaction
+                try:
+                    if transaction.is_open:
+                        transaction.commit()
+                except Exception as error:
+                    if not self._store.is_away(error):
+                        raise
+                    self._go_back(error, ends)
+        finally:
+            self._roll_back()
+
+    def _while_idle(self, fetched: Fetched, ends: Mapping[int, int] | None, heard_at: float) -> None:
+        """Store positions behind markers of transactions, and look at the topic now and then."""
+        if fetched.positions:
+            transaction = self._begin(fetched, self._topic.ask())
+            transaction.commit()
+        elif time.monotonic() - self._watched_at > WATCH_S:
+            try:
+                shape = self._require_same(self._topic.shape())
+            except BrokerUnavailable:
+                if ends is None:
+                    return  # whoever reads on and on waits; the log has said so
+                raise
+            self._follow_topic(shape.partitions)
+        elif ends is not None and time.monotonic() - heard_at > self._timeout_s and self._group is None:
+            raise BrokerUnavailable(
+                f"Kafka gave no record of topic {self.topic!r} for {self._timeout_s:g} s, and its end is not reached. "
+                "Check that the leaders of its partitions run"
+            )
+
+    def _has_reached(self, ends: Mapping[int, int]) -> bool:
+        """Whether everything up to these offsets is in the database; in a group, of the other processes as well."""
+        mine = {partition: held.position.next for partition, held in self._ours.held.items()}
+        if any(mine[partition] < ends.get(partition, 0) for partition in mine):
+            return False
+        if self._group is not None:
+            mine = {row.partition: row.next for row in self._positions.stored(self._ours.database)}
+        return all(mine.get(partition, -1) >= end for partition, end in ends.items())
+
+    # -- one transaction
+
+    def _begin(self, fetched: Fetched, question: Future[Any]) -> Transaction:
+        database = self._ours.database
+        database.begin()
+        transaction = Transaction(fetched.events, database, lambda: self._commit(transaction, fetched, question))
+        self._transaction = transaction
+        return transaction
+
+    def _commit(self, transaction: Transaction, fetched: Fetched, question: Future[Any]) -> None:
+        """Store the positions, ask who stands behind the topic's name, and commit; or roll back."""
+        database = self._ours.database
+        try:
+            if not database.is_in_transaction():
+                raise ReaderMisused(
+                    "the program has ended the reader's transaction by itself: rows that it committed so are in the "
+                    f"database without their offsets, and come again ({self._range(fetched)}). Leave commit and "
+                    "rollback to the reader"
+                )
+            now_ms = time.time_ns() // 1_000_000
+            behind = [
+                partition
+                for partition, position in fetched.positions.items()
+                if not self._positions.move(database, partition, self._ours.held[partition], position, now_ms)
+            ]
+            if behind:
+                self._roll_back()
+                self._stand_back(behind)
+                return
+            partitions = self._topic.confirm(question, self._topic_shape.id)
+            database.commit()
+        except BaseException:
+            self._roll_back()
+            raise
+        transaction.end()
+        self._transaction = None
+        for partition, position in fetched.positions.items():
+            self._ours.held[partition] = Held(position, self._ours.held[partition].generation)
+        self._follow_topic(partitions)
+
+    def _range(self, fetched: Fetched) -> str:
+        return ", ".join(
+            f"partition {partition} offsets {self._ours.held[partition].position.next} to {position.next - 1}"
+            for partition, position in fetched.positions.items()
+        )
+
+    def _roll_back(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.end()
+            self._ours.database.rollback()
+
+    def _go_back(self, error: Exception, ends: Mapping[int, int] | None) -> None:
+        """Connect again after the database was away, and read on from what it has; our last commit may be in it."""
+        log.warning("the database is away; its transaction comes again", reader=self.name, why=str(error).strip())
+        self._roll_back()
+        self._ours.connect(None if ends is None else self._timeout_s)
+        self._stand_back([])
+
+    def _stand_back(self, behind: list[int]) -> None:
+        """Read on from what the database has of the partitions that are still ours.
+
+        Args:
+            behind: partitions whose positions the database refused.
+
+        Raises:
+            ReaderFenced: another process has taken over, and there is no group that would say what is left to us.
+        """
+        lost = self._ours.look_again()
+        if lost and self._group is None:
+            raise ReaderFenced(
+                f"reader {self.name!r} of topic {self.topic!r}: another process has taken over partitions {lost} in "
+                f"{self._store.where}. Nothing of this one's transaction was kept. Let the other go on, give this one "
+                "a name of its own, or share the partitions (group=...)"
+            )
+        log.warning("reading again from what is stored", reader=self.name, partitions=behind, taken_over=lost)
+        self._read_on()
+        if lost:
+            self._kafka.join_again()  # only the group knows whether they are still ours

@@ -1,0 +1,196 @@
+"""The Kafka side: which partitions are ours, and their committed records from a position on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.cimpl import KafkaError as Codes
+
+from kafka_ratchet.errors import PositionLost, ReaderError, TopicMissing
+from kafka_ratchet.producers import (
+    END_OF_PARTITION,
+    PASSING,
+    explained,
+    options_refused,
+)
+from kafka_ratchet.reader.event import Event
+from kafka_ratchet.reader.positions import NO_EPOCH, Position
+from kafka_ratchet.reader.topic import Options
+
+log = structlog.get_logger(__name__)
+
+OWN_OPTIONS: Final[dict[str, str | int | bool]] = {
+    "isolation.level": "read_committed",  # what a transaction of the worker has rolled back is not there
+    "enable.auto.commit": False,  # the database alone says where we are
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",  # an offset that the topic no longer has is told, and nothing is left out
+    "enable.partition.eof": True,  # markers of transactions take offsets too; the end tells where we are behind them
+    "partition.assignment.strategy": "range,roundrobin",  # eager: all partitions are taken over anew
+}
+
+DEFAULTS: Final[dict[str, str | int | bool]] = {
+    "log_level": 0,  # the messages are ours
+    "topic.metadata.refresh.interval.ms": 30_000,  # a group learns so that a topic has more partitions
+}
+
+_LOST: Final = frozenset({Codes._AUTO_OFFSET_RESET, Codes.OFFSET_OUT_OF_RANGE, Codes._LOG_TRUNCATION})  # noqa: SLF001
+_FILL_S: Final = 0.02
+"""How long a transaction waits for more records once it has one, in seconds."""
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Records in the order of their partitions' offsets, and where their partitions go on."""
+
+    events: list[Event] = field(default_factory=list)
+    positions: dict[int, Position] = field(default_factory=dict)
+
+
+class Source:
+    """Reads one topic.
+
+    Args:
+        topic: its name.
+        options: of the client.
+        reader: the reader's name.
+        group: Kafka's consumer group that shares the partitions; None: all are ours.
+        on_revoked: called when Kafka takes our partitions back, before another process gets them.
+
+    Raises:
+        SettingsError: librdkafka does not accept the options.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        options: Options,
+        reader: str,
+        group: str | None,
+        on_revoked: Callable[[], None],
+    ) -> None:
+        self._topic, self._on_revoked = topic, on_revoked
+        chosen = {**DEFAULTS, **options, **OWN_OPTIONS, "group.id": group or f"ratchet-reader-{reader}"}
+        try:
+            self._consumer = Consumer(chosen)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise options_refused(error, options) from None
+        self._next: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._assigned: list[int] | None = None
+        """What Kafka's group has given us since `new_assignment` was asked last."""
+        if group is not None:
+            self._join()
+
+    # -- the group
+
+    def _join(self) -> None:
+        self._consumer.subscribe([self._topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
+
+    def join_again(self) -> None:
+        """Leave the group and join it, so that it says anew which partitions are ours."""
+        self._consumer.unsubscribe()
+        self._join()
+
+    def _assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        consumer.assign([])  # positions come from the database, once the call that this happens in is over
+        self._assigned = sorted(each.partition for each in partitions)
+
+    def _revoke(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        consumer.unassign()
+        self._assigned, self._next = [], {}
+        self._on_revoked()
+
+    def _has_new_assignment(self) -> bool:
+        return self._assigned is not None
+
+    def new_assignment(self) -> list[int] | None:
+        """The partitions that are ours now; None: they are the same as before."""
+        found, self._assigned = self._assigned, None
+        return found
+
+    # -- records
+
+    def read_from(self, positions: Mapping[int, Position]) -> None:
+        """Read these partitions, and no others, from these positions on."""
+        self._next = {partition: position.next for partition, position in positions.items()}
+        self._epochs = {partition: position.epoch for partition, position in positions.items()}
+        self._consumer.assign(
+            [
+                TopicPartition(self._topic, partition, position.next)
+                if position.epoch == NO_EPOCH
+                else TopicPartition(self._topic, partition, position.next, leader_epoch=position.epoch)
+                for partition, position in positions.items()
+            ]
+        )
+
+    def fetch(self, most: int, wait_s: float) -> Fetched:
+        """The next records.
+
+        Args:
+            most: so many at most.
+            wait_s: how long to wait for the first, in seconds.
+
+        Raises:
+            PositionLost: the topic no longer holds a position, or another log is behind it.
+            TopicMissing: the topic was deleted.
+            ReaderError: Kafka refuses.
+        """
+        first = self._consumer.poll(wait_s)
+        if first is None or self._has_new_assignment():
+            return Fetched()
+        messages = [first, *(self._consumer.consume(most - 1, _FILL_S) if most > 1 else ())]
+        if self._has_new_assignment():
+            return Fetched()  # the partitions are taken over anew, and read from what the database says
+        return self._taken(messages)
+
+    def _taken(self, messages: Sequence[Message]) -> Fetched:
+        fetched, following = Fetched(), self._next
+        append = fetched.events.append
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._take_error(message, error, fetched)
+                continue
+            partition, offset = message.partition(), message.offset()
+            if offset < following.get(partition, 2**63):
+                continue  # fetched before the last `read_from`
+            following[partition] = offset + 1
+            epoch = message.leader_epoch()
+            self._epochs[partition] = NO_EPOCH if epoch is None else epoch
+            append(
+                Event(
+                    message.key(), message.value(), message.headers() or [], message.timestamp()[1], partition, offset
+                )
+            )
+        touched = {event.partition for event in fetched.events} | set(fetched.positions)
+        fetched.positions = {each: Position(following[each], self._epochs[each]) for each in sorted(touched)}
+        return fetched
+
+    def _take_error(self, message: Message, error: KafkaError, fetched: Fetched) -> None:
+        code, partition = error.code(), message.partition()
+        if code == END_OF_PARTITION:
+            # The last record of a partition may be a marker of a transaction, which is never delivered.
+            if partition in self._next and message.offset() > self._next[partition]:
+                self._next[partition] = message.offset()
+                fetched.positions[partition] = Position(message.offset(), self._epochs[partition])
+            return
+        where = f"topic {self._topic!r} partition {partition}"
+        if code in _LOST:
+            raise PositionLost(
+                f"{where}: offset {self._next.get(partition)} is not what it was when it was read ({error.str()}): the "
+                "records were deleted by retention, or the log lost its end. Nothing was left out silently. Compare, "
+                "and decide where to go on: `ratchet reader resume`"
+            )
+        if code in {Codes.UNKNOWN_TOPIC_OR_PART, Codes._UNKNOWN_TOPIC, Codes._UNKNOWN_PARTITION}:  # noqa: SLF001
+            raise TopicMissing(f"{where} is not there any more. Was it deleted?")
+        if not (error.retriable() or code in PASSING):
+            raise ReaderError(f"{where} cannot be read: {explained(error)}")
+        log.warning("Kafka does not answer", topic=self._topic, partition=partition, why=error.str())
+
+    def close(self) -> None:
+        """Leave the group, and close the connections."""
+        self._consumer.close()

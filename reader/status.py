@@ -1,0 +1,152 @@
+"""How far readers are behind their topics, and where one goes on when an operator decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka_ratchet.errors import ReaderError, SettingsError, TopicMissing
+from kafka_ratchet.reader.positions import NAME, TABLE, Positions, StoredPosition, stored
+from kafka_ratchet.reader.stores.database import Store
+from kafka_ratchet.reader.topic import Options, TopicReading
+
+LOOKING = ""
+"""The owner of a connection that takes nothing over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One partition of one reader."""
+
+    stored: StoredPosition
+    end: int | None
+    """Offset behind the last committed record; None: the topic or the partition does not exist."""
+    is_other_topic: bool
+    """Behind the topic's name is another topic than the one that was read."""
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are left to read, markers and rolled-back records among them; None: it is not known."""
+        if self.end is None or self.is_other_topic:
+            return None
+        return max(0, self.end - self.stored.next)
+
+    def as_dict(self) -> dict[str, object]:
+        """As `ratchet reader status --json` prints it."""
+        row = self.stored
+        return {
+            "reader": row.reader,
+            "topic": row.topic,
+            "partition": row.partition,
+            "next": row.next,
+            "end": self.end,
+            "lag": self.lag,
+            "generation": row.generation,
+            "owner": row.owner or None,
+            "committed_ms": row.committed_ms or None,
+            "topic_replaced": self.is_other_topic,
+        }
+
+
+def standings(store: Store, options: Options, timeout_s: float) -> list[Standing]:
+    """All readers of a database. Nobody is disturbed.
+
+    Args:
+        store: the database.
+        options: of the Kafka client.
+        timeout_s: how long a question waits for Kafka, in seconds.
+
+    Raises:
+        ReaderError: no reader has used this database.
+        DatabaseUnavailable, BrokerUnavailable: no answer.
+    """
+    database = store.connect(LOOKING)
+    try:
+        rows = stored(database)
+    except Exception as error:
+        raise ReaderError(
+            f"{store.where}: no reader has used it, its table {TABLE} cannot be read ({str(error).strip()})"
+        ) from error
+    finally:
+        database.close()
+    found = []
+    for topic in sorted({row.topic for row in rows}):
+        of_topic = [row for row in rows if row.topic == topic]
+        reading = TopicReading(topic, options, timeout_s)
+        try:
+            shape = reading.shape()
+        except TopicMissing:
+            found += [Standing(row, None, is_other_topic=False) for row in of_topic]
+            continue
+        ends = reading.ends(range(shape.partitions))
+        found += [Standing(row, ends.get(row.partition), row.topic_id != shape.id) for row in of_topic]
+    return sorted(found, key=lambda each: (each.stored.reader, each.stored.topic, each.stored.partition))
+
+
+def resume(
+    store: Store, name: str, topic: str, source: str, options: Options, timeout_s: float, *, execute: bool
+) -> dict[int, int]:
+    """Let a reader begin elsewhere. Who still reads under the name is fenced.
+
+    Args:
+        store: the database.
+        name: the reader's.
+        topic: what it reads.
+        source: `earliest`, `latest`, or `PARTITION:OFFSET,...` with every partition of the topic.
+        options: of the Kafka client.
+        timeout_s: how long a question waits for Kafka, in seconds.
+        execute: do it; else only look.
+
+    Returns:
+        the offset that each partition goes on at
+
+    Raises:
+        SettingsError: a bad name or `source`.
+        TopicMissing: there is no such topic.
+        DatabaseUnavailable, BrokerUnavailable: no answer.
+    """
+    if not NAME.fullmatch(name):
+        raise SettingsError(f"reader name {name!r}: there can be no reader of this name")
+    reading = TopicReading(topic, options, timeout_s)
+    shape = reading.shape()
+    offsets = _offsets(reading, source, shape.partitions)
+    if not execute:
+        return offsets
+    database = store.connect(LOOKING)
+    positions = Positions(name, topic, LOOKING, store.placeholder, store.where)
+    try:
+        positions.create(database)
+        database.begin()
+        if owners := positions.others(database, range(shape.partitions)):
+            database.end_sessions(owners)
+        positions.reset(database, offsets, shape.id)
+        database.commit()
+    except BaseException:
+        database.rollback()
+        raise
+    finally:
+        database.close()
+    return offsets
+
+
+def _offsets(reading: TopicReading, source: str, partitions: int) -> dict[int, int]:
+    everything = range(partitions)
+    beginnings, ends = reading.beginnings(everything), reading.ends(everything)
+    if source == "earliest":
+        return beginnings
+    if source == "latest":
+        return ends
+    try:
+        pairs = [each.split(":") for each in source.split(",")]
+        offsets = {int(partition): int(offset) for partition, offset in pairs}
+    except ValueError:
+        raise SettingsError(f"--from {source}: write earliest, latest, or PARTITION:OFFSET,...") from None
+    if len(offsets) != len(pairs) or set(offsets) != set(everything):
+        raise SettingsError(
+            f"--from {source}: name each partition once; topic {reading.topic!r} has 0 to {partitions - 1}"
+        )
+    for partition, offset in offsets.items():
+        if not beginnings[partition] <= offset <= ends[partition]:
+            raise SettingsError(
+                f"--from {source}: partition {partition} holds offsets {beginnings[partition]} to {ends[partition]}"
+            )
+    return offsets

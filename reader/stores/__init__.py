@@ -1,0 +1,1 @@
+"""The user's own database: one module per make of it."""

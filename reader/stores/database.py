@@ -1,0 +1,92 @@
+"""What a reader asks of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+
+class Rows(Protocol):
+    """What a statement gives: the driver's own cursor."""
+
+    def fetchone(self) -> Any:
+        """The next row; None: there is none."""
+
+    def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+
+
+class Database(Protocol):
+    """An open connection, which is in a transaction only between `begin` and `commit` or `rollback`.
+
+    Each method but `close` raises the driver's own errors; `Store.is_away` tells which of them are the connection's.
+    """
+
+    connection: Any
+    """The driver's own."""
+
+    def create(self, table: str, statement: str) -> None:
+        """Make a table where it is missing; two processes may do so at once."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def is_in_transaction(self) -> bool:
+        """Whether the transaction that `begin` began is open: a program may have ended it by itself."""
+
+    def commit(self) -> None:
+        """End it, with all of its changes."""
+
+    def rollback(self) -> None:
+        """End it without its changes; also where none is open. Raises nothing."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Execute a statement with the driver's own placeholders."""
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Execute it once per sequence of parameters."""
+
+    def end_sessions(self, owners: Sequence[str]) -> None:
+        """End what these have open in this database, so that a frozen one holds no locks; within a transaction.
+
+        Where the database cannot do that, nothing happens, and its locks are waited for.
+        """
+
+    def close(self) -> None:
+        """Close it; an open transaction is rolled back."""
+
+
+class Store(Protocol):
+    """Where rows and offsets are: a database that this process can connect to."""
+
+    placeholder: str
+    """How a parameter stands in a statement: `?` or `%s`."""
+
+    where: str
+    """The database, as messages name it; without a password."""
+
+    def connect(self, owner: str) -> Database:
+        """Connect once.
+
+        Args:
+            owner: 32 hexadecimal digits, which tell this process from others.
+
+        Raises:
+            DatabaseUnavailable: it does not answer, or another process has it.
+            SettingsError: there can be no such database.
+        """
+
+    def is_away(self, error: Exception) -> bool:
+        """Whether an error of the driver is the connection's or a lock's, so that another try may help."""
+
+
+FORBIDDEN = frozenset({"abort", "begin", "commit", "end", "rollback", "start"})
+"""First words of the statements by which a program would end the reader's transaction."""
+
+
+def ends_transaction(statement: str) -> bool:
+    """Whether a statement begins or ends a transaction. A rollback to a savepoint does not."""
+    words = statement.lstrip(" \t\r\n;").split(None, 2)
+    first = words[0].rstrip(";").casefold() if words else ""
+    second = words[1].rstrip(";").casefold() if len(words) > 1 else ""
+    return first in FORBIDDEN and not (first == "rollback" and second == "to")

@@ -1,0 +1,140 @@
+"""PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ratchet.errors import DatabaseUnavailable, SettingsError
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+    Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+APPLICATION: Final = "ratchet-reader "
+"""What the sessions of readers are called in pg_stat_activity; the owner's first 32 characters follow."""
+
+LOCK_TIMEOUT_MS: Final = 10_000
+"""How long a take-over waits for a row that another process has changed, in ms; then it tries again."""
+
+
+CREATE_LOCK: Final = 0x7261746368657452
+"""Advisory lock of whoever makes the table: "ratchetR" in ASCII."""
+
+
+class Postgres:
+    """A PostgreSQL database.
+
+    Args:
+        dsn: as libpq takes it. A password is better left to PGPASSWORD or ~/.pgpass.
+        connect_s: how long a connection may take, in seconds.
+    """
+
+    placeholder = "%s"
+
+    def __init__(self, dsn: str = "", *, connect_s: float = 10.0) -> None:
+        from psycopg import ProgrammingError, conninfo
+
+        self._dsn, self._connect_s = dsn, connect_s
+        try:
+            known = conninfo.conninfo_to_dict(dsn)
+        except ProgrammingError as error:
+            raise SettingsError(f"PostgreSQL: the connection string is none ({error}). Correct it") from None
+        host, name = known.get("host", "the default host"), known.get("dbname", "the default database")
+        self.where = f"PostgreSQL {name} on {host}"
+
+    def connect(self, owner: str) -> PostgresDatabase:
+        """See `Store.connect`."""
+        import psycopg
+
+        try:
+            connection: Connection = psycopg.connect(
+                self._dsn,
+                autocommit=True,
+                application_name=f"{APPLICATION}{owner}",
+                connect_timeout=max(1, round(self._connect_s)),
+                client_encoding="UTF8",
+            )
+        except psycopg.Error as error:
+            raise DatabaseUnavailable(
+                f"{self.where} cannot be reached: {str(error).strip()}. Check that it runs, and the connection string"
+            ) from error
+        return PostgresDatabase(connection)
+
+    def is_away(self, error: Exception) -> bool:
+        """See `Store.is_away`."""
+        import psycopg
+
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+class PostgresDatabase:
+    """A connection. Within the reader's transaction psycopg refuses the program's own `connection.commit()`.
+
+    Args:
+        connection: in autocommit mode.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._transaction: Any = None
+
+    def create(self, table: str, statement: str) -> None:
+        """See `Database.create`. Who may not make tables needs one that somebody else has made."""
+        [(there,)] = self.connection.execute("SELECT to_regclass(%s)", (table,)).fetchall()
+        if there is None:
+            with self.connection.transaction():  # two that create a table at once may meet in the catalogue
+                self.connection.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
+                self.execute(statement)
+
+    def begin(self) -> None:
+        """See `Database.begin`."""
+        self._transaction = self.connection.transaction()
+        self._transaction.__enter__()
+
+    def is_in_transaction(self) -> bool:
+        """See `Database.is_in_transaction`."""
+        from psycopg.pq import TransactionStatus
+
+        return self.connection.info.transaction_status != TransactionStatus.IDLE
+
+    def commit(self) -> None:
+        """See `Database.commit`."""
+        transaction, self._transaction = self._transaction, None
+        transaction.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        """See `Database.rollback`."""
+        import psycopg
+
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            failure = psycopg.Rollback()
+            with suppress(psycopg.Error):
+                transaction.__exit__(type(failure), failure, None)
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:
+        """See `Database.execute`."""
+        return self.connection.execute(statement, parameters or None)
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """See `Database.executemany`."""
+        with self.connection.cursor() as cursor:
+            cursor.executemany(statement, parameters)
+
+    def end_sessions(self, owners: Sequence[str]) -> None:
+        """See `Database.end_sessions`."""
+        self.connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
+        names = [f"{APPLICATION}{owner}" for owner in owners]
+        self.connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE application_name = ANY(%s) AND datname = current_database() AND pid <> pg_backend_pid()",
+            (names,),
+        )
+
+    def close(self) -> None:
+        """See `Database.close`."""
+        self.connection.close()

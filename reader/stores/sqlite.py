@@ -1,0 +1,110 @@
+"""SQLite: a file on this machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kafka_ratchet.errors import DatabaseUnavailable, SettingsError
+
+_AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class Sqlite:
+    """A SQLite file, which is made if missing; its folder is not.
+
+    Several processes may share it: SQLite lets one transaction write at a time, and the others wait.
+
+    Args:
+        path: the file.
+        wait_s: how long a statement waits for another process' transaction, in seconds.
+    """
+
+    placeholder = "?"
+
+    def __init__(self, path: str | Path, *, wait_s: float = 30.0) -> None:
+        self._path, self._wait_s = Path(path), wait_s
+        self.where = f"SQLite file {self._path}"
+
+    def connect(self, owner: str) -> SqliteDatabase:
+        """See `Store.connect`."""
+        del owner  # no session of another process can be ended here
+        if not self._path.parent.is_dir():
+            raise SettingsError(f"{self.where}: there is no folder {self._path.parent}. Make it, or correct the path")
+        try:
+            connection = sqlite3.connect(
+                self._path, timeout=self._wait_s, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.DatabaseError as error:
+            if self.is_away(error):
+                raise DatabaseUnavailable(f"{self.where}: {error}. Another process holds it; end that") from error
+            raise SettingsError(f"{self.where}: {error}. Check the path and the file's rights") from error
+        return SqliteDatabase(connection)
+
+    def is_away(self, error: Exception) -> bool:
+        """See `Store.is_away`."""
+        # The low byte is the primary code: https://www.sqlite.org/rescode.html
+        return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _AWAY
+
+
+class SqliteDatabase:
+    """A connection. The program's own `connection.commit()` is refused by SQLite's authorizer.
+
+    Args:
+        connection: in autocommit mode (`isolation_level=None`).
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._ours = False  # whether a statement that begins or ends a transaction is the reader's own
+        connection.set_authorizer(self._authorize)
+
+    def _authorize(self, action: int, *_: Any) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not self._ours else sqlite3.SQLITE_OK
+
+    def _run(self, statement: str) -> None:
+        self._ours = True
+        try:
+            # The authorizer is asked when a statement is compiled; one from the cache would not ask.
+            self.connection.execute(statement)
+        finally:
+            self._ours = False
+
+    def create(self, table: str, statement: str) -> None:
+        """See `Database.create`."""
+        self.connection.execute(statement)
+
+    def begin(self) -> None:
+        """See `Database.begin`."""
+        self._run("BEGIN IMMEDIATE")  # a deferred one may find at its first write that another was quicker
+
+    def is_in_transaction(self) -> bool:
+        """See `Database.is_in_transaction`."""
+        return self.connection.in_transaction
+
+    def commit(self) -> None:
+        """See `Database.commit`."""
+        self._run("COMMIT")
+
+    def rollback(self) -> None:
+        """See `Database.rollback`."""
+        if self.connection.in_transaction:
+            self._run("ROLLBACK")
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """See `Database.execute`."""
+        return self.connection.execute(statement, parameters)
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """See `Database.executemany`."""
+        self.connection.executemany(statement, parameters)
+
+    def end_sessions(self, owners: Sequence[str]) -> None:
+        """SQLite knows no sessions: who holds its lock is waited for."""
+
+    def close(self) -> None:
+        """See `Database.close`."""
+        self.connection.close()

@@ -1,0 +1,105 @@
+"""Some records and one transaction of the database: the rows that the program writes, and the offsets behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.errors import ReaderMisused
+from kafka_ratchet.reader.event import Event
+from kafka_ratchet.reader.stores.database import Database, Rows, ends_transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Transaction:
+    """Commits when the loop asks for the next one; rolled back if the loop ends before, by `break` or an exception.
+
+    Args:
+        events: its records.
+        database: in a transaction.
+        commit: stores the positions and commits.
+    """
+
+    def __init__(self, events: list[Event], database: Database, commit: Callable[[], None]) -> None:
+        self.events = events
+        """In the order of each partition's offsets."""
+        self._database, self._commit = database, commit
+        self._is_open = True
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, within the transaction. It must not be committed or rolled back.
+
+        Raises:
+            ReaderMisused: the transaction has ended.
+        """
+        self._require_open()
+        return self._database.connection
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Execute a statement of the program's own.
+
+        Args:
+            statement: with the placeholders of the driver: `?`, or `%s` for PostgreSQL.
+            parameters: their values.
+
+        Returns:
+            the driver's cursor
+
+        Raises:
+            ReaderMisused: the statement would end the transaction, or it has ended.
+            Exception: the driver's own errors.
+        """
+        self._require_allowed(statement)
+        return self._database.execute(statement, parameters)
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Execute a statement once per sequence of parameters; raises as `execute`."""
+        self._require_allowed(statement)
+        self._database.executemany(statement, parameters)
+
+    def arrow(self) -> pa.RecordBatch:
+        """The records as an Arrow batch.
+
+        Returns:
+            the columns key and value (binary), headers (list of structs of key and value), timestamp (timestamp in ms,
+            UTC; null where a record has none), partition (int32), offset (int64)
+
+        Raises:
+            ModuleNotFoundError: pyarrow is not installed.
+        """
+        from kafka_ratchet.reader.arrow import batch_of
+
+        return batch_of(self.events)
+
+    def commit(self) -> None:
+        """Commit now, with the offsets behind all of `events`; before a `break` that is to keep what was written.
+
+        Raises:
+            ReaderMisused: the transaction has ended.
+        """
+        self._require_open()
+        self._commit()
+
+    def end(self) -> None:
+        """Let nothing more be executed in it."""
+        self._is_open = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither committed nor rolled back."""
+        return self._is_open
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise ReaderMisused("this transaction has ended: use the one that the loop gives")
+
+    def _require_allowed(self, statement: str) -> None:
+        self._require_open()
+        if ends_transaction(statement):
+            raise ReaderMisused(
+                f"{statement.split(None, 1)[0]}: the reader begins and ends transactions, so that rows and offsets "
+                "stay together. Leave the statement out; raise an exception to roll back"
+            )

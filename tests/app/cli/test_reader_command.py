@@ -1,0 +1,58 @@
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.app.cli import run
+from kafka_ratchet.producers import create_topic
+from kafka_ratchet.reader import Reader, Sqlite
+
+
+def test_status_and_resume_of_a_reader(
+    broker: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, file = new_topic(2), tmp_path / "bill.db"
+    monkeypatch.setenv("RATCHET_BOOTSTRAP", broker)
+    monkeypatch.chdir(tmp_path)
+    store = ["--store", "sqlite", "--path", str(file)]
+    sqlite3.connect(file).close()
+    file.touch()
+    assert run(["reader", "status", *store]) == 2
+    assert "no reader has used it" in capsys.readouterr().err
+    assert run(["reader", "status", "--store", "sqlite"]) == 2
+    assert "needs --path" in capsys.readouterr().err
+
+    with Reader(topic, store=Sqlite(file), name="billing", options={"bootstrap.servers": broker}) as reader:
+        assert list(reader.transactions(until_end=True)) == []
+        assert run(["reader", "status", *store, "--json"]) == 0
+        first = json.loads(capsys.readouterr().out)["positions"][0]
+        assert first.pop("owner")
+        assert first == {
+            "reader": "billing", "topic": topic, "partition": 0, "next": 0, "end": 0, "lag": 0, "generation": 1,
+            "committed_ms": None, "topic_replaced": False,
+        }  # fmt: skip
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_topics([topic])[topic].result()
+    create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
+    assert run(["reader", "status", *store]) == 1
+    assert "another topic" in capsys.readouterr().out
+    decide = ["reader", "resume", "billing", "--topic", topic, *store, "--from"]
+    for wrong in ("here", "0:0,1:0", "0:0,0:0", "0:5", ""):
+        assert run([*decide, wrong]) == 2
+        assert "--from" in capsys.readouterr().err
+    assert run([*decide, "0:0"]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert run(["reader", "status", *store]) == 1
+    assert run([*decide, "earliest", "--execute"]) == 0
+    capsys.readouterr()
+    assert run(["reader", "status", *store, "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)["positions"]
+    assert (row["next"], row["generation"], row["owner"]) == (0, 2, None)

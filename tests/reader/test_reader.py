@@ -1,0 +1,245 @@
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from kafka_ratchet.errors import PositionLost, ReaderFenced, ReaderMisused, SettingsError, TopicMissing, TopicReplaced
+from kafka_ratchet.producers import create_topic
+from kafka_ratchet.reader import AsyncReader, Reader, Sqlite, Transaction
+from kafka_ratchet.reader.reader import Reader as ReaderClass
+from tests.reader.conftest import Fill, copy, rows
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def options(broker: str) -> dict[str, str]:
+    return {"bootstrap.servers": broker}
+
+
+def reader_of(topic: str, bill: Path, options: dict[str, str], name: str = "billing", **more: object) -> ReaderClass:
+    return Reader(topic, store=Sqlite(bill), name=name, options=options, **more)  # type: ignore[arg-type]
+
+
+def copy_and_fail(reader: ReaderClass, number: int) -> None:
+    """Copy; raise in the transaction of that number, from 0."""
+    for count, transaction in enumerate(reader.transactions(until_end=True)):
+        transaction.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in transaction.events])
+        if count == number:
+            raise ZeroDivisionError
+
+
+def write_for_each(transactions: Iterator[Transaction]) -> None:
+    for transaction in transactions:
+        transaction.execute("INSERT INTO bill VALUES (0, 0)")
+
+
+def stored(bill: Path) -> dict[int, int]:
+    with sqlite3.connect(bill) as database:
+        return dict(database.execute("SELECT kafka_partition, next_offset FROM ratchet_reader_positions"))
+
+
+def test_each_committed_record_is_in_the_database_once(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(2)
+    fill(topic, 500)
+    fill(topic, 50, first=10_000, commit=False)
+    with reader_of(topic, bill, options, max_records=70) as reader:
+        assert copy(reader) == 500
+    assert rows(bill) == list(range(500))
+    # 250 records and 25 rolled-back ones per partition, each transaction with its marker: all of it was read.
+    assert stored(bill) == {0: 277, 1: 277}
+    fill(topic, 100, first=500)
+    with reader_of(topic, bill, options) as reader:
+        assert copy(reader) == 100
+    assert rows(bill) == list(range(600))
+
+
+def test_an_event_has_all_of_its_record(new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]) -> None:
+    topic = new_topic(1)
+    before = time.time_ns() // 1_000_000
+    fill(topic, 2, partitions=1)
+    with reader_of(topic, bill, options) as reader:
+        [transaction] = list(reader.transactions(until_end=True))
+    first, second = transaction.events
+    assert (first.key, first.value, first.headers, first.partition, first.offset) == (b"k0", b"0", [("n", b"1")], 0, 0)
+    assert second.offset == 1
+    assert before <= first.timestamp <= time.time_ns() // 1_000_000
+    batch = transaction.arrow()
+    assert batch.column("value").to_pylist() == [b"0", b"1"]
+    assert batch.column("headers").to_pylist()[0] == [{"key": "n", "value": b"1"}]
+    assert batch.column("timestamp").to_pylist()[0].timestamp() * 1000 == first.timestamp
+
+
+def test_what_a_loop_leaves_comes_again(new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]) -> None:
+    topic = new_topic(2)
+    fill(topic, 100)
+    with pytest.raises(ZeroDivisionError), reader_of(topic, bill, options, max_records=30) as reader:
+        copy_and_fail(reader, 1)
+    kept = rows(bill)
+    assert 0 < len(kept) <= 30
+    with reader_of(topic, bill, options, max_records=30) as reader:
+        for transaction in reader.transactions(until_end=True):
+            transaction.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in transaction.events])
+            transaction.commit()
+            with pytest.raises(ReaderMisused, match="has ended"):
+                transaction.execute("SELECT 1")
+            break
+    assert len(rows(bill)) > len(kept)
+    with reader_of(topic, bill, options) as reader:
+        copy(reader)
+    assert rows(bill) == list(range(100))
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", " rollback;", "begin immediate", "END;"])
+def test_a_program_cannot_end_the_transaction(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str], statement: str
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 3, partitions=1)
+    with reader_of(topic, bill, options) as reader:
+        for transaction in reader.transactions(until_end=True):
+            transaction.execute("INSERT INTO bill VALUES (1, 1)")
+            with pytest.raises(ReaderMisused, match="rows and offsets stay together"):
+                transaction.execute(statement)
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                transaction.connection.commit()
+            assert transaction.connection.in_transaction
+            break
+    assert rows(bill) == []
+
+
+def test_the_older_of_two_is_refused(new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]) -> None:
+    topic = new_topic(2)
+    fill(topic, 100)
+    with reader_of(topic, bill, options, max_records=20) as older:
+        found = older.transactions(until_end=True)
+        first = next(found)
+        first.execute("INSERT INTO bill VALUES (?, ?)", first.events[0][:2])
+        first.commit()  # SQLite lets nobody else write meanwhile
+        with reader_of(topic, bill, options) as newer:
+            copy(newer)
+            with pytest.raises(ReaderFenced, match="another process has taken over partitions"):
+                write_for_each(found)
+    assert len(rows(bill)) == 100 - len(first.events) + 1
+    assert len(set(rows(bill))) == len(rows(bill))
+
+
+def test_a_topic_made_again_is_noticed(
+    broker: str, new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    with reader_of(topic, bill, options) as reader:
+        copy(reader)
+    admin = AdminClient(options)
+    admin.delete_topics([topic])[topic].result()
+    with pytest.raises(TopicMissing), reader_of(topic, bill, options):
+        pass
+    create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
+    fill(topic, 30, partitions=1, first=100)
+    with pytest.raises(TopicReplaced, match="ratchet reader resume billing"), reader_of(topic, bill, options):
+        pass
+    assert rows(bill) == list(range(10))
+
+
+def test_a_topic_made_again_while_it_is_read_is_noticed_before_the_commit(
+    broker: str, new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    admin = AdminClient(options)
+    with reader_of(topic, bill, options) as reader:
+        copy(reader)
+        admin.delete_topics([topic])[topic].result()
+        create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
+        fill(topic, 30, partitions=1, first=100)
+        with pytest.raises((TopicReplaced, TopicMissing)):
+            write_for_each(reader.transactions())
+    assert rows(bill) == list(range(10))
+
+
+def test_records_that_retention_took_are_told(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    with reader_of(topic, bill, options) as reader:
+        copy(reader)
+    fill(topic, 20, partitions=1, first=10)
+    place = TopicPartition(topic, 0, 20)
+    admin = AdminClient(options)  # one that nobody holds is gone before its answer comes
+    admin.delete_records([place])[place].result()
+    with reader_of(topic, bill, options) as reader, pytest.raises(PositionLost, match="offset 11"):
+        copy(reader)
+    assert rows(bill) == list(range(10))
+
+
+def test_partitions_that_the_topic_gets_are_read_from_their_beginning(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    with reader_of(topic, bill, options, start="latest") as reader:
+        assert copy(reader) == 0
+    admin = AdminClient(options)
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    deadline = time.monotonic() + 60
+    while len(admin.list_topics(topic).topics[topic].partitions) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    fill(topic, 10, first=10)
+    with reader_of(topic, bill, options, start="latest") as reader:
+        assert copy(reader) == 10
+    assert rows(bill) == list(range(10, 20))
+
+
+def test_processes_of_a_group_share_the_partitions(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic, partitions = new_topic(4), 4
+    fill(topic, 400, partitions=partitions)
+    group = f"g-{topic}"
+    seen: dict[str, set[int]] = {"one": set(), "two": set()}
+
+    def run(who: str, until: threading.Event) -> None:
+        with reader_of(topic, bill, options, group=group, max_records=20) as reader:
+            for transaction in reader.transactions(until_end=True):
+                transaction.executemany("INSERT INTO bill VALUES (?, ?)", [each[:2] for each in transaction.events])
+                seen[who] |= {event.partition for event in transaction.events}
+                if who == "one":
+                    transaction.commit()
+                    until.wait(0.2)  # the other joins amid it
+
+    with ThreadPoolExecutor(2) as both:
+        waiting = threading.Event()
+        for future in [both.submit(run, who, waiting) for who in seen]:
+            future.result()
+    assert rows(bill) == list(range(400))
+    assert seen["one"] | seen["two"] == set(range(partitions))
+
+
+async def test_a_reader_in_an_event_loop(new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]) -> None:
+    topic = new_topic(2)
+    fill(topic, 30)
+    async with AsyncReader(topic, store=Sqlite(bill), name="billing", options=options) as reader:
+        async for transaction in reader.transactions(until_end=True):
+            await transaction.executemany("INSERT INTO bill VALUES (?, ?)", [each[:2] for each in transaction.events])
+            assert await transaction.execute("SELECT count(*) FROM bill") != []
+    assert rows(bill) == list(range(30))
+
+
+def test_names_and_options_are_looked_at(tmp_path: Path) -> None:
+    for name in ("", "two words", "a/b", "x" * 201):
+        with pytest.raises(SettingsError, match="reader name"):
+            Reader("t", store=Sqlite(tmp_path / "x.db"), name=name, options={})
+    with pytest.raises(SettingsError, match=r"kafka\.no\.such"):
+        with Reader("t", store=Sqlite(tmp_path / "x.db"), name="n", options={"no.such": 1}):
+            pass
