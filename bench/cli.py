@@ -189,6 +189,20 @@ def sink(
 
 
 @bench.command()
+def page(
+    partitions: Annotated[int, typer.Option(help="Partitions of the stream.", min=8)] = 1_000,
+    identities: Annotated[int, typer.Option(help="Identities of the stream.", min=1_000)] = 1_000_000,
+    rounds: Annotated[int, typer.Option(help="How often each page is asked for.", min=1)] = 7,
+    watch: Annotated[float, typer.Option(help="Seconds of each turn of watching; 0: not measured.")] = 60.0,
+    sink: Annotated[bool, typer.Option(help="Let a Spark job fill a result table before.")] = True,
+) -> None:
+    """Measure every page of `ratchet web` in ms, and what being watched costs the worker; one line of JSON."""
+    from bench.page import page as measured
+
+    print(json_text.dumps(measured(partitions, identities, rounds, watch, sink=sink, say=_say)), flush=True)
+
+
+@bench.command()
 def plot(
     told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
     picture: Annotated[Path, typer.Argument(help="SVG to write.")],
