@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from kafka_ratchet.errors import BrokerUnavailable, TransportError
@@ -65,7 +65,16 @@ def consumer(options: Options, group: str, *, committed: bool = True) -> Iterato
         group: the client requires one; it is also the group that `committed` asks about.
         committed: whether it reads committed records only, and takes the end of a partition to be there.
     """
-    opened = Consumer(
+    opened = open_consumer(options, group, committed=committed)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def open_consumer(options: Options, group: str, *, committed: bool = True) -> Consumer:
+    """As `consumer`, to be closed by who asks."""
+    return Consumer(
         {
             "log_level": 0,
             "queued.max.messages.kbytes": 16 * 1024,  # fetched ahead; 64 MiB by default
@@ -78,30 +87,81 @@ def consumer(options: Options, group: str, *, committed: bool = True) -> Iterato
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def offset_ranges(
     asked: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S
 ) -> list[OffsetRange]:
-    """What each partition of a topic holds, by number.
+    """What each partition of a topic holds, by number: two questions, however many partitions there are.
 
     Raises:
         BrokerUnavailable: Kafka did not answer in time.
     """
-    ranges = []
-    for number in range(partitions):
-        try:
-            first, end = asked.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout_s)
-        except KafkaException as failure:
+    firsts, ends = (_offsets(asked, topic, partitions, at, timeout_s) for at in (OFFSET_BEGINNING, OFFSET_END))
+    return [OffsetRange(first, end) for first, end in zip(firsts, ends, strict=True)]
+
+
+def _offsets(asked: Consumer, topic: str, partitions: int, at: int, timeout_s: float) -> list[int]:
+    """at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets takes in the place of a timestamp."""
+    if not partitions:
+        return []
+    try:
+        found = asked.offsets_for_times([TopicPartition(topic, n, at) for n in range(partitions)], timeout=timeout_s)
+    except KafkaException as failure:
+        raise BrokerUnavailable(f"{topic}: its ends cannot be read: {explained(failure.args[0])}") from failure
+    for each in found:
+        if each.error is not None:
             raise BrokerUnavailable(
-                f"{topic} partition {number}: its end cannot be read: {explained(failure.args[0])}"
-            ) from failure
-        ranges.append(OffsetRange(int(first), int(end)))
-    return ranges
+                f"{topic} partition {each.partition}: its end cannot be read: {explained(each.error)}"
+            )
+    return [int(each.offset) for each in sorted(found, key=lambda each: each.partition)]
+
+
+class Consumers:
+    """Consumers that are used again: a new client takes some 50 ms to meet its broker.
+
+    One at a time is kept of each kind. A context manager, which closes them.
+
+    Args:
+        options: of the clients, `bootstrap.servers` among them
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._idle: dict[tuple[str, bool], Consumer] = {}
+
+    def __enter__(self) -> Consumers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close those that nobody uses."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    @contextmanager
+    def consumer(self, group: str, *, committed: bool = True) -> Iterator[Consumer]:
+        """As the function `consumer`, with a client that was there before if there is one."""
+        kind = group, committed
+        opened = self._idle.pop(kind, None) or open_consumer(self._options, group, committed=committed)
+        try:
+            yield opened
+        except GeneratorExit:  # who read has seen enough
+            self._put_back(kind, opened)
+            raise
+        except BaseException:
+            opened.close()
+            raise
+        self._put_back(kind, opened)
+
+    def _put_back(self, kind: tuple[str, bool], used: Consumer) -> None:
+        if kind in self._idle:
+            used.close()
+            return
+        used.unassign()
+        self._idle[kind] = used
 
 
 def records(
@@ -136,3 +196,41 @@ def records(
             raise BrokerUnavailable(
                 f"{topic} partition {partition}: Kafka sent nothing for {timeout_s:g} s; check that it runs"
             )
+
+
+def records_between(
+    asked: Consumer, topic: str, spans: Mapping[int, OffsetRange], *, timeout_s: float
+) -> Iterator[Message]:
+    """The records of several partitions at a time, mixed, those of a partition in their order.
+
+    Args:
+        asked: see `consumer`; it reads nothing else meanwhile.
+        topic: name.
+        spans: the offsets to read, by partition.
+        timeout_s: give up when nothing was heard of Kafka for this long.
+
+    Raises:
+        BrokerUnavailable: nothing was heard of it.
+        TransportError: Kafka refuses to give the records.
+    """
+    ends = {number: span.end for number, span in spans.items() if span.first < span.end}
+    if not ends:
+        return
+    asked.assign([TopicPartition(topic, number, spans[number].first) for number in ends])
+    heard_at = time.monotonic()
+    while ends:
+        for message in asked.consume(AT_A_TIME, CONSUME_S):
+            error, number = message.error(), message.partition()
+            if error is not None and error.code() not in (END_OF_PARTITION, *PASSING):
+                raise TransportError(f"{topic} partition {number} cannot be read: {explained(error)}")
+            if number is None or number not in ends or (error is not None and error.code() in PASSING):
+                continue
+            heard_at = time.monotonic()
+            offset = ends[number] if error is not None else message.offset() or 0
+            if error is None and offset < ends[number]:
+                yield message
+            if offset >= ends[number] - 1:
+                del ends[number]
+                asked.pause([TopicPartition(topic, number)])
+        if time.monotonic() - heard_at > timeout_s:
+            raise BrokerUnavailable(f"{topic}: Kafka sent nothing for {timeout_s:g} s; check that it runs")

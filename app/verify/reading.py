@@ -11,7 +11,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import OffsetRange, consumer, offset_ranges, records
+from kafka_ratchet.app.status.kafka_topics import Consumers, OffsetRange, offset_ranges, records, records_between
 from kafka_ratchet.app.verify.policies import PolicyTopic
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.worker.ownership import known_changelog
@@ -77,6 +77,7 @@ class TopicReader:
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._timeout_s = settings.kafka_timeout_s
+        self._consumers, self._admin = Consumers(self._options), admin_client(self._options)
         self.topic_ids: dict[str, str] = {}
         """Of each topic that was asked about: a topic that is created again has another."""
         counts = self._partition_counts([stream.input, stream.output, stream.dead_letters])
@@ -88,6 +89,14 @@ class TopicReader:
                 f"{counts[stream.output]}: they must be equal. Give the smaller one more partitions"
             )
 
+    def consumer(self, group: str, committed: bool = True) -> AbstractContextManager[Consumer]:
+        """A client that is used again; see `Consumers.consumer`."""
+        return self._consumers.consumer(group, committed=committed)
+
+    def close(self) -> None:
+        """Close its clients."""
+        self._consumers.close()
+
     def offset_ranges(self) -> OffsetRanges:
         """How far to compare. Waits for transactions that are open on the output, as long as they can live.
 
@@ -97,7 +106,7 @@ class TopicReader:
             BrokerUnavailable: Kafka does not answer.
         """
         stream = self._stream
-        with self._consumer(self._settings.app) as committed, self._consumer(self._settings.app, False) as uncommitted:
+        with self.consumer(self._settings.app) as committed, self.consumer(self._settings.app, False) as uncommitted:
             judged, _ = self._committed(committed)
             ends: dict[str, dict[int, int]] = {}
             begins: dict[str, dict[int, int]] = {}
@@ -126,7 +135,7 @@ class TopicReader:
             BrokerUnavailable: Kafka does not answer.
         """
         count = self.count(topic)
-        with self._consumer("ratchet-verify") as committed, self._consumer("ratchet-verify", False) as uncommitted:
+        with self.consumer("ratchet-verify") as committed, self.consumer("ratchet-verify", False) as uncommitted:
             begins, written = self._ends(uncommitted, topic, count)
             ends = self._when_ended(committed, topic, written)
         return [OffsetRange(begins[number], ends[number]) for number in range(count)]
@@ -142,7 +151,7 @@ class TopicReader:
 
     def is_compacted(self, topic: str) -> bool:
         """Whether Kafka removes records of a topic that have a newer one of their key."""
-        return "compact" in config_of(admin_client(self._options), topic)["cleanup.policy"]
+        return "compact" in config_of(self._admin, topic)["cleanup.policy"]
 
     def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
         """The committed records from `begin` to before `end`, with their offsets.
@@ -153,7 +162,7 @@ class TopicReader:
         """
         if end <= begin:
             return
-        with self._consumer("ratchet-verify") as asked:
+        with self.consumer("ratchet-verify") as asked:
             # By number, as `offset_ranges` has seen that it begins there: a client that is new would ask where the
             # beginning is before it has met a broker, and once more half a second later.
             for message in records(asked, topic, partition, begin, timeout_s=self._timeout_s):
@@ -163,6 +172,17 @@ class TopicReader:
                     yield offset, _view(message)
                 if offset >= end - 1:
                     return
+
+    def records_between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, int, RecordView]]:
+        """Partition, offset and record of the committed records of several partitions, mixed.
+
+        Raises:
+            BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            TransportError: Kafka refuses to give them.
+        """
+        with self.consumer("ratchet-verify") as asked:
+            for message in records_between(asked, topic, spans, timeout_s=self._timeout_s):
+                yield message.partition() or 0, message.offset() or 0, _view(message)
 
     def dead_letters(self, begins: dict[int, int], ends: dict[int, int]) -> Iterator[tuple[int, int, RecordView]]:
         """Partition, offset and record of every dead letter from these offsets to those."""
@@ -184,8 +204,7 @@ class TopicReader:
 
     def changelog_name(self, app: str, stream: str) -> str:
         """The name of a stream's changelog topic, of the earlier form where it has one of those."""
-        admin = admin_client(self._options)
-        return known_changelog(app, stream, admin.list_topics(timeout=self._timeout_s).topics)
+        return known_changelog(app, stream, self._admin.list_topics(timeout=self._timeout_s).topics)
 
     def changelog(
         self, changelog: str
@@ -231,16 +250,14 @@ class TopicReader:
             count = self._partition_counts([topic])[topic]
         except TopicMissing:
             return {}
-        with self._consumer("ratchet-verify") as asked:
+        with self.consumer("ratchet-verify") as asked:
             return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
 
-    def _consumer(self, group: str, committed: bool = True) -> AbstractContextManager[Consumer]:
-        return consumer(self._options, group, committed=committed)
-
     def _partition_counts(self, topics: list[str]) -> dict[str, int]:
-        admin = admin_client(self._options)
         counts = {}
-        for topic, answer in admin.describe_topics(TopicCollection(topics), request_timeout=self._timeout_s).items():
+        for topic, answer in self._admin.describe_topics(
+            TopicCollection(topics), request_timeout=self._timeout_s
+        ).items():
             try:
                 described = answer.result()
                 counts[topic] = len(described.partitions)
@@ -265,7 +282,7 @@ class TopicReader:
         Raises:
             BrokerUnavailable: Kafka does not answer.
         """
-        with self._consumer(self._settings.app) as asked:
+        with self.consumer(self._settings.app) as asked:
             return self._committed(asked, topic, count)[0]
 
     def _committed(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, records
+from kafka_ratchet.app.status.kafka_topics import records
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.why.answer import Place
 from kafka_ratchet.app.why.scan import Scan
@@ -65,9 +65,7 @@ class Log:
         return self.steps[at], at > 0 or self.is_whole
 
 
-def read_log(
-    settings: Settings, bootstrap: str, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan
-) -> Log:
+def read_log(settings: Settings, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan) -> Log:
     """Read one partition of a stream's changelog. of: the identity that is asked for; within: time and room.
 
     Raises:
@@ -82,8 +80,7 @@ def read_log(
     intervals: dict[bytes, PolicyInterval] = {}
     edits: dict[int, Edit] = {}
     begin, _ = spans[partition]
-    options = {"bootstrap.servers": bootstrap, **settings.kafka}
-    with consumer(options, "ratchet-why") as asked:
+    with reader.consumer("ratchet-verify") as asked:
         given = within.bounded(
             records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s),
             lambda message: len(message.key() or b"") + len(message.value() or b""),

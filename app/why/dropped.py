@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import OffsetRange, consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.status.kafka_topics import (
+    OffsetRange,
+    consumer,
+    offset_ranges,
+    partition_counts,
+    records_between,
+)
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
 from kafka_ratchet.app.why.answer import moment
@@ -157,32 +163,44 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
     with consumer(options, "ratchet-page") as asked:
         held = offset_ranges(asked, topic, count, settings.kafka_timeout_s)
         reading.found.held = sum(each.end - each.first for each in held)
-        for number in numbers:
-            span = _span(asked, topic, number, held[number], wanted, READ_MOST // len(numbers) + 1)
-            reading.partition(asked, topic, number, span, settings.kafka_timeout_s)
+        spans, cut = _spans(asked, topic, {number: held[number] for number in numbers}, wanted)
+        reading.read(records_between(asked, topic, spans, timeout_s=settings.kafka_timeout_s))
+    if cut:
+        of = f"partition {cut[0]}" if len(cut) == 1 else f"{len(cut):,} of its {count:,} partitions"
+        reading.found.problems.append(f"{topic}: of {of} only the newest {_share(len(numbers)):,} offsets were read")
     return reading.result()
 
 
-def _span(
-    asked: Consumer, topic: str, number: int, held: OffsetRange, wanted: Wanted, most: int
-) -> tuple[OffsetRange, bool]:
-    """The offsets to read, and whether they are all that are meant."""
-    if wanted.offset is not None:
-        return OffsetRange(max(held.first, wanted.offset), min(held.end, wanted.offset + 1)), True
-    first, end = held
-    if wanted.since is not None:
-        first = max(first, _at(asked, topic, number, wanted.since, end))
-    if wanted.until is not None:
-        end = min(end, _at(asked, topic, number, wanted.until, end))
-    return OffsetRange(max(first, end - most), end), first >= end - most
+def _spans(
+    asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: Wanted
+) -> tuple[dict[int, OffsetRange], list[int]]:
+    """The offsets to read, and the partitions of which they are not all that are meant."""
+    if (offset := wanted.offset) is not None:
+        return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
+    spans, cut, most = {}, [], _share(len(held))
+    since, until = (_at(asked, topic, held, each) for each in (wanted.since, wanted.until))
+    for number, (first, end) in held.items():
+        first, end = max(first, since.get(number, first)), min(end, until.get(number, end))
+        if first < end - most:
+            cut.append(number)
+        spans[number] = OffsetRange(max(first, end - most), end)
+    return spans, cut
 
 
-def _at(asked: Consumer, topic: str, number: int, ms: int, end: int) -> int:
+def _share(partitions: int) -> int:
+    """Offsets of each."""
+    return READ_MOST // partitions + 1
+
+
+def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
+    """The first offset of each partition from a time on, its end where there is none; empty without a time."""
+    if ms is None:
+        return {}
     try:
-        (found,) = asked.offsets_for_times([TopicPartition(topic, number, ms)], timeout=LIMIT_S)
+        found = asked.offsets_for_times([TopicPartition(topic, number, ms) for number in held], timeout=LIMIT_S)
     except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic} partition {number}: {explained(failure.args[0])}") from failure
-    return int(found.offset) if found.offset >= 0 else end
+        raise BrokerUnavailable(f"{topic}: {explained(failure.args[0])}") from failure
+    return {each.partition: int(each.offset) if each.offset >= 0 else held[each.partition].end for each in found}
 
 
 class _Reading:
@@ -195,20 +213,13 @@ class _Reading:
         self._reasons: dict[str, Count] = {}
         self._identities: dict[str, Count] = {}
 
-    def partition(
-        self, asked: Consumer, topic: str, number: int, span: tuple[OffsetRange, bool], timeout_s: float
-    ) -> None:
-        """Read a partition, as far as there is time."""
-        (first, end), is_whole = span
-        if not is_whole:
-            self.found.problems.append(f"{topic} partition {number} was read from offset {first:,} on only")
-        if first >= end:
-            return
-        for message in _before(records(asked, topic, number, first, timeout_s=timeout_s), end):
+    def read(self, messages: Iterator[Message]) -> None:
+        """Read, as far as there is time."""
+        for message in messages:
             if time.monotonic() > self._ends_at or self._bytes > LIMIT_BYTES:
-                last = (message.offset() or 0) - 1
                 self.found.problems.append(
-                    f"{topic} partition {number} was read from offset {first:,} to {last:,} only"
+                    f"{self.found.topic} was read in part only: there are no more than {LIMIT_S:g} s and "
+                    f"{LIMIT_BYTES >> 20} MiB for it"
                 )
                 return
             self._take(message)
@@ -253,13 +264,6 @@ class _Reading:
         self.found.reasons = _largest(self._reasons)
         self.found.identities = _largest(self._identities)
         return self.found
-
-
-def _before(messages: Iterator[Message], end: int) -> Iterator[Message]:
-    for message in messages:
-        if (message.offset() or 0) >= end:
-            return
-        yield message
 
 
 def _count(counts: dict[str, Count], name: str, at_ms: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from kafka_ratchet.app.repartition import Arrivals, arrives_in
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.kafka_topics import OffsetRange
 from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import UNTOLD, ExpectedPartition
 from kafka_ratchet.app.verify.reading import TopicReader
@@ -69,10 +70,25 @@ class Explanation:
         """What the record was judged against that was judged last."""
         self._following = Following(settings, name, bootstrap, self._reader, self._ranges, self._rule, self._scan)
 
-    def of_identity(self, identity: bytes, sequence: int | None, partitions: Sequence[int] | None = None) -> Answer:
+    def close(self) -> None:
+        """Close its clients."""
+        self._reader.close()
+
+    def of_identity(
+        self,
+        identity: bytes,
+        sequence: int | None,
+        partitions: Sequence[int] | None = None,
+        judged_to: Mapping[int, int] | None = None,
+    ) -> Answer:
         """What became of all records of an identity, or of those with one sequence.
 
-        partitions: where they can be; None: in each
+        Args:
+            identity: its bytes
+            sequence: None: all
+            partitions: where they can be; None: in each
+            judged_to: of partitions whose worker knows nothing of the identity, the offset before which it had judged
+                all by then. There it is looked for behind that only, and the answer says so
 
         Raises:
             SettingsError: there is no such partition, or the output is made by agents of one's own.
@@ -80,11 +96,12 @@ class Explanation:
         """
         for number in partitions or ():
             self._require(self._stream.input, number)
+        ranges, answer = self._ranges, Answer(self._name, self._asked(identity, sequence), identity, sequence)
         numbers = range(self._reader.partitions) if partitions is None else partitions
-        ranges = self._ranges
+        if judged_to:
+            numbers = self._where_it_can_be(answer, numbers, judged_to)
         spans = [(ranges.input_begins, ranges.input_ends), (ranges.output_begins, ranges.output_ends)]
         self._scan.total = sum(ends[number] - begins[number] for begins, ends in spans for number in numbers)
-        answer = Answer(self._name, self._asked(identity, sequence), identity, sequence)
         for number in numbers:
             log = self._log(number, identity)
             self._arrivals(answer, number, log, identity, sequence)
@@ -92,6 +109,29 @@ class Explanation:
             self._on_their_way(answer, identity, sequence)
         self._following.follow(answer, self._logs)
         return self._told(answer)
+
+    def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
+        """Without the partitions that know nothing of the identity, and in which none of its records waits."""
+        ranges, there = self._ranges, set[int]()
+        waiting = {
+            number: OffsetRange(
+                max(ranges.input_begins[number], min(judged_to[number], ranges.committed_to[number])),
+                ranges.input_ends[number],
+            )
+            for number in numbers
+            if number in judged_to
+        }
+        for number, record in self._scan.between(self._stream.input, waiting):
+            found = self._rule.judge(record)
+            if found is not None and found[0] == answer.identity:
+                there.add(number)
+        if left_out := waiting.keys() - there:
+            answer.read_all = False
+            answer.limits.append(
+                f"of {len(left_out):,} of {self._reader.partitions:,} partitions only what waits was read: their "
+                "workers know nothing of the identity"
+            )
+        return [number for number in numbers if number not in left_out]
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
         """What became of the record that stands at an offset of the input, or where that of another topic came from.
@@ -283,7 +323,7 @@ class Explanation:
 
     def _log(self, number: int, identity: bytes) -> Log:
         if number not in self._logs:
-            where = self._settings, self._bootstrap, self._reader, self._name, number
+            where = self._settings, self._reader, self._name, number
             self._logs[number] = read_log(*where, identity, self._scan)
         return self._logs[number]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
+from kafka_ratchet.app.status.kafka_topics import OffsetRange
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.rule import RecordView
 
@@ -79,6 +80,21 @@ class Scan:
         if len(self.stopped) == stops:
             self._done = seen + end - begin
             self._watch(self._done, self.total)
+
+    def between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, RecordView]]:
+        """The committed records of several partitions at a time, with their partitions.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+            TransportError: it refuses to give them.
+        """
+        found = self.bounded(
+            self._reader.records_between(topic, spans),
+            lambda item: _size(item[1:]),
+            lambda item: f"what waits in {topic} was read in part only",
+        )
+        for number, _, record in found:
+            yield number, record
 
     def one(self, topic: str, partition: int, offset: int) -> RecordView | None:
         """The record at an offset; None: there is none that is committed, or it is deleted."""

@@ -6,7 +6,9 @@ or topic=T&partition=P&offset=O
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -33,30 +35,53 @@ async def event_page(request: web.Request) -> web.StreamResponse:
         question = question_of(settings, asked)
         if question is None:
             return None
-        partitions = await _in_order(view, question)
+        where = await _where(view, question)
         bootstrap = request.app[BOOTSTRAP]
-        return await read(request, lambda: trace(settings, bootstrap, question, partitions), instead=question.command)
+        return await read(request, lambda: trace(settings, bootstrap, question, where), instead=question.command)
 
     return await answer(request, "event.html", ask, most=SHOWN)
 
 
-async def _in_order(view: ClusterView, question: Question) -> list[int] | None:
-    """The partitions to look into; first those of which a worker says that they know the identity."""
+class Where(NamedTuple):
+    """The partitions to look into, in this order (None: all), and how far those were judged that know nothing of it."""
+
+    partitions: list[int] | None = None
+    judged_to: Mapping[int, int] = MappingProxyType({})
+
+
+async def _where(view: ClusterView, question: Question) -> Where:
+    """First the partitions of which a worker says that they know the identity.
+
+    Those that do not have judged no record of it, unless identities are forgotten there, or records were not judged.
+    """
     if question.partition is not None:
-        return [question.partition]
+        return Where([question.partition])
     if question.identity is None:
-        return None
+        return Where()
+    overview = await view.overview()  # before the look-up: what is judged after this may be known to it, or not
     found = await view.lookup(question.stream, question.identity, None)
     first = [row.partition for row in found.partitions]
     every = first + [number for number in [*found.asked, *found.not_asked] if number not in first]
-    return every or None
+    if view.settings.streams[question.stream].is_bounded or found.unjudged or found.deduplicate is False:
+        return Where(every or None)
+    stream = next(each for each in overview.streams if each.stream == question.stream)
+    unknown = set(found.asked) - set(first)
+    judged_to = {
+        row.partition: row.input_position
+        for row in stream.partitions
+        if row.partition in unknown and row.input_position is not None
+    }
+    return Where(every or None, judged_to)
+
+
+EVERYWHERE: Final = Where()
 
 
 def trace(
     settings: Settings,
     bootstrap: str,
     question: Question,
-    partitions: list[int] | None,
+    where: Where = EVERYWHERE,
     limit_s: float = LIMIT_S,
     limit_bytes: int = LIMIT_BYTES,
 ) -> dict[str, Any]:
@@ -66,7 +91,7 @@ def trace(
         settings: of the application
         bootstrap: host:port[,host:port]
         question: which record
-        partitions: of the input, in the order in which they are looked into; None: all
+        where: to look
         limit_s: seconds that reading may take
         limit_bytes: of keys and values that may be read
 
@@ -81,10 +106,13 @@ def trace(
         watch=lambda done, total: None,
         limit_bytes=limit_bytes,
     )
-    if question.topic is not None and question.partition is not None and question.offset is not None:
-        found = explanation.of_record(question.topic, question.partition, question.offset)
-    else:
-        found = explanation.of_identity(question.identity or b"", question.sequence, partitions)
+    try:
+        if question.topic is not None and question.partition is not None and question.offset is not None:
+            found = explanation.of_record(question.topic, question.partition, question.offset)
+        else:
+            found = explanation.of_identity(question.identity or b"", question.sequence, *where)
+    finally:
+        explanation.close()
     identity_hex = None if found.identity is None else found.identity.hex()
     more = {"asked": found.asked, "identity_hex": identity_hex, "command": question.command}
     return found.as_dict() | more
