@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 
-CREATE_S: Final = 30.0
+CREATE_S: Final = 120.0
 QUEUE_FULL_S: Final = 0.1
 FETCH_BYTES: Final = 4 << 20
 

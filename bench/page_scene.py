@@ -33,6 +33,8 @@ INVALID: Final = 1_000
 ORDERS: Final = Load(records=10_000, keys=1_000, partitions=4, value_bytes=120)
 PER_COMMIT: Final = 200_000
 """Offsets of a sink's commit, so that it has several."""
+PROGRAM: Final = "bench.peers.page_totals:app"
+STARTS: Final = 5
 PATIENCE_S: Final = 1_200.0
 ANSWER_S: Final = 60.0
 
@@ -74,7 +76,7 @@ def scene(partitions: int, identities: int, *, sink: bool, say: Callable[[str], 
         fresh = fill(broker.bootstrap, INPUT, load).fresh
         _fill_the_rest(broker.bootstrap, load)
         config = _settings(folder, broker.bootstrap, free_port())
-        worker = _start(stack, "worker", config, "worker runs", "--app", "bench.peers.page_totals:app")
+        worker = _start_worker(stack, config, say)
         address = f"127.0.0.1:{free_port()}"
         _start(stack, "web", config, "The page is at", "--port", address.rpartition(":")[2])
         page = f"http://{address}"
@@ -166,6 +168,16 @@ def trickle(bootstrap: str, number: int) -> None:
     ]
     produce(producer, INPUT, b"{}", b"trickle", headers=headers)
     producer.flush(ANSWER_S)
+
+
+def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> Running:
+    """A broker does not know at once of thousands of partitions that it has just created; so it is tried again."""
+    for _ in range(STARTS - 1):
+        try:
+            return _start(stack, "worker", config, "worker runs", "--app", PROGRAM)
+        except BenchFailed as error:
+            say(f"the worker is started again: {str(error).splitlines()[-1]}")
+    return _start(stack, "worker", config, "worker runs", "--app", PROGRAM)
 
 
 def _start(stack: ExitStack, command: str, config: Path, started: str, *more: str) -> Running:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
@@ -19,6 +19,7 @@ from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
 ADMIN_TIMEOUT_S: Final = 30.0
 """How long an answer of Kafka about topics may take."""
 AT_A_TIME: Final = 10_000
+MEET_S: Final = 5.0
 CONSUME_S: Final = 0.02
 """librdkafka waits for so long, or until there are `AT_A_TIME`, also where the end of the partition has come: each
 partition costs that once."""
@@ -142,11 +143,17 @@ class Consumers:
             self._idle.popitem()[1].close()
 
     @contextmanager
-    def consumer(self, group: str, *, committed: bool = True) -> Iterator[Consumer]:
-        """As the function `consumer`, with a client that was there before if there is one."""
+    def consumer(self, group: str, *, committed: bool = True, topic: str | None = None) -> Iterator[Consumer]:
+        """As the function `consumer`, with a client that was there before if there is one.
+
+        topic: what will be read. A client that has met others already would look for its leader after a second only.
+        """
         kind = group, committed
         opened = self._idle.pop(kind, None) or open_consumer(self._options, group, committed=committed)
         try:
+            if topic is not None:
+                with suppress(KafkaException):  # who reads it then hears of that
+                    opened.list_topics(topic, timeout=MEET_S)
             yield opened
         except GeneratorExit:  # who read has seen enough
             self._put_back(kind, opened)

@@ -89,9 +89,11 @@ class TopicReader:
                 f"{counts[stream.output]}: they must be equal. Give the smaller one more partitions"
             )
 
-    def consumer(self, group: str, committed: bool = True) -> AbstractContextManager[Consumer]:
+    def consumer(
+        self, group: str, committed: bool = True, topic: str | None = None
+    ) -> AbstractContextManager[Consumer]:
         """A client that is used again; see `Consumers.consumer`."""
-        return self._consumers.consumer(group, committed=committed)
+        return self._consumers.consumer(group, committed=committed, topic=topic)
 
     def close(self) -> None:
         """Close its clients."""
@@ -162,7 +164,7 @@ class TopicReader:
         """
         if end <= begin:
             return
-        with self.consumer("ratchet-verify") as asked:
+        with self.consumer("ratchet-verify", topic=topic) as asked:
             # By number, as `offset_ranges` has seen that it begins there: a client that is new would ask where the
             # beginning is before it has met a broker, and once more half a second later.
             for message in records(asked, topic, partition, begin, timeout_s=self._timeout_s):
@@ -180,7 +182,7 @@ class TopicReader:
             BrokerUnavailable: nothing came for `kafka_timeout_s`.
             TransportError: Kafka refuses to give them.
         """
-        with self.consumer("ratchet-verify") as asked:
+        with self.consumer("ratchet-verify", topic=topic) as asked:
             for message in records_between(asked, topic, spans, timeout_s=self._timeout_s):
                 yield message.partition() or 0, message.offset() or 0, _view(message)
 

@@ -80,7 +80,7 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
     intervals: dict[bytes, PolicyInterval] = {}
     edits: dict[int, Edit] = {}
     begin, _ = spans[partition]
-    with reader.consumer("ratchet-verify") as asked:
+    with reader.consumer("ratchet-verify", topic=topic) as asked:
         given = within.bounded(
             records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s),
             lambda message: len(message.key() or b"") + len(message.value() or b""),
