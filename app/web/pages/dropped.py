@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from kafka_ratchet.app.dead_letters.reading import connected
+from kafka_ratchet.app.dead_letters.replayed import Replayed
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts
@@ -22,7 +25,7 @@ from kafka_ratchet.app.web.downloads import csv_response, ndjson_response
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
 from kafka_ratchet.app.why.dropped import Sample, Wanted, sample
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import RatchetError, SettingsError
 
 SHOWN: Final = 20
 SHOWN_MOST: Final = 200
@@ -67,13 +70,33 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
         is_file = ending in ("csv", "ndjson")
         wanted = wanted_of(settings, name, asked, FILE_MOST if is_file else SHOWN_MOST, FILE_MOST if is_file else SHOWN)
         bootstrap = request.app[BOOTSTRAP]
-        found = await read(request, lambda: sample(impatient(settings), bootstrap, name, topic, wanted))
-        body = as_dict(found, name, kind, values=asked.get("values") == "1")
+        found, replayed = await read(request, lambda: _look(settings, bootstrap, name, topic, wanted, kind))
+        body = as_dict(found, name, kind, values=asked.get("values") == "1", replayed=replayed)
         if ending == "csv":
-            return csv_response(f"{name}-{kind}", COLUMNS, [_flat(each) for each in body["records"]])
+            columns = (*COLUMNS, "replayed") if kind == "dead-letters" else COLUMNS
+            return csv_response(f"{name}-{kind}", columns, [_flat(each) for each in body["records"]])
         return ndjson_response(f"{name}-{kind}", body["records"]) if ending == "ndjson" else body
 
     return await answer(request, "dropped.html", ask, kind=kind)
+
+
+def _look(
+    settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
+) -> tuple[Sample, Replayed | None]:
+    """The records, and which dead letters were replayed; None where that is not known."""
+    found = sample(impatient(settings), bootstrap, name, topic, wanted)
+    if kind != "dead-letters" or not found.records:
+        return found, None
+    try:
+        return found, asyncio.run(_replayed(impatient(settings), bootstrap, name))
+    except RatchetError as error:
+        found.problems.append(f"which of them were replayed is not known: {error}")
+        return found, None
+
+
+async def _replayed(settings: Settings, bootstrap: str, name: str) -> Replayed:
+    async with connected(settings, bootstrap, name) as letters:
+        return await letters.replayed()
 
 
 def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
@@ -123,8 +146,8 @@ def _time(name: str, text: str | None) -> int | None:
         raise QueryError(f"{name} is no time: write 2026-11-23T06:30, which is UTC") from None
 
 
-def as_dict(found: Sample, stream: str, kind: str, *, values: bool) -> dict[str, Any]:
-    """The page as JSON, with the commands that replay."""
+def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Replayed | None = None) -> dict[str, Any]:
+    """The page as JSON, with the commands that replay. replayed: None: not known."""
     rows = [each.as_dict(values=values) for each in found.records]
     reasons = [each.as_dict() for each in found.reasons]
     if kind == "dead-letters":
@@ -132,6 +155,7 @@ def as_dict(found: Sample, stream: str, kind: str, *, values: bool) -> dict[str,
         for row in rows:
             where = ["--partition", str(row["partition"]), "--offset", str(row["offset"])]
             row["replay"] = shlex.join([*replay, *where])
+            row["replayed"] = None if replayed is None else (row["partition"], row["offset"]) in replayed
         for each in reasons:
             if each["name"].isprintable() and not each["name"].startswith("("):
                 each["replay"] = shlex.join([*replay, "--reason", each["name"]])
