@@ -29,6 +29,10 @@ def everything(
     agent: Annotated[
         bool, typer.Option("--agent", help="With an agent that counts the events of each stream into a table.")
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(min=1, max=8, help="Of each worker; above 1, single ones are killed and frozen as well."),
+    ] = 1,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
@@ -37,13 +41,14 @@ def everything(
     # As after Ctrl-C: frozen processes, servers and a full disk must not be left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if context.invoked_subcommand is not None:
-        if short or agent or json or seed is not None or folder is not None:
+        if short or agent or json or processes > 1 or seed is not None or folder is not None:
             raise typer.BadParameter(f"write the options after {context.invoked_subcommand}")
         return
     from faults.run import LONG, SHORT, run
 
     say = _speaker(json)
-    _tell(run(SHORT if short else LONG, _drawn(seed), say, folder, agent=agent), say, json=json)
+    result = run(SHORT if short else LONG, _drawn(seed), say, folder, agent=agent, processes=processes)
+    _tell(result, say, json=json)
 
 
 @faults.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -14,6 +15,7 @@ from urllib.request import urlopen
 import structlog
 from confluent_kafka.admin import NewTopic
 
+from bench.process import named, tree
 from faults import program
 from faults.count import (
     Difference,
@@ -45,6 +47,8 @@ PATIENCE_S = 180.0
 ASK_EVERY_S = 0.1
 TRIES = 2
 """What two tries after a halt have not done, the next ones will not do: they find what these have found."""
+ORPHANS_S = 130.0
+"""A process whose parent was killed ends by itself before that (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
 ANSWER_S = 60.0
 """A worker answers about itself in milliseconds, on a machine that is not busy."""
 TERMINATED = 128 + signal.SIGTERM
@@ -62,6 +66,7 @@ class Worker:
         self.state = environment.folder / f"{self.name}-state"
         self.started: ChildProcess | None = None
         self._seen = 0
+        self._orphans: list[int] = []
 
     @property
     def is_running(self) -> bool:
@@ -74,9 +79,12 @@ class Worker:
             clock_shift_s: how far its wall clock is ahead; below 0 behind.
             crash_at: where it kills itself: POINT or POINT:N of `transactions/crash_points.py`.
         """
+        self.wait_for_orphans()
         self._seen = len(self.output())
         command = ["worker", "-c", str(self.environment.config), "--state-folder", str(self.state)]
         command += self.environment.program
+        if self.environment.processes > 1:
+            command += ["--processes", str(self.environment.processes)]
         module = "kafka_ratchet"
         if clock_shift_s:
             module, command = "faults.clock", [str(clock_shift_s), *command]
@@ -100,6 +108,50 @@ class Worker:
         if self.started is None or not self.started.is_running:
             raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
         return self.started
+
+    def kill(self) -> None:
+        """SIGKILL, and wait. Processes of its own, if it has any, end by themselves: `start` waits for them."""
+        self._orphans = tree(self.process().pid)[1:]
+        self.process().kill()
+
+    def kill_all(self) -> None:
+        """SIGKILL to the worker and to all processes of its own."""
+        self.kill()
+        for pid in filter(_runs, self._orphans):
+            os.kill(pid, signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP to the worker and to all processes of its own, the parent first, which would start others."""
+        for pid in tree(self.process().pid):
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT to the same."""
+        for pid in reversed(tree(self.process().pid)):
+            os.kill(pid, signal.SIGCONT)
+
+    def child(self, number: int) -> int:
+        """Process id of one of its own processes.
+
+        Raises:
+            FaultRunFailed: it does not come.
+        """
+        found: list[int] = []
+
+        def is_there() -> bool:
+            pid = named(self.process().pid, f"ratchet/{number}")
+            found.extend([pid] if pid is not None else [])
+            return pid is not None
+
+        self.environment.wait_for(is_there, f"process {number} of {self.name}")
+        return found[-1]
+
+    def wait_for_orphans(self) -> None:
+        """Their state folders are theirs until they have ended."""
+        orphans, self._orphans = self._orphans, []
+        self.environment.wait_for(
+            lambda: not any(_runs(pid) for pid in orphans), f"the end of {self.name}'s processes", ORPHANS_S
+        )
 
     def stop(self) -> None:
         """SIGTERM, and wait.
@@ -136,6 +188,16 @@ class Worker:
         self._seen = len(self.output())
 
 
+def _runs(pid: int) -> bool:
+    """Whether it is a process of a worker, and has not ended; its id may be another's by now."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace")
+        state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return name.startswith("ratchet/") and state != "Z"
+
+
 class Environment:
     """Topics, settings and workers on a Kafka of its own."""
 
@@ -149,6 +211,7 @@ class Environment:
         *,
         agent: bool = False,
         kinds: Sequence[str] = IDENTITIES,
+        processes: int = 1,
     ) -> None:
         """Create the input topics and start to feed them.
 
@@ -160,10 +223,11 @@ class Environment:
             app: names the group, and begins the name of every topic.
             agent: whether an agent counts the events of each stream (faults/program.py).
             kinds: of streams, each of `faults.events.SETTINGS`.
+            processes: of each worker.
         """
         folder.mkdir(parents=True)
         self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
-        self.app, self.agent = app, agent
+        self.app, self.agent, self.processes = app, agent, processes
         self.program = ["--app", program.NAME] if agent else []
         """Options of `ratchet worker`."""
         self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in kinds}
@@ -317,6 +381,6 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         self.feed.abandon()
         for worker in self.workers:
             if worker.is_running:
-                worker.process().kill()
+                worker.kill_all()
             elif worker.started is not None:
                 worker.started.wait()  # closes the pipes of one that ended by itself

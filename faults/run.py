@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -75,6 +75,8 @@ class RunResult(Result):
     network_faults: int = 0
     damaged_stores: int = 0
     clock_jumps: int = 0
+    process_kills: int = 0
+    frozen_processes: int = 0
     full_disks: int = 0
     refused_partitions: int = 0
     refused_operations: int = 0
@@ -110,7 +112,13 @@ class RunResult(Result):
 
 
 def run(
-    form: Form, seed: int, say: Callable[[str], None], folder: Path | None = None, *, agent: bool = False
+    form: Form,
+    seed: int,
+    say: Callable[[str], None],
+    folder: Path | None = None,
+    *,
+    agent: bool = False,
+    processes: int = 1,
 ) -> RunResult:
     """Inject the faults of the form and count.
 
@@ -121,6 +129,8 @@ def run(
         say: is told what happens, a line at a time.
         folder: new; keeps logs and data. None: a temporary one, removed when all is well.
         agent: whether an agent counts the events of each stream into a table, and yields.
+        processes: of each worker. Above 1, single ones of them are killed and frozen as well, and what needs a Kafka or
+            a worker of another shape is left out: it does not depend on how many processes there are.
 
     Raises:
         FaultRunFailed: something did not come back by itself. The folder is kept, and named.
@@ -128,7 +138,18 @@ def run(
     began, result = time.monotonic(), RunResult(seed)
     kept = Path(tempfile.mkdtemp(prefix="ratchet-faults-")) if folder is None else folder
     say(f"seed {seed}; logs and data in {kept}")
-    _schedule(form, kept / "schedule", result, say, agent=agent)
+    _schedule(form, kept / "schedule", result, say, agent=agent, processes=processes)
+    if processes == 1:
+        _beside(form, kept, result, say, agent=agent)
+    result.seconds = time.monotonic() - began
+    if folder is None and result.ok:
+        shutil.rmtree(kept, ignore_errors=True)
+    return result
+
+
+def _beside(form: Form, kept: Path, result: RunResult, say: Callable[[str], None], *, agent: bool) -> None:
+    """The scenarios; each has a Kafka of its own."""
+    seed = result.seed
     for number, (name, times, scenario) in enumerate(
         (
             ("nodes of three restarted in turn", form.node_restarts, scenarios.three_nodes),
@@ -152,22 +173,29 @@ def run(
         say("a worker killed at every point of a transaction")
         result.add_scenario(*scenarios.killed_around_commits(kept / "scenario-6", seed + 6))
         result.crash_points = len(scenarios.AROUND_A_COMMIT)
-    result.seconds = time.monotonic() - began
-    if folder is None and result.ok:
-        shutil.rmtree(kept, ignore_errors=True)
-    return result
 
 
-def _schedule(form: Form, folder: Path, result: RunResult, say: Callable[[str], None], *, agent: bool) -> None:
+def _schedule(
+    form: Form, folder: Path, result: RunResult, say: Callable[[str], None], *, agent: bool, processes: int
+) -> None:
     kinds = IDENTITIES if agent else EVERY_KIND  # agents count what moves a sequence forward
+    plan = form.schedule
+    if processes > 1:
+        plan = replace(plan, process_kills=plan.worker_kills, frozen_processes=plan.zombies)
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=3) as kafka,
         Environment(
-            kafka, folder / "environment", workers=3, seed=result.seed, agent=agent, kinds=kinds
+            kafka,
+            folder / "environment",
+            workers=3,
+            seed=result.seed,
+            agent=agent,
+            kinds=kinds,
+            processes=processes,
         ) as environment,
     ):
         schedule = Schedule(environment, kafka, random.Random(result.seed), say)  # noqa: S311
-        schedule.run(form.schedule, form.events)
+        schedule.run(plan, form.events)
         sent, difference, caught_up_s = environment.finish()
         say(f"{len(sent)} events sent, lag 0 after {caught_up_s:.1f} s")
     for name, count in schedule.counts.items():

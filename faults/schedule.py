@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 
 import structlog
 
+from bench.process import tree
 from faults.damage import Damage
 from faults.environment import SESSION_TIMEOUT_MS, Environment, Worker
 from faults.kafka import EmbeddedKafka
@@ -28,7 +29,12 @@ FEED_CLOCK_SHIFT_S = 3_500
 
 @dataclass(frozen=True, slots=True)
 class FaultCounts:
-    """How often each fault strikes."""
+    """How often each fault strikes.
+
+    Attributes:
+        process_kills: of one process of a worker that has several; its parent starts another
+        frozen_processes: of the same; its parent does not notice
+    """
 
     worker_kills: int = 0
     zombies: int = 0
@@ -37,6 +43,8 @@ class FaultCounts:
     network_faults: int = 0
     damaged_stores: int = 0
     clock_jumps: int = 0
+    process_kills: int = 0
+    frozen_processes: int = 0
 
     def drawn(self, choose: random.Random) -> list[str]:
         """The faults by name, in random order."""
@@ -100,7 +108,7 @@ class Schedule:
     def _worker_kills(self) -> str:
         worker = self._some()
         since, began = self.environment.positions(), time.monotonic()
-        worker.process().kill()
+        worker.kill()
         if self._choose.random() < 0.3:  # else it is back before anybody has noticed
             self._pause(2 * SESSION_S)
         worker.start()
@@ -111,12 +119,12 @@ class Schedule:
     def _zombies(self) -> str:
         worker = self._some()
         since = self.environment.positions()
-        worker.process().freeze()
+        worker.freeze()
         self.environment.wait_for_progress(since, f"the others taking over from {worker.name}, which is frozen")
         self._pause(SESSION_S)
         worker.mark()
         process = worker.process()
-        process.thaw()
+        worker.thaw()
         self.environment.wait_for(
             lambda: not process.is_running or worker.said("partitions assigned"), f"{worker.name} rejoining or ending"
         )
@@ -144,7 +152,7 @@ class Schedule:
             guest.stop()
             what = "leaves"
         else:
-            guest.process().kill()
+            guest.kill()
             what = "is gone"
         self._pause(5.0, 1.0)
         if self.counts["rebalances"] % 10 == 9:
@@ -164,7 +172,8 @@ class Schedule:
     def _damaged_stores(self) -> str:
         worker = self._some()
         since = self.environment.positions()
-        worker.process().kill()
+        worker.kill()
+        worker.wait_for_orphans()
         done = self._damage.strike(worker.state)
         worker.start()
         self.environment.wait_for_progress(since, f"progress after {worker.name}'s stores were damaged: {done}")
@@ -173,7 +182,7 @@ class Schedule:
     def _clock_jumps(self) -> str:
         worker = self._some()
         since = self.environment.positions()
-        worker.process().kill()
+        worker.kill()
         shift = self._choose.choice([-CLOCK_SHIFT_S, CLOCK_SHIFT_S])
         self.environment.feed.clock_shift_s = self._choose.choice([-FEED_CLOCK_SHIFT_S, 0, FEED_CLOCK_SHIFT_S])
         worker.start(clock_shift_s=shift)
@@ -182,8 +191,34 @@ class Schedule:
         self.environment.wait_for(
             lambda: worker.said("partitions assigned") or not process.is_running, f"{worker.name} joining"
         )
-        os.kill(worker.process().pid, signal.SIGHUP)
+        for pid in tree(worker.process().pid):  # those that have a clock of their own
+            os.kill(pid, signal.SIGHUP)
         self.environment.wait_for_progress(
             self.environment.positions(), f"progress of {worker.name} after its clock jumped"
         )
         return f"{worker.name} killed, back with its clock {shift:+} s off, which then jumps to {-shift:+} s"
+
+    def _process_kills(self) -> str:
+        worker, number = self._some(), self._choose.randrange(self.environment.processes)
+        since, pid, began = self.environment.positions(), worker.child(number), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        self.environment.wait_for_progress(since, f"progress after process {number} of {worker.name} was killed")
+        self.ready_s.append(time.monotonic() - began)
+        return f"process {number} of {worker.name} killed"
+
+    def _frozen_processes(self) -> str:
+        worker, number = self._some(), self._choose.randrange(self.environment.processes)
+        pid, since = worker.child(number), self.environment.positions()
+        os.kill(pid, signal.SIGSTOP)
+        self.environment.wait_for_progress(
+            since, f"others taking over from process {number} of {worker.name}, which is frozen"
+        )
+        self._pause(SESSION_S)
+        worker.mark()
+        os.kill(pid, signal.SIGCONT)
+        self.environment.wait_for(
+            lambda: worker.said("partitions assigned"), f"process {number} of {worker.name} rejoining or being replaced"
+        )
+        self.environment.wait_for_progress(self.environment.positions(), "progress after that")
+        again = "rejoined" if worker.child(number) == pid else "ended, and was replaced"
+        return f"process {number} of {worker.name} frozen and thawed: {again}"

@@ -99,6 +99,8 @@ class Parent:
     ) -> None:
         self._processes = [_Process(role) for role in roles]
         self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
+        self._alive = os.pipe()
+        """Nobody writes to it. When the parent is gone, its end is closed, and a process that reads sees that."""
         self._is_asked = False
         self._refusal: str | None = None
         self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")
@@ -175,7 +177,7 @@ class Parent:
             pid = os.fork()
             if not pid:
                 os.close(read)
-                _become(process.role, own, write)
+                _become(process.role, own, write, self._watch_parent)
         except OSError as error:
             os.close(read)
             log.error("a process cannot be forked", process=process.role.name, reason=str(error))
@@ -185,6 +187,15 @@ class Parent:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(write)
         process.pid, process.began, process.due, process.refusal = pid, time.monotonic(), None, read
+
+    def _watch_parent(self) -> None:
+        """Done in a process: have it end some time after the parent at the latest, if it does not heed SIGTERM.
+
+        Its main thread may be blocked by a program of somebody's own, and there is nobody left who would kill it.
+        """
+        read, write = self._alive
+        os.close(write)
+        threading.Thread(target=_end_after, args=(read, self._stop_within_s), name="parent", daemon=True).start()
 
     def _reap(self) -> None:
         """Take note of processes that have ended."""
@@ -306,8 +317,15 @@ def ask(work: Callable[[], bytes]) -> bytes:
     return result
 
 
-def _become(role: Role, parent: int, refusal: int) -> NoReturn:
-    """Do the work of a role in a process that was just forked, and end it.
+def _end_after(alive: int, within_s: float) -> None:
+    """Kill this process so many seconds after its parent is gone."""
+    os.read(alive, 1)
+    time.sleep(within_s)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = lambda: None) -> NoReturn:
+    """Do the work of a role in a process that was just forked, after `first`, and end it.
 
     Nothing of the parent's may run here again: no `finally`, no `with` that it is in.
     """
@@ -317,6 +335,7 @@ def _become(role: Role, parent: int, refusal: int) -> NoReturn:
         for number in (*_ASKED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         _end_with(parent, role.name)
+        first()  # while signals are blocked: a thread of its own is to take none
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*_ASKED, signal.SIGCHLD])
         role.work()
         code = 0

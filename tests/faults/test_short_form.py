@@ -32,7 +32,17 @@ def test_every_fault_once_with_an_agent_that_counts(tmp_path: Path) -> None:
     assert told["crash_points"] >= 9
 
 
-def ran(folder: Path, *options: str) -> dict[str, Any]:
+@pytest.mark.long
+@pytest.mark.timeout(PATIENCE_S + 60)
+def test_every_fault_of_the_schedule_with_workers_of_two_processes(tmp_path: Path) -> None:
+    told = ran(tmp_path / "run", "--processes", "2", others=())
+    assert told["process_kills"] >= 1 <= told["frozen_processes"]
+
+
+OTHERS = ("full_disks", "refused_partitions", "refused_operations")
+
+
+def ran(folder: Path, *options: str, others: tuple[str, ...] = OTHERS) -> dict[str, Any]:
     """What the short form has told, when all that is in it with and without agents is as it must be."""
     command = [sys.executable, "-m", "kafka_ratchet", "faults", "--short", *options, "--json", "--folder", str(folder)]
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
@@ -51,6 +61,6 @@ def ran(folder: Path, *options: str) -> dict[str, Any]:
     assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
     assert told["events"] >= 20_000
     struck = ("worker_kills", "zombies", "broker_restarts", "rebalances", "network_faults", "damaged_stores")
-    for fault in (*struck, "clock_jumps", "full_disks", "refused_partitions", "refused_operations"):
+    for fault in (*struck, "clock_jumps", *others):
         assert told[fault] >= 1, fault
     return told

@@ -179,6 +179,47 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
+def test_one_that_does_not_heed_the_end_of_its_parent_is_killed(tmp_path: Path) -> None:
+    program = """
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as one whose event loop is blocked
+    say("idle", os.getpid())
+    while True:
+        pass
+Parent([Role("a", deaf)], 0.2).run()
+"""
+    forking = Forking(tmp_path, program)
+    pid = int(forking.wait_for("idle", 1)[0])
+    forking.process.kill()
+    forking.end()
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_gone(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_sigterm_changes_nothing(tmp_path: Path) -> None:
+    program = """
+def slow():
+    signal.signal(signal.SIGTERM, lambda *_: say("asked", "once"))
+    say("idle", os.getpid())
+    signal.pause()
+    while not os.path.exists("asked twice"):
+        time.sleep(0.01)
+    say("ended", "well")
+sys.exit(Parent([Role("a", slow)], 30).run())
+"""
+    forking = Forking(tmp_path, program)
+    forking.wait_for("idle", 1)
+    forking.process.terminate()
+    forking.wait_for("asked", 1)
+    forking.process.terminate()
+    (tmp_path / "asked twice").touch()
+    assert forking.end() == 0
+    assert forking.said("asked") == ["once"]
+    assert forking.said("ended") == ["well"]
+
+
 def test_a_parent_that_dies_while_it_forks_leaves_nobody_behind(tmp_path: Path) -> None:
     program = """
 from kafka_ratchet.app.worker import parent
