@@ -162,6 +162,22 @@ def test_a_change_of_workers_is_announced_and_figures_are_not(browser: Browser, 
     WebDriverWait(browser, 20).until(lambda _: "0 partitions halted" in browser.execute_script(said))
 
 
+@pytest.mark.parametrize("path", ["/workers?range=6h", "/history?stream=events&range=1h"])
+def test_workers_and_history_change_by_themselves(browser: Browser, page: str, worker: KnownWorker, path: str) -> None:
+    browser.get(page + path)
+    browser.get_log("browser")
+    browser.execute_script("document.querySelector('#tables').firstElementChild.dataset.before = 'yes'")
+    before = browser.execute_script("return document.getElementById('tables').children.length")
+    count_fresh(worker, 6_000_000)
+    WebDriverWait(browser, 20).until(
+        lambda _: browser.execute_script("return document.querySelector('[data-before]') === null")
+    )
+    assert browser.execute_script("return document.getElementById('tables').children.length") == before
+    assert len(browser.find_elements(By.ID, "tables")) == 1
+    assert browser.current_url.endswith(path)
+    assert browser.get_log("browser") == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_nothing_overflows_and_the_policy_is_kept(browser: Browser, page: str, width: int, scheme: str) -> None:
