@@ -39,6 +39,21 @@ def test_valid_by_the_compose_schema() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_a_token_for_the_page_is_valid_and_only_the_image_s_user_reads_it() -> None:
+    path = ROOT / "deploy/compose/token.yml"
+    result = checked(path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    added = yaml.safe_load(path.read_text("utf-8"))
+    web = added["services"]["web"]
+    (secret,) = web["secrets"]
+    assert web["environment"] == {"RATCHET_WEB__TOKEN_FILE": f"/run/secrets/{secret['source']}"}
+    assert set(added["secrets"]) == {secret["source"]}
+    assert secret["mode"] == 0o400
+    assert f"--uid {secret['uid']} --gid" in DOCKERFILE
+    assert (ROOT / "app/web/static/ratchet.css").is_file()
+    assert "/static/ratchet.css" in web["healthcheck"]["test"][-1]
+
+
 def test_schema_refuses_a_misspelt_key(tmp_path: Path) -> None:
     misspelt = tmp_path / "docker-compose.yml"
     misspelt.write_text(COMPOSE.read_text("utf-8").replace("replicas: 2", "replica: 2"), "utf-8")

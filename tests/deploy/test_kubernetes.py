@@ -124,6 +124,18 @@ def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (settings.web.port, settings.web.status_port) == (8080, 8081)
 
 
+def test_the_page_finds_its_token_where_it_may_read_it() -> None:
+    pod = one("Deployment", "ratchet-web")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    (file,) = (each["value"] for each in container["env"] if each["name"] == "RATCHET_WEB__TOKEN_FILE")
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "token")
+    (volume,) = (each["secret"] for each in pod["volumes"] if each["name"] == "token")
+    assert file == f"{mount['mountPath']}/{volume['items'][0]['path']}"
+    assert volume["defaultMode"] == 0o440  # YAML's octal; `read_token` refuses 0o027
+    said = (FOLDER / "config.yaml").read_text("utf-8")
+    assert f"secret generic {volume['secretName']} --from-literal={volume['items'][0]['key']}=" in said
+
+
 def test_a_worker_has_the_time_it_takes_to_stop() -> None:
     pod = one("StatefulSet", "ratchet-worker")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > STOP_WITHIN_S

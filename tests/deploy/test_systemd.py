@@ -91,6 +91,12 @@ def test_a_worker_has_the_time_it_takes_to_stop_and_a_folder_of_its_own() -> Non
     assert "--state-folder ${STATE_DIRECTORY}" in values(worker, "ExecStart")[0]
 
 
+def test_the_page_reads_its_token_where_systemd_puts_it() -> None:
+    (page,) = (unit for unit in UNITS if "web" in unit.name)
+    (name,) = (each.partition(":")[0] for each in values(page, "LoadCredential"))
+    assert f"RATCHET_WEB__TOKEN_FILE=%d/{name}" in values(page, "Environment")
+
+
 def test_a_sink_that_was_taken_over_is_not_started_again() -> None:
     from kafka_ratchet.spark_sink.cli import EXIT_FENCED
 
