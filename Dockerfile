@@ -23,6 +23,7 @@ COPY agents/ agents/
 COPY app/ app/
 COPY kafka_ratchet/ kafka_ratchet/
 COPY producers/ producers/
+COPY reader/ reader/
 COPY spark_sink/ spark_sink/
 COPY tables/ tables/
 COPY testing/ testing/
