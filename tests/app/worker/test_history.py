@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from confluent_kafka import Producer
 from numpy.typing import NDArray
 
+from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.history import (
     EVERY_S,
     LAG_ROWS,
@@ -22,9 +26,11 @@ from kafka_ratchet.app.status.history import (
     parse_history_query,
 )
 from kafka_ratchet.app.status.lookup import QueryError
+from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.worker.history import FIELDS, WorkerHistory
 from kafka_ratchet.app.worker.ring import Ring
 from kafka_ratchet.transport.lane_spec import LaneStatus
+from tests.app.worker_process import Site, WorkerProcess
 
 NOW = 1_800_000_000
 
@@ -194,6 +200,58 @@ def test_a_partition_that_moved_counts_once_and_what_is_missing_is_told() -> Non
     assert (moved.points.lag, moved.points.counts["fresh"], moved.covered) == ([None, None], [7, 7], 1.0)
     assert moved.lags == {0: [(NOW, 6)]}
     assert merge_history(query, [], 4).covered is None
+
+
+@pytest.mark.long
+async def test_partitions_that_move_to_another_worker_count_once(
+    tmp_path: Path, broker: str, new_topic: Callable[..., str]
+) -> None:
+    topics = [new_topic(4) for _ in range(3)]
+    toml = '[streams.events]\ninput = "{}"\noutput = "{}"\ndead_letters = "{}"\n'.format(*topics)
+    site = Site(tmp_path, broker, f"moves-{uuid.uuid4().hex[:8]}", toml)
+    first, second = WorkerProcess(site, "first"), WorkerProcess(site, "second")
+    producer, sent = Producer({"bootstrap.servers": broker}), 0
+
+    def load() -> None:
+        """To each partition 100 records, each twice, and wait until they are judged."""
+        nonlocal sent
+        for number in range(sent, sent + 100):
+            for partition in range(4):
+                headers: list[tuple[str, str | bytes | None]] = [
+                    ("ratchet-producer", b"till-%d" % partition),
+                    ("ratchet-sequence", number.to_bytes(8)),
+                ]
+                for _ in range(2):
+                    producer.produce(topics[0], b"x", partition=partition, headers=headers)
+        sent += 100
+        assert producer.flush(60) == 0
+        first.wait_for(lambda: site.position(topics[0]) >= 8 * sent, "all that was sent")
+
+    try:
+        first.start()
+        await asyncio.to_thread(load)
+        second.start()
+        await asyncio.to_thread(second.wait_for, lambda: "lane runs" in second.text(), "its partitions")
+        await asyncio.to_thread(load)
+        async with ClusterView(broker, site.settings) as view:
+            async with asyncio.timeout(90):
+                while True:
+                    found = await PastView(view).history("events", "1h", 4)
+                    if found.total("fresh") + found.total("duplicate") >= 8 * sent:
+                        break
+                    await asyncio.sleep(1)
+            assert (found.total("fresh"), found.total("duplicate")) == (4 * sent, 4 * sent)
+            end = found.points.times[-1]
+            query = HistoryQuery("events", end - 3_000, end + 100)
+            answers, _ = await view.ask_workers("/status/history", query.parameters(), HistoryAnswer)
+            shares = sorted(sum(each.points.counts["fresh"]) for each in answers.values())
+            assert (len(shares), sum(shares)) == (2, 4 * sent)
+            assert shares[0] > 0
+        for worker in (first, second):
+            worker.stop()
+    finally:
+        first.end()
+        second.end()
 
 
 @pytest.mark.parametrize(
