@@ -1,0 +1,56 @@
+"""docs/reference/addresses.md says what the page and a worker answer, and with which keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from kafka_ratchet.app.status import answers, history, history_routes, identities, model, own_tables, producers
+from kafka_ratchet.app.web.pages import overview, streams, workers
+from kafka_ratchet.app.web.routes import PAGES
+from kafka_ratchet.app.why.answer import Arrival
+
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "addresses.md").read_text("utf-8")
+ROWS = {
+    address: row.rsplit("|", 2)[1]
+    for row in TEXT.splitlines()
+    if row.startswith("| `/")
+    for address in re.findall(r"`(/[^`]*)`", row.split("|")[1])
+}
+BODIES = {
+    "/": [model.Overview, overview.Flow],
+    "/history": [history.History, history.Points],
+    "/streams/{stream}": [streams.StreamPage],
+    "/streams/{stream}/identities": [identities.IdentitiesPage],
+    "/lookup": [model.Lookup, model.KnownIdentity],
+    "/event": [Arrival],
+    "/producers": [producers.ProducersPage],
+    "/tables/{table}": [own_tables.TablePage],
+    "/workers": [workers.WorkersPage, workers.Served],
+    "/status": [answers.WorkerStatus],
+    "/status/identity": [answers.IdentityAnswer],
+    "/status/identities": [identities.IdentitiesAnswer],
+    "/status/producers": [producers.ProducersAnswer],
+    "/status/table": [own_tables.TableAnswer],
+    "/status/history": [history.HistoryAnswer],
+    "/status/events": [history.EventsAnswer],
+    "/status/intervals": [history_routes.IntervalsAnswer, history_routes.Interval],
+}
+RARE = {"cannot_forget", "cannot_replay"}
+"""Of workers of an earlier version."""
+
+
+def test_every_page_is_there() -> None:
+    fragments = {"/tables", "/events", "/streams/{stream}/partitions"}
+    assert {page.path for page in PAGES} - fragments <= set(ROWS)
+    assert all(f"`{each}`" in TEXT for each in fragments)
+
+
+@pytest.mark.parametrize("address", BODIES)
+def test_every_key_is_there(address: str) -> None:
+    said = set(re.findall(r"`([a-z_0-9]+)`", ROWS[address]))
+    keys = {field.name for body in BODIES[address] for field in dataclasses.fields(body)}  # type: ignore[arg-type]
+    assert keys - said - RARE - ({"stream"} if address == "/" else set()) == set()
