@@ -20,7 +20,7 @@ ADMIN_TIMEOUT_S: Final = 30.0
 """How long an answer of Kafka about topics may take."""
 AT_A_TIME: Final = 10_000
 MEET_S: Final = 5.0
-CONSUME_S: Final = 0.02
+CONSUME_S: Final = 0.005
 """librdkafka waits for so long, or until there are `AT_A_TIME`, also where the end of the partition has come: each
 partition costs that once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,6 +23,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from kafka_ratchet.app.settings import SinkSettings
 from kafka_ratchet.app.status.answers import IdentityStatus
 from kafka_ratchet.app.status.server import StatusServer
+from kafka_ratchet.app.web.routes import PAGES
 from kafka_ratchet.app.web.server import WebServer
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 
@@ -200,6 +202,14 @@ def test_text_is_legible_in_light_and_dark(browser: Browser, page: str, scheme: 
 
 HOSTILE = "<script>document.title='x'</script>"
 READING = [
+    "/",
+    "/history",
+    "/streams",
+    "/streams/events",
+    "/streams/events?state=halted",
+    "/streams/%3Cb%3E",
+    "/workers",
+    "/lookup?identity=%3Cscript%3Edocument.title%3D'x'%3C%2Fscript%3E&sequence=11",
     "/event",
     "/event?identity=%3Cscript%3Edocument.title%3D'x'%3C%2Fscript%3E",
     "/event?topic=%3Cb%3E&partition=0&offset=0",
@@ -239,6 +249,39 @@ def test_the_pages_that_ask_are_narrow_legible_and_run_no_name(
     assert HOSTILE in browser.find_element(By.TAG_NAME, "h2").text
 
 
+def test_every_page_of_the_table_of_addresses_is_walked() -> None:
+    walked = {path.split("?")[0] for path in READING}
+    for address in PAGES:
+        if address.path in ("/tables", "/events", "/table") or address.path.endswith(
+            (".csv", ".ndjson", "/partitions")
+        ):
+            continue  # parts of pages, files, and an old address
+        pattern = re.compile(re.sub(r"{[a-z]+}", "[^/]+", address.path))
+        assert any(pattern.fullmatch(path) for path in walked), address.path
+
+
+def test_a_newcomer_gets_from_the_first_page_to_each_answer(browser: Browser, page: str) -> None:
+    resize(browser, 1280)
+    browser.get(page)
+    field = browser.find_element(By.CSS_SELECTOR, ".follow input[name=identity]")
+    assert browser.execute_script("return arguments[0].getBoundingClientRect().bottom", field) < 400
+    field.send_keys(HOSTILE)
+    browser.find_element(By.CSS_SELECTOR, ".follow input[name=sequence]").send_keys("11" + Keys.ENTER)
+    WebDriverWait(browser, 20).until(lambda chrome: chrome.title == "Event · Ratchet")
+    for text, ends in (
+        ("Who sends duplicates", "/producers?stream=events"),
+        ("What is late", "/streams/events?sort=lag"),
+        ("See more", "/streams/events?state=halted"),
+    ):
+        browser.get(page)
+        browser.find_element(By.PARTIAL_LINK_TEXT, text).click()
+        WebDriverWait(browser, 20).until(lambda chrome, end=ends: chrome.current_url == page + end)
+    assert (
+        "ratchet resume --stream events --partition 1"
+        in browser.find_element(By.ID, "halted").find_element(By.XPATH, "..").text
+    )
+
+
 def test_an_update_keeps_the_place_in_a_wide_table(browser: Browser, page: str, worker: KnownWorker) -> None:
     resize(browser, 320)
     browser.get(page)
@@ -250,11 +293,12 @@ def test_an_update_keeps_the_place_in_a_wide_table(browser: Browser, page: str, 
 
 def test_the_form_by_keyboard_with_a_hostile_identity(browser: Browser, page: str) -> None:
     resize(browser, 1280)
-    browser.get(page)
+    browser.get(page + "/lookup?identity=sensor")
     browser.switch_to.active_element.send_keys(Keys.TAB)
     assert browser.switch_to.active_element.text == "Skip to content"
     field = browser.find_element(By.NAME, "identity")
-    field.send_keys("<script>document.title='x'</script>")
+    field.clear()
+    field.send_keys(HOSTILE)
     browser.find_element(By.NAME, "sequence").send_keys("11" + Keys.ENTER)
     WebDriverWait(browser, 20).until(lambda chrome: chrome.title == "Look-up · Ratchet")
     row = browser.find_element(By.CSS_SELECTOR, "tbody tr").text
