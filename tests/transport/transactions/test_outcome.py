@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
@@ -26,18 +27,17 @@ from kafka_ratchet.errors import Aborted, TransactionError
 from kafka_ratchet.transport.client.cluster import GROUP, LATEST, TRANSACTION, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.transactions.hanging import HANGS_AFTER_S, end_hanging, find_hanging
-from kafka_ratchet.transport.transactions.outcome import ORPHANED_FOR_S, OWNER_S, HangingTransaction, OpenAt
+from kafka_ratchet.transport.transactions.outcome import ENDS, ORPHANED_FOR_S, OWNER_S, HangingTransaction, OpenAt
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
-from tests.clock import skip
-from tests.transport.kafka_side import read_topic, until, values
+from tests.clock import let_skip, skip
+from tests.transport.kafka_side import read_topic, values
 from tests.transport.transactions.test_producer import batch_of
 from tests.transport.transactions.test_producer import commit as commit_to
 
 INITIALISE = TransactionRequests.initialise
 NODE = 3
-PLACES = {"out": NODE, "changelog": 1, "dead": 2}
-TOPICS = [(topic, 0) for topic in PLACES]
+SHARED = {"changelog": 1, "dead": 2}
 LEADERLESS_WITHIN_S = 90.0
 PATIENCE_S = 60.0
 TIMEOUT_MS = 120_000
@@ -61,18 +61,66 @@ def kill_at(patch: pytest.MonkeyPatch, point: str) -> None:
     patch.setattr("kafka_ratchet.transport.transactions.producer.crash_point", crash_point)
 
 
+class Left(NamedTuple):
+    """A transaction that has ended, and that Kafka has left open in `out`."""
+
+    name: str
+    out: str
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        """All that its id writes to."""
+        return [(topic, 0) for topic in (self.out, *SHARED)]
+
+
+class Case(NamedTuple):
+    """What is left open for one test."""
+
+    texts: tuple[bytes, ...]
+    commit: bool = True
+
+
+CASES = {
+    "end-commit": Case((b"a", b"b")),
+    "end-abort": Case((b"a", b"b"), commit=False),
+    "killed-noted-commit": Case((b"f", b"g")),
+    "killed-owing-commit": Case((b"f", b"g")),
+    "killed-owing-abort": Case((b"f", b"g"), commit=False),
+    "killed-completing-commit": Case((b"f", b"g")),
+    "killed-completing-abort": Case((b"f", b"g"), commit=False),
+    "late-noted": Case((b"i",)),
+    "late-not-noted": Case((b"i",)),
+    "nobody-knows": Case((b"x",)),
+}
+"""Each has an id and an output topic of its own."""
+
+
 @pytest.fixture(scope="module")
 def kafka(three_nodes: EmbeddedKafka) -> EmbeddedKafka:
-    topics = [NewTopic(topic, 1, replica_assignment=[[node]]) for topic, node in PLACES.items()]
+    places = SHARED | {"out": NODE} | dict.fromkeys(map(output, CASES), NODE)
     admin = three_nodes.admin()
+    # What these tests write has old timestamps, and Kafka looks for what is too old half a minute after its start.
+    config = {"retention.ms": "-1"}
+    topics = [NewTopic(topic, 1, replica_assignment=[[node]], config=config) for topic, node in places.items()]
     for created in admin.create_topics(topics).values():
         created.result(30)
     return three_nodes
 
 
+@pytest.fixture(scope="module")
+def left_open(kafka: EmbeddedKafka) -> dict[str, Left]:
+    """Of each case. They are left open together: stopping and starting a node takes longer than all else here."""
+    return asyncio.run(leave_open(kafka))
+
+
+def output(case: str) -> str:
+    return f"out-{case}"
+
+
 @pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane would begin anew where it takes longer; here that would be another case."""
+    let_skip()  # whoever waits for another owner keeps the loop's clock
     monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.COMPLETE_WITHIN_S", PATIENCE_S)
 
 
@@ -80,14 +128,18 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def cluster(kafka: EmbeddedKafka) -> AsyncIterator[Cluster]:
     cluster = Cluster(client_options(kafka.bootstrap, {}))
     await cluster.start(30)
-    for topic, partition in TOPICS:
-        await cluster.offset(topic, partition, LATEST, "here")
+    for topic in SHARED:
+        await cluster.offset(topic, 0, LATEST, "here")
     yield cluster
     await cluster.close()
 
 
 @pytest.fixture
 async def name(cluster: Cluster) -> str:
+    return await staying_name(cluster)
+
+
+async def staying_name(cluster: Cluster) -> str:
     """Of a group and a transactional id whose coordinators are on the nodes that stay."""
     for number in range(100):
         name = f"name-{number}-{time.monotonic_ns()}"
@@ -122,31 +174,45 @@ def open_records(kafka: EmbeddedKafka, topic: str) -> int:
     return ends[0] - ends[1]
 
 
-async def leave_open(kafka: EmbeddedKafka, cluster: Cluster, name: str, *texts: bytes, commit: bool = True) -> None:
-    """End a transaction of which Kafka leaves the output open, which it does not tell."""
-    producer = TransactionalProducer(cluster, name, name, TIMEOUT_MS, TOPICS)
-    await producer.initialise()
-    producer.begin([("out", 0), ("changelog", 0)])
-    await producer.produce("out", 0, batch_of(*texts))
-    await producer.produce("changelog", 0, batch_of(b"state"))
-    await producer.delivered()
+async def leave_open(kafka: EmbeddedKafka) -> dict[str, Left]:
+    """End a transaction of each case, of which Kafka leaves the output open, which it does not tell."""
+    cluster = Cluster(client_options(kafka.bootstrap, {}))
+    await cluster.start(30)
+    left, producers = {}, {}
+    for case, (texts, _) in CASES.items():
+        one = left[case] = Left(await staying_name(cluster), output(case))
+        producer = producers[case] = TransactionalProducer(cluster, one.name, one.name, TIMEOUT_MS, one.partitions)
+        await producer.initialise()
+        producer.begin([(one.out, 0), ("changelog", 0)])
+        await producer.produce(one.out, 0, batch_of(*texts))
+        await producer.produce("changelog", 0, batch_of(b"state"))
+        await producer.delivered()
     kafka.nodes[NODE - 1].stop()
     try:
-        wait_until_leaderless(kafka, "out")
-        await (producer.commit("changelog", 0, 7) if commit else producer._requests.end(commit=False))
+        for case, one in left.items():
+            wait_until_leaderless(kafka, one.out)
+            producer = producers[case]
+            await (producer.commit("changelog", 0, 7) if CASES[case].commit else producer._requests.end(commit=False))
     finally:
         kafka.nodes[NODE - 1].start()
-    await cluster.offset("out", 0, LATEST, "here")
-    open_there = open_records(kafka, "out"), open_records(kafka, "changelog")
-    assert open_there == (len(texts), 0), "Kafka does not do it any more"
+    for case, one in left.items():
+        await cluster.offset(one.out, 0, LATEST, "here")
+        assert open_records(kafka, one.out) == len(CASES[case].texts), "Kafka does not do it any more"
+    assert open_records(kafka, "changelog") == 0
+    await cluster.close()
+    return left
 
 
 async def initialise_after(seconds: float, producer: TransactionalProducer) -> None:
-    """Initialise; so much time passes while it waits for another owner."""
+    """Initialise; so much time passes each time it begins to wait for another owner."""
+    waits = 0
     with capture_logs() as said:
         work = asyncio.create_task(producer.initialise())
-        await until(lambda: work.done() or any("another owner may be about to" in line["event"] for line in said))
-        skip(seconds)
+        while not work.done():
+            if sum("another owner may be about to" in line["event"] for line in said) > waits:
+                waits += 1
+                skip(seconds)
+            await asyncio.sleep(0.01)
         await work
 
 
@@ -155,90 +221,99 @@ async def freeze_after_initialising(requests: TransactionRequests, timeout_ms: i
     skip(PATIENCE_S)
 
 
-@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("end", ENDS.values())
 async def test_what_kafka_left_open_ends_as_its_transaction_did(
-    kafka: EmbeddedKafka, cluster: Cluster, name: str, commit: bool
+    kafka: EmbeddedKafka, cluster: Cluster, left_open: dict[str, Left], end: str
 ) -> None:
-    before = values(read_topic(kafka.bootstrap, "out"))
-    await leave_open(kafka, cluster, name, b"a", b"b", commit=commit)
-    successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    left = left_open[f"end-{end}"]
+    successor = TransactionalProducer(cluster, left.name, left.name, 30_000, left.partitions)
     await successor.initialise()
-    assert open_records(kafka, "out") == 0
-    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"a", b"b"] if commit else [])
+    assert open_records(kafka, left.out) == 0
+    ended = [b"a", b"b"] if end == "commit" else []
+    assert values(read_topic(kafka.bootstrap, left.out)) == ended
 
-    successor.begin([("out", 0), ("changelog", 0)])
-    await successor.produce("out", 0, batch_of(b"c"))
+    successor.begin([(left.out, 0), ("changelog", 0)])
+    await successor.produce(left.out, 0, batch_of(b"c"))
     await commit_to(successor, "changelog", 8)
-    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"a", b"b", b"c"] if commit else [b"c"])
+    assert values(read_topic(kafka.bootstrap, left.out)) == [*ended, b"c"]
 
 
 async def test_what_is_open_in_the_usual_way_is_left_to_the_coordinator(
     kafka: EmbeddedKafka, cluster: Cluster, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = values(read_topic(kafka.bootstrap, "out"))
     for text in (b"d", b"e"):
-        producer = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+        producer = TransactionalProducer(cluster, name, name, 30_000, Left(name, "out").partitions)
         await producer.initialise()
         producer.begin([("out", 0)])
         await producer.produce("out", 0, batch_of(text))
         await producer.delivered()
     await commit_to(producer, "changelog", 9)
-    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"e"]
+    assert values(read_topic(kafka.bootstrap, "out")) == [b"e"]
     assert "left open" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(
-    ("point", "commit"),
-    [("noted", True), ("owing", True), ("owing", False), ("completing", True), ("completing", False)],
+    ("point", "end"),
+    [
+        ("noted", "commit"),
+        ("owing", "commit"),
+        ("owing", "abort"),
+        ("completing", "commit"),
+        ("completing", "abort"),
+    ],
 )
 async def test_whoever_comes_after_one_that_was_killed_over_it_ends_it_as_it_was_to_end(
-    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, point: str, commit: bool
+    kafka: EmbeddedKafka,
+    cluster: Cluster,
+    left_open: dict[str, Left],
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    end: str,
 ) -> None:
-    before = values(read_topic(kafka.bootstrap, "out"))
-    await leave_open(kafka, cluster, name, b"f", b"g", commit=commit)
-    owner = TransactionalProducer(cluster, name, name, TIMEOUT_MS, TOPICS)
+    left = left_open[f"killed-{point}-{end}"]
+    owner = TransactionalProducer(cluster, left.name, left.name, TIMEOUT_MS, left.partitions)
     with monkeypatch.context() as patch:
         kill_at(patch, point)
         with pytest.raises(Killed):
             await owner.initialise()
-    assert open_records(kafka, "out") == 2
+    assert open_records(kafka, left.out) == 2
 
-    successor = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    successor = TransactionalProducer(cluster, left.name, left.name, 30_000, left.partitions)
     await initialise_after(OWNER_S, successor)
-    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == ([b"f", b"g"] if commit else [])
-    successor.begin([("out", 0), ("changelog", 0)])
-    await successor.produce("out", 0, batch_of(b"h"))
+    ended = [b"f", b"g"] if end == "commit" else []
+    assert values(read_topic(kafka.bootstrap, left.out)) == ended
+    successor.begin([(left.out, 0), ("changelog", 0)])
+    await successor.produce(left.out, 0, batch_of(b"h"))
     await commit_to(successor, "changelog", 8)
-    assert values(read_topic(kafka.bootstrap, "out"))[-1] == b"h"
+    assert values(read_topic(kafka.bootstrap, left.out)) == [*ended, b"h"]
 
 
 async def refuse(*_: object) -> None:
     raise GroupAuthorizationFailedError
 
 
-@pytest.mark.parametrize("may_leave_notes", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("noted", ["noted", "not-noted"])
 async def test_whoever_comes_late_to_end_it_starts_again(
-    kafka: EmbeddedKafka, cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, may_leave_notes: bool
+    kafka: EmbeddedKafka, cluster: Cluster, left_open: dict[str, Left], monkeypatch: pytest.MonkeyPatch, noted: str
 ) -> None:
-    before = values(read_topic(kafka.bootstrap, "out"))
-    await leave_open(kafka, cluster, name, b"i")
-    frozen = TransactionalProducer(cluster, name, name, 30_000, TOPICS)
+    left = left_open[f"late-{noted}"]
+    frozen = TransactionalProducer(cluster, left.name, left.name, 30_000, left.partitions)
     with monkeypatch.context() as patch:
-        if not may_leave_notes:
+        if noted == "not-noted":  # this user may leave no notes
             patch.setattr("kafka_ratchet.transport.transactions.producer.record_outcome", refuse)
         patch.setattr(TransactionRequests, "initialise", freeze_after_initialising)
         with pytest.raises(Aborted, match="could not complete it in"):
             await frozen.initialise()
-    assert open_records(kafka, "out") == 1  # nothing that a successor could abort
+    assert open_records(kafka, left.out) == 1  # nothing that a successor could abort
 
     await initialise_after(OWNER_S, frozen)
-    assert values(read_topic(kafka.bootstrap, "out"))[len(before) :] == [b"i"]
+    assert values(read_topic(kafka.bootstrap, left.out)) == [b"i"]
 
 
 async def test_a_note_finds_its_coordinator_when_that_has_moved(cluster: Cluster, name: str) -> None:
     right = await coordinator(cluster, GROUP, name)
     cluster._coordinators[GROUP, name] = right % 3 + 1
-    await TransactionalProducer(cluster, name, name, 30_000, TOPICS)._record(NOTED)
+    await TransactionalProducer(cluster, name, name, 30_000, [])._record(NOTED)
     assert await cluster.committed(name, "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
 
 
@@ -257,27 +332,30 @@ async def test_without_the_right_to_leave_a_note_it_is_said_and_done_without(
         await cluster.start(30)
         await coordinator(cluster, GROUP, "not denied")
         with capture_logs() as said:
-            await TransactionalProducer(cluster, "id", "group", 30_000, TOPICS)._record(NOTED)
+            await TransactionalProducer(cluster, "id", "group", 30_000, [])._record(NOTED)
         assert "may not commit offsets for a group that is named as its transactional id" in said[0]["event"]
-        await TransactionalProducer(cluster, "not denied", "group", 30_000, TOPICS)._record(NOTED)
+        await TransactionalProducer(cluster, "not denied", "group", 30_000, [])._record(NOTED)
         assert await cluster.committed("not denied", "out", 0, "here") == (7, "ratchet: commit by producer 9, epoch 1")
         await cluster.close()
 
 
-async def test_what_nobody_knows_how_to_end_is_refused(kafka: EmbeddedKafka, cluster: Cluster, name: str) -> None:
-    # The last of these tests: what it leaves open hides all that comes after.
-    await leave_open(kafka, cluster, name, b"x")
+async def test_what_nobody_knows_how_to_end_is_refused(
+    kafka: EmbeddedKafka, cluster: Cluster, left_open: dict[str, Left]
+) -> None:
+    name, out = left = left_open["nobody-knows"]
     # An owner that takes over the id, and dies before it has ended what was open.
     await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
 
-    with pytest.raises(TransactionError, match=r"open in \[\('out', 0\)\], and its state is Empty.*nobody knows how"):
-        await initialise_after(ORPHANED_FOR_S, TransactionalProducer(cluster, name, name, 30_000, TOPICS))
-    assert open_records(kafka, "out") == 1
+    with pytest.raises(
+        TransactionError, match=rf"open in \[\('{out}', 0\)\], and its state is Empty.*nobody knows how"
+    ):
+        await initialise_after(ORPHANED_FOR_S, TransactionalProducer(cluster, name, name, 30_000, left.partitions))
+    assert open_records(kafka, out) == 1
 
     # A person decides, and whoever takes the id over next ends it so.
     later = time.time() + TIMEOUT_MS / 1000 + 2 * HANGS_AFTER_S
-    hanging = await find_hanging(cluster, TOPICS, TIMEOUT_MS, "here", lambda: later)
-    assert [(one.topic, one.start) for one in hanging] == [("out", hanging[0].start)]
+    hanging = await find_hanging(cluster, [(out, 0)], TIMEOUT_MS, "here", lambda: later)
+    assert [(one.topic, one.start) for one in hanging] == [(out, hanging[0].start)]
     await end_hanging(cluster, name, hanging, "here", commit=True)
-    await TransactionalProducer(cluster, name, name, 30_000, TOPICS).initialise()
-    assert open_records(kafka, "out") == 0
+    await TransactionalProducer(cluster, name, name, 30_000, left.partitions).initialise()
+    assert open_records(kafka, out) == 0
