@@ -22,7 +22,7 @@ from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
 from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
-from tests.quick import is_quick, runs_plain
+from tests.quick import in_order, is_quick, runs_plain
 
 pytest_plugins = ["kafka_ratchet.testing.fixtures"]
 
@@ -32,6 +32,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only the tests that take less than two minutes together")
+    parser.addoption("--slow", action="store_true", help="only the tests that --quick leaves out")
     parser.addoption(
         "--plain-kernels", action="store_true", help="only the tests of what Numba compiles, as plain Python"
     )
@@ -46,10 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for option, chosen in (("--quick", is_quick), ("--plain-kernels", runs_plain)):
+    options: dict[str, Callable[[pytest.Item], bool]] = {
+        "--quick": is_quick,
+        "--slow": lambda item: not is_quick(item),
+        "--plain-kernels": runs_plain,
+    }
+    for option, chosen in options.items():
         if config.getoption(option):
             config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
             items[:] = [item for item in items if chosen(item)]
+    items[:] = in_order(items)
 
 
 _configure = structlog.configure

@@ -1,4 +1,7 @@
-"""What `./ratchet test --quick` and `--coverage` run: see CONTRIBUTING. A line may be a folder, a file or one test."""
+"""What `./ratchet test --quick`, `--slow` and `--coverage` run, and which files are begun first: see CONTRIBUTING.
+
+A line may be a folder, a file or one test.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,28 @@ SLOW: Final = (
 """Without such a fixture, and yet longer than a second or two: they start workers, brokers or Spark by themselves, or
 search for long."""
 
+FIRST: Final = (
+    "tests/transport/test_commit_path.py",
+    "tests/spark_sink/stores/test_stores.py",
+    "tests/spark_sink/stores/test_tombstones.py",
+    "tests/app/worker/test_resume.py",
+    "tests/spark_sink/test_before_spark.py",
+    "tests/app/worker/test_worker_startup.py",
+    "tests/transport/transactions/test_outcome.py",
+    "tests/transport/test_model_finds_replaced.py",
+    "tests/transport/client/test_topic_id.py",
+    "tests/transport/test_lane.py",
+    "tests/spark_sink/rows/test_pipeline.py",
+    "tests/app/worker/test_crash_points.py",
+    "tests/test_wheel.py",
+    "tests/app/local/test_broker.py",
+    "tests/app/cli/test_publish.py",
+    "tests/app/worker/test_worker.py",
+    "tests/app/demo/test_demo.py",
+    "tests/app/test_rights.py",
+)
+"""The files that take longest, longest first. A file is run by one process: begun last, it would run on alone."""
+
 WITH_BROKER: Final = (
     "tests/app/worker/test_worker.py::test_worker_serves_hands_over_and_is_found",
     "tests/producers/test_async.py",
@@ -62,6 +87,12 @@ def is_quick(item: pytest.Item) -> bool:
     if item.nodeid.startswith(WITH_BROKER):
         return True
     return not item.nodeid.startswith(SLOW) and HEAVY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The longest files first, the others as they were."""
+    place = {path: number for number, path in enumerate(FIRST)}
+    return sorted(items, key=lambda item: place.get(item.nodeid.partition("::")[0], len(FIRST)))
 
 
 def runs_plain(item: pytest.Item) -> bool:

@@ -311,9 +311,11 @@ def test_tests_run_without_the_callers_settings(clone: Clone, tmp_path: Path) ->
     assert {name for name in shown if name.startswith("RATCHET_")} == {"RATCHET_BOOTSTRAP"}
 
 
-def test_all_tests_run_two_files_at_a_time(clone: Clone) -> None:
+def test_all_tests_run_some_files_at_a_time(clone: Clone) -> None:
     clone.complete().run("test")
-    assert clone.recorded()[-1] == "-m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder"
+    assert clone.recorded()[-1] == "-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder"
+    clone.run("test", "--slow", "-x")
+    assert clone.recorded() == ["-m pytest --slow --numprocesses 4 --dist loadfile --no-loadscope-reorder -x"]
     clone.run("test", "--quick", "-x")
     assert clone.recorded() == ["-m pytest --quick --numprocesses 2 --dist loadfile -x"]
 
@@ -398,7 +400,7 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
         "setup --dev",
         "docs",
         "test --quick --coverage",
-        "test",
+        "test --slow",
         "test -m browser",
     ]
     assert [line for line in lines if ".venv" in line] == [

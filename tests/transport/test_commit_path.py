@@ -1043,7 +1043,7 @@ class Forgetting(CommitPath):
 
 @pytest.mark.timeout(900)  # three runs a second where nothing else runs; beside other tests far fewer
 @pytest.mark.parametrize(
-    ("machine", "runs", "evicts"), [(Unbounded, 80, None), (Displacing, 45, "displaced"), (Forgetting, 45, "inactive")]
+    ("machine", "runs", "evicts"), [(Unbounded, 40, None), (Displacing, 25, "displaced"), (Forgetting, 25, "inactive")]
 )
 def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:
     EVICTED_IN_ALL.clear()
