@@ -91,6 +91,28 @@ def sink(
         raise typer.Exit(1)
 
 
+@faults.command()
+def reader(
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How often the readers of each store are killed.")] = 50,
+    store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
+    seed: Seed = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Kill and freeze programs that read into databases of their own, let them rebalance, and count the rows."""
+    from faults.reader import STORES as READER_STORES
+    from faults.reader import run_reader
+
+    for name in store or []:
+        if name not in READER_STORES:
+            raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(READER_STORES)})")
+    result = run_reader(kills, _drawn(seed), _speaker(json), folder, tuple(store or ()))
+    if json:
+        print(json_text.dumps(result.as_dict()), flush=True)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
 def _drawn(seed: int | None) -> int:
     import secrets
 
