@@ -141,6 +141,18 @@ def producer(
 
 
 @bench.command()
+def reader(
+    records: Annotated[int, typer.Option(help="Of the topic.")] = 400_000,
+    value_bytes: ValueBytes = 200,
+    rounds: Rounds = 4,
+) -> None:
+    """Measure the reader into PostgreSQL next to a loop by hand; one line of JSON a run, and one with ratios."""
+    from bench.reading import reading
+
+    print(json_text.dumps(reading(records, value_bytes, rounds, _say)), flush=True)
+
+
+@bench.command()
 def restart(
     sizes: Annotated[list[int] | None, typer.Option("--size", help="Records published before.")] = None,
     rounds: Rounds = 5,

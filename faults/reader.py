@@ -229,12 +229,14 @@ class _StoreFaults:
 
     def _grouped(self, kills: int) -> None:
         readers = [self._start(self._group), self._start(self._group)]
-        for kill in range(kills):
+        last, turn = self.result.kills + kills, 0
+        while self.result.kills < last:
+            turn += 1
             victim = readers.pop(self._chance.randrange(len(readers)))
             self._wait_for_any([victim, *readers], "took")
-            if kill % OTHERS == OTHERS - 1:
+            if turn % OTHERS == 0:
                 self._restart_database()
-            if kill % OTHERS == 1:
+            if turn % OTHERS == 2:
                 victim.freeze()  # for longer than Kafka's session: its partitions move, and it comes back
                 time.sleep(self._chance.uniform(6, 8))
                 victim.thaw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,7 +83,12 @@ class Source:
         self._epochs: dict[int, int] = {}
         self._assigned: list[int] | None = None
         """What Kafka's group has given us since `new_assignment` was asked last."""
-        if group is not None:
+        if group is None:
+            # A client that has met no broker when it is assigned partitions reads half a second later. What this call
+            # raises, the reader's next question raises too, with its reason.
+            with suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=5)
+        else:
             self._join()
 
     # -- the group
@@ -149,6 +155,7 @@ class Source:
 
     def _taken(self, messages: Sequence[Message]) -> Fetched:
         fetched, following = Fetched(), self._next
+        last: dict[int, Message] = {}
         append = fetched.events.append
         for message in messages:
             error = message.error()
@@ -159,14 +166,16 @@ class Source:
             if offset < following.get(partition, 2**63):
                 continue  # fetched before the last `read_from`
             following[partition] = offset + 1
-            epoch = message.leader_epoch()
-            self._epochs[partition] = NO_EPOCH if epoch is None else epoch
+            last[partition] = message
             append(
                 Event(
                     message.key(), message.value(), message.headers() or [], message.timestamp()[1], partition, offset
                 )
             )
-        touched = {event.partition for event in fetched.events} | set(fetched.positions)
+        for partition, message in last.items():
+            epoch = message.leader_epoch()
+            self._epochs[partition] = NO_EPOCH if epoch is None else epoch
+        touched = set(last) | set(fetched.positions)
         fetched.positions = {each: Position(following[each], self._epochs[each]) for each in sorted(touched)}
         return fetched
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 
@@ -84,6 +85,7 @@ FORBIDDEN = frozenset({"abort", "begin", "commit", "end", "rollback", "start"})
 """First words of the statements by which a program would end the reader's transaction."""
 
 
+@lru_cache(256)
 def ends_transaction(statement: str) -> bool:
     """Whether a statement begins or ends a transaction. A rollback to a savepoint does not."""
     words = statement.lstrip(" \t\r\n;").split(None, 2)

@@ -81,6 +81,7 @@ class PostgresDatabase:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._transaction: Any = None
+        self._cursor: Cursor | None = None
 
     def create(self, table: str, statement: str) -> None:
         """See `Database.create`. Who may not make tables needs one that somebody else has made."""
@@ -118,7 +119,10 @@ class PostgresDatabase:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:
         """See `Database.execute`."""
-        return self.connection.execute(statement, parameters or None)
+        # A cursor costs as much as an insert. One whose statement gave rows may still be read from.
+        if self._cursor is None or self._cursor.description is not None:
+            self._cursor = self.connection.cursor()
+        return self._cursor.execute(statement, parameters or None)
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """See `Database.executemany`."""
