@@ -58,13 +58,13 @@ def _find(
             what = "kind totals" if kept.kind == "totals" else "a query or transform"
             limits.append(f"the rows of {table} are of many records ({what}): which one a record is in cannot be told")
         else:
-            rows, is_whole = _offsets(location, within, rejects=False)
+            rows, is_whole = _offsets(location, wanted, within, rejects=False)
             for place, result in list(found.items()):
                 result.rows = int((rows.of(place.partition) == place.offset).sum())
                 if not result.rows and not is_whole:
                     del found[place]  # whether it has a row is not known
         if kept.rejects:
-            rejects, is_whole = _offsets(location, within, rejects=True)
+            rejects, is_whole = _offsets(location, wanted, within, rejects=True)
             for place, result in list(found.items()):
                 result.rejects = int((rejects.of(place.partition) == place.offset).sum())
                 if not result.rows and not result.rejects and not is_whole:
@@ -77,11 +77,14 @@ def _find(
     return found, limits
 
 
-def _offsets(location: TableLocation, within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
-    """Which records the rows are of, and whether all of them were read."""
+def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
+    """Which of these records the rows are of, and whether all of them were read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
-    batches = scan(location, partition_and_offset(), rejects=rejects)
+    offsets = [place.offset for place in wanted]
+    in_one = len({place.partition for place in wanted}) == 1
+    records = (wanted[0].partition, min(offsets), max(offsets)) if in_one else None
+    batches = scan(location, partition_and_offset(), rejects=rejects, records=records)
     found.add(within.bounded(batches, lambda batch: int(batch.nbytes), lambda batch: what, every=1))
     return found, len(within.stopped) == stops
 

@@ -60,7 +60,13 @@ def read_totals(location: TableLocation, group_by: str, sums: Sequence[str]) -> 
     return dict(sorted(totals.items()))
 
 
-def scan(location: TableLocation, schema: pa.Schema, *, rejects: bool = False) -> Iterator[pa.RecordBatch]:
+def scan(
+    location: TableLocation,
+    schema: pa.Schema,
+    *,
+    rejects: bool = False,
+    records: tuple[int, int, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Those columns of the table, batch by batch, in no order, in these types and without a Python object for each row.
 
     Rows that a job commits meanwhile are among them or not, each commit as a whole; of PostgreSQL's plain rows, each
@@ -70,6 +76,7 @@ def scan(location: TableLocation, schema: pa.Schema, *, rejects: bool = False) -
         location: where the results are.
         schema: the columns that are wanted.
         rejects: look into the table of rejects instead.
+        records: a Kafka partition, a first and a last offset: rows of other records may be left out; None: all rows.
 
     Raises:
         SinkError: there is no such table or column, or it cannot be read.
@@ -77,7 +84,8 @@ def scan(location: TableLocation, schema: pa.Schema, *, rejects: bool = False) -
     import pyarrow as pa
 
     try:
-        for batch in reader(rejects_location(location) if rejects else location).scan(schema):
+        store = reader(rejects_location(location) if rejects else location)
+        for batch in store.scan(schema) if records is None else store.scan_records(schema, *records):
             yield pa.RecordBatch.from_arrays(
                 [batch.column(name).cast(schema.field(name).type) for name in schema.names], schema=schema
             )

@@ -240,6 +240,10 @@ class TableStore(ResultStore):
         """
         raise NotImplementedError
 
+    def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """As `scan`, and rows of other records than a Kafka partition's from offset first to last may be left out."""
+        return self.scan(schema)
+
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         """The job's commits, the newest first, as far as the store still says; none where it does not keep them apart.
 

@@ -80,6 +80,12 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from self._for_reading().to_pyarrow_dataset().to_batches(columns=schema.names)
 
+    def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow.dataset as ds
+
+        where = (ds.field("_partition") == partition) & (ds.field("_offset") >= first) & (ds.field("_offset") <= last)
+        yield from self._for_reading().to_pyarrow_dataset().to_batches(columns=schema.names, filter=where)
+
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         table = self._find()
         for version in range(-1 if table is None else table.version(), -1, -1):

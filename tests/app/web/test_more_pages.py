@@ -14,13 +14,16 @@ from typing import Any
 import aiohttp
 import pytest
 import typer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli.verify import verify
-from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.dead_letters.reading import connected
+from kafka_ratchet.app.dead_letters.replayed import Replayed
+from kafka_ratchet.app.names import changelog_name, replayed_topic
 from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings, load, origins
 from kafka_ratchet.app.status.answers import Forgotten, IdentityStatus
 from kafka_ratchet.app.status.lookup import QueryError
@@ -115,6 +118,7 @@ async def test_a_record_is_followed_and_what_was_dropped_is_shown_masked(
         assert (letter["reason"], letter["key"], letter["value"]) == ("sequence-missing", {"bytes": 4}, {"bytes": 7})
         assert "secret" not in html + json.dumps(body)
         assert letter["replay"] == "ratchet dead-letters replay --stream events --partition 0 --offset 0"
+        assert (letter["replayed"], "not replayed" in html) == (False, True)
         assert [(each["name"], each["records"]) for each in body["reasons"]] == [("sequence-missing", 1)]
         html, body = await both(http, url, "/dead-letters", values="1", reason="sequence", since="2020-01-01T00:00")
         assert (body["records"][0]["value"]["text"], body["records"][0]["headers"][0]["text"]) == ("=secret", "1")
@@ -128,6 +132,9 @@ async def test_a_record_is_followed_and_what_was_dropped_is_shown_masked(
             assert json.loads(await response.text())["reason"] == "sequence-missing"
         async with http.get(f"{url}/dead-letters.json") as response:
             assert (await response.json())["records"][0]["reason"] == "sequence-missing"
+        await say_replayed(settings, broker, admin)
+        html, body = await both(http, url, "/dead-letters")
+        assert (body["records"][0]["replayed"], "not replayed" in html) == (True, False)
         html, body = await both(http, url, "/duplicates", hex=HOSTILE[0].hex())
         (duplicate,) = body["records"]
         assert (duplicate["reason"], duplicate["against"], duplicate["origin"]["offset"]) == ("duplicate", 1, at + 1)
@@ -140,6 +147,18 @@ async def test_a_record_is_followed_and_what_was_dropped_is_shown_masked(
         assert body["streams"][0]["deduplicate"] is True
         assert (await both(http, url, "/producers"))[1]["topic"] == given
         assert (await both(http, url, "/sinks"))[1] == {"sinks": []}
+
+
+async def say_replayed(settings: Settings, broker: str, admin: AdminClient) -> None:
+    """What `ratchet dead-letters replay` writes of the first dead letter."""
+    topic = replayed_topic(settings.app, "events")
+    admin.create_topics([Topic(topic, 1, 1)])[topic].result(30)
+    async with connected(settings, broker, "events") as letters:
+        replayed = Replayed(letters.id)
+    producer = Producer({"bootstrap.servers": broker})
+    for key, value in replayed.entries(replayed.with_([(0, 0)])):
+        producer.produce(topic, value, key)
+    producer.flush()
 
 
 async def test_identities_are_browsed_by_what_they_begin_with(

@@ -81,6 +81,7 @@ async def test_what_workers_keep_is_on_the_pages(
         figures = await read(http, f"{url}/history", range="1h")
         stream, second = await read(http, f"{url}/streams/events"), await read(http, f"{url}/streams/events", page="2")
         halted = await read_json(http, f"{url}/streams/events", state="halted")
+        what_to_do = await read(http, f"{url}/streams/events", state="halted")
         by_lag = await read_json(http, f"{url}/streams/events.json", sort="lag")
         streams, workers = await read(http, f"{url}/streams"), await read(http, f"{url}/workers")
         whose = await read_json(http, f"{url}/workers")
@@ -114,6 +115,8 @@ async def test_what_workers_keep_is_on_the_pages(
     ]
     assert next(row[0] for row in TableReader(second).rows if row and row[0].isdigit()) == "50"
     assert [row["partition"] for row in halted["partitions"]] == [1]
+    assert "What to do about a halted partition" in what_to_do
+    assert "<code>ratchet resume --stream events --partition 1</code></p>" in what_to_do
     assert by_lag["partitions"][0]["partition"] == 1
     assert "59 running" in streams
     assert "1 halted" in streams

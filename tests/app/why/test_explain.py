@@ -87,6 +87,14 @@ def test_each_arrival_is_judged_and_followed(broker: str, new_topic: NewTopic) -
     assert asked(stage).of_record(letters, 0, 0).arrivals == [bad]
     assert verdicts(asked(stage).of_record(output, 0, 0)) == [(0, "fresh", None), (3, "duplicate", 3)]
 
+    # A worker that knows nothing of it had judged all before offset 8; two of its records wait behind that.
+    assert verdicts(asked(stage).of_identity(b"a", None, None, {0: 10})) == verdicts(answer)
+    left_out = asked(stage).of_identity(b"b", None, None, {0: 8})
+    assert (left_out.arrivals, left_out.exit_code) == ([], ExitCode.NOT_ALL_READ)
+    assert left_out.limits == [
+        "of 1 of 1 partitions only what waits was read: their workers know nothing of the identity"
+    ]
+
     nothing = asked(stage).of_identity(b"a", 5)
     assert (nothing.exit_code, nothing.arrivals, nothing.limits[-1:]) == (ExitCode.NOT_FOUND, [], nothing.limits[-1:])
     assert asked(stage).of_record(given, 0, 99).exit_code is ExitCode.NOT_FOUND
