@@ -58,6 +58,15 @@ FIRST: Final = (
 )
 """The files that take longest, longest first. A file is run by one process: begun last, it would run on alone."""
 
+TOGETHER: Final = {
+    "tests/spark_sink/stores/": "tests/spark_sink/stores",
+    "tests/spark_sink/": "tests/spark_sink",
+    "tests/transport/transactions/test_late_end.py": "three nodes",
+    "tests/transport/transactions/test_outcome.py": "three nodes",
+}
+"""Files that one process runs, by how they begin, the longer beginnings first: each process would start another Spark,
+or three more nodes. Spark's are two, or they would be the last to end."""
+
 WITH_BROKER: Final = (
     "tests/app/worker/test_worker.py::test_worker_serves_hands_over_and_is_found",
     "tests/producers/test_async.py",
@@ -93,6 +102,11 @@ def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     """The longest files first, the others as they were."""
     place = {path: number for number, path in enumerate(FIRST)}
     return sorted(items, key=lambda item: place.get(item.nodeid.partition("::")[0], len(FIRST)))
+
+
+def scope(nodeid: str) -> str:
+    """What one process runs: a file, or files that share what takes long to start."""
+    return next((name for begin, name in TOGETHER.items() if nodeid.startswith(begin)), nodeid.partition("::")[0])
 
 
 def runs_plain(item: pytest.Item) -> bool:

@@ -38,6 +38,7 @@ def test_an_unknown_subject_is_refused_with_the_known_ones() -> None:
         compare(["ratchet", "nobody"], Load(), 100, 1, print)
 
 
+@pytest.mark.long  # half a minute for a tool of the repository, on which no guarantee stands
 def test_the_worker_and_a_peer_run_to_the_end_and_are_right() -> None:
     compared = compare(["ratchet", "loop"], Load(records=20_000, keys=100), 100, 1, lambda run: None)
     (ours,), (theirs,) = compared.runs.values()

@@ -7,6 +7,7 @@ import pytest
 from faults.kafka import EmbeddedKafka
 
 
+@pytest.mark.long  # half a minute for a tool of the repository: a fault run whose Kafka does not start says so
 def test_a_node_that_the_others_do_not_know_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.kafka.LET_IN_LIMIT_S", 5.0)
     kafka = EmbeddedKafka(tmp_path, nodes=3, workers=0)
