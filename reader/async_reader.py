@@ -112,5 +112,9 @@ class AsyncReader:
     async def transactions(self, *, until_end: bool = False) -> AsyncIterator[AsyncTransaction]:
         """As `Reader.transactions`: one commits when the next is asked for."""
         found = await self._call(partial(self._reader.transactions, until_end=until_end))
-        while (transaction := await self._call(next, found, None)) is not None:
-            yield AsyncTransaction(transaction, self._call)
+        try:
+            while (transaction := await self._call(next, found, None)) is not None:
+                yield AsyncTransaction(transaction, self._call)
+        finally:
+            if self._thread is not None:  # a loop that was left: roll back in the reader's thread, not in the loop's
+                await self._call(found.close)

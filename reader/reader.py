@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 10.0
 """How often a reader without records asks whether the topic is still the same and has new partitions, in seconds."""
+
+AGAIN_S: Final = 0.5
+"""Before a transaction is tried again that the database has ended, in seconds: the reason may last, as a full disk."""
 
 POLL_S: Final = 0.5
 """How long one look for records waits, in seconds; between two, the assignment and the ends are looked at."""
@@ -212,7 +215,7 @@ class Reader:
 
     # -- reading
 
-    def transactions(self, *, until_end: bool = False) -> Iterator[Transaction]:
+    def transactions(self, *, until_end: bool = False) -> Generator[Transaction, None, None]:
         """Transactions with at least one record each.
 
         One commits when the next is asked for. `break` and exceptions roll it back; its records come again at the next
@@ -248,7 +251,7 @@ class Reader:
                     raise
                 self._go_back(error, ends)
 
-    def _transactions(self, ends: Mapping[int, int] | None) -> Iterator[Transaction]:
+    def _transactions(self, ends: Mapping[int, int] | None) -> Generator[Transaction, None, None]:
         heard_at = time.monotonic()
         try:
             while True:
@@ -367,6 +370,7 @@ class Reader:
         """Connect again after the database was away, and read on from what it has; our last commit may be in it."""
         log.warning("the database is away; its transaction comes again", reader=self.name, why=str(error).strip())
         self._roll_back()
+        time.sleep(AGAIN_S)
         self._ours.connect(None if ends is None else self._timeout_s)
         self._stand_back([])
 

@@ -231,6 +231,11 @@ async def test_a_reader_in_an_event_loop(new_topic: NewTopic, fill: Fill, bill: 
     fill(topic, 30)
     async with AsyncReader(topic, store=Sqlite(bill), name="billing", options=options) as reader:
         async for transaction in reader.transactions(until_end=True):
+            await transaction.execute("INSERT INTO bill VALUES (1, 1)")
+            break
+    assert rows(bill) == []
+    async with AsyncReader(topic, store=Sqlite(bill), name="billing", options=options) as reader:
+        async for transaction in reader.transactions(until_end=True):
             await transaction.executemany("INSERT INTO bill VALUES (?, ?)", [each[:2] for each in transaction.events])
             assert await transaction.execute("SELECT count(*) FROM bill") != []
     assert rows(bill) == list(range(30))
