@@ -5,6 +5,7 @@
     ├── SettingsError               a setting is wrong; names the setting and the remedy
     │   └── NotInApp                Faust's App has the name, an App of kafka_ratchet has not
     ├── BrokerUnavailable           Kafka did not answer within the limit
+    │   └── KafkaRefused            Kafka does not let this client in, or has a certificate that it refuses
     ├── TopicError                  a topic is missing or has the wrong shape
     │   ├── TopicMissing
     │   ├── TopicReplaced           behind a topic's name is another topic than progress was made on, or none
@@ -65,6 +66,10 @@ class NotInApp(SettingsError, AttributeError):
 
 class BrokerUnavailable(RatchetError):
     """Kafka did not answer within the limit."""
+
+
+class KafkaRefused(BrokerUnavailable):
+    """Kafka refuses the login or the certificate of this client, or this client that of Kafka; so it will next time."""
 
 
 class TopicError(RatchetError):

@@ -28,6 +28,9 @@ _NO_ANSWER: Final = re.compile(
 )
 """What aiokafka says of one failed try, some forty times a second and worker while Kafka is away."""
 
+_REFUSED: Final = re.compile(r"AccessRefused: (?P<why>.*)", re.DOTALL)
+"""What it says where Kafka refuses this client, or has a certificate that this client refuses."""
+
 SAY_EVERY_S: Final = 60.0
 
 log = structlog.get_logger(__name__)
@@ -41,7 +44,7 @@ class KafkaAway(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said_at = float("-inf")
+        self._said_at: dict[str, float] = {}
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -49,14 +52,17 @@ class KafkaAway(logging.Filter):
         if record.name.partition(".")[0] not in NOISY:
             return True
         text = record.getMessage()
-        if not _NO_ANSWER.search(text):
+        refused = _REFUSED.search(text)
+        if refused is None and not _NO_ANSWER.search(text):
             return True
-        if time.monotonic() - self._said_at < SAY_EVERY_S:
+        happened = "a Kafka broker does not answer" if refused is None else "a Kafka broker cannot be used"
+        if time.monotonic() - self._said_at.get(happened, float("-inf")) < SAY_EVERY_S:
             self._left_out += 1
             return False
-        self._said_at = time.monotonic()
+        self._said_at[happened] = time.monotonic()
         left_out, self._left_out = self._left_out, 0
-        log.warning("a Kafka broker does not answer; trying again", reason=text, left_out=left_out)
+        reason = text if refused is None else refused["why"]
+        log.warning(f"{happened}; trying again", reason=reason, left_out=left_out)
         return False
 
 

@@ -17,8 +17,10 @@ from kafka_ratchet.producers.paths import open_files, records_of
 from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, Progress, read_progress
 from kafka_ratchet.producers.publish import Published, publish
+from kafka_ratchet.producers.refused import Heard, login_refused, own_certificate_refused, token_server
 from kafka_ratchet.producers.source import CheckedSource, Record, Source
 from kafka_ratchet.producers.stream import StreamSource
+from kafka_ratchet.producers.tls import certificate_refused
 from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic, made_topic
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "FileSet",
     "FileSource",
     "Format",
+    "Heard",
     "Producer",
     "ProducerCollector",
     "ProducerMetrics",
@@ -43,16 +46,20 @@ __all__ = [
     "TopicDecision",
     "TopicShape",
     "admin_client",
+    "certificate_refused",
     "create_topic",
     "describe_topic",
     "explained",
+    "login_refused",
     "made_topic",
     "no_broker_is_let_in",
     "open_files",
     "options_refused",
+    "own_certificate_refused",
     "partition_of",
     "prometheus_text",
     "publish",
     "read_progress",
     "records_of",
+    "token_server",
 ]

@@ -12,6 +12,7 @@ from confluent_kafka import Producer as KafkaProducer
 from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
 from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, refusal
 from kafka_ratchet.producers.metrics import STATISTICS_EVERY_MS, Measures
+from kafka_ratchet.producers.refused import refused
 
 Headers = dict[str, str | bytes | None]
 
@@ -49,6 +50,7 @@ class Accumulator:
         self.note = self._notes.setdefault
         """The report of most records: keeps the first error of each kind, and does nothing with a success. It is called
         from C and runs no Python, which for a million records a second counts."""
+        self._options = options
         self._producer = self._client(options)
         self.produce = self._producer.produce
         """The client's own. Raises BufferError while the queue is full, and what `refused` takes."""
@@ -215,5 +217,10 @@ class Accumulator:
 
     def _client_failed(self, error: KafkaError) -> None:
         self._client_error = error.str()
-        if error.code() == AUTHENTICATION_FAILED:
-            self.fail(self.refusal(error, "authentication"))
+        if error.code() == AUTHENTICATION_FAILED and (sentence := refused(error, self._options)) is not None:
+            self.fail(
+                TransportError(
+                    f"topic {self.topic!r}, producer {self.name!r}: {sentence}. What was acknowledged stays published; "
+                    "start again to go on after it"
+                )
+            )

@@ -10,8 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from kafka_ratchet.errors import BrokerUnavailable, TopicError, TopicMissing
+from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused, TopicError, TopicMissing
 from kafka_ratchet.producers.client import ATTEMPT_S, PASSING, explained, no_broker_is_let_in, options_refused
+from kafka_ratchet.producers.refused import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,28 @@ class TopicShape:
     partitions: int
 
 
-def admin_client(options: Mapping[str, str | int | bool]) -> AdminClient:
+class HeardAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
+    """An administration client that knows why it was refused."""
+
+    def __init__(self, options: Mapping[str, str | int | bool]) -> None:
+        self._heard = Heard(options)
+        super().__init__({"log_level": 0, "error_cb": self._heard, **options})
+
+    def refusal(self) -> KafkaRefused | None:
+        """What to raise where Kafka and this client refuse each other; None: what it failed of may pass."""
+        self.poll(0)  # delivers errors
+        return self._heard.refusal()
+
+
+def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
     """An administration client that leaves the messages to us.
 
     Raises:
         SettingsError: librdkafka does not accept the options.
     """
     try:
-        return AdminClient({"log_level": 0, **options})
-    except (KafkaException, ValueError, TypeError) as error:
+        return HeardAdminClient(options)
+    except (KafkaException, ValueError, TypeError, OverflowError) as error:
         raise options_refused(error, options) from None
 
 
@@ -48,6 +62,7 @@ def describe_topic(
 
     Raises:
         BrokerUnavailable: no answer within the limit.
+        KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
         TopicError: Kafka refuses the question.
     """
     deadline = time.monotonic() + timeout_s
@@ -67,6 +82,8 @@ def describe_topic(
                 continue
             if error.code() not in PASSING:
                 raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
+            if isinstance(admin, HeardAdminClient) and (refusal := admin.refusal()) is not None:
+                raise refusal from failure
             left_s = max(0.0, deadline - time.monotonic())
             say(f"Kafka does not answer yet ({error.str()}); trying again for {left_s:.0f} s")
             if not left_s:

@@ -20,6 +20,7 @@ SLOW: Final = (
     "tests/app/test_extras.py",
     "tests/app/test_kafka_away.py",
     "tests/app/test_rights.py",
+    "tests/app/test_secured.py",
     "tests/app/worker/",
     "tests/bench/",
     "tests/browser/",

@@ -68,7 +68,12 @@ ORDER = [
 ]
 """Each imports only itself and what stands above it in this list."""
 
-ALONE = {"producers": {"errors"}, "reader": {"errors", "producers"}, "spark_sink": set[str](), "transport": {"errors"}}
+ALONE = {
+    "producers": {"errors"},
+    "reader": {"errors", "producers"},
+    "spark_sink": set[str](),
+    "transport": {"errors", "producers"},
+}
 """Packages that need nothing of the others but these."""
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kafka_ratchet.errors import BrokerUnavailable
-from kafka_ratchet.producers import options_refused
+from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused
+from kafka_ratchet.producers import Heard, options_refused
 
 MESSAGE_EVERY_S = 5.0
 
@@ -37,6 +37,7 @@ class Reachability:
 
     def __init__(self, bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
         self._reason: str | None = None
+        self._heard = Heard(options)
         self.cluster_id: str | None = None
         """Of the Kafka that answered last."""
         config: dict[str, Any] = {
@@ -62,14 +63,23 @@ class Reachability:
         self.cluster_id = answer.cluster_id
         return None if answer.brokers else "it knows of no broker yet"
 
+    def refusal(self) -> KafkaRefused | None:
+        """What to raise where Kafka and this client refuse each other; None: the reason may pass."""
+        return self._heard.refusal()
+
     def look(self) -> str | None:
         """None when Kafka answered, else why not.
 
         It is given up after `REFUSED_FOR_S` where it cannot be connected to, after `SILENT_FOR_S` where it is silent.
+
+        Raises:
+            KafkaRefused: Kafka and this client refuse each other.
         """
         began = time.monotonic()
         patience_s = ASK_FOR_S
         while (reason := self.ask(patience_s)) is not None:
+            if (refusal := self.refusal()) is not None:
+                raise refusal
             if time.monotonic() - began > (SILENT_FOR_S if self._reason is None else REFUSED_FOR_S):
                 return reason
             # Each question is a new one: an answer that takes longer than the first would never be waited for.
@@ -81,6 +91,7 @@ class Reachability:
         # "All brokers are down" only says that the reasons before it hold for all of them.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - librdkafka's own codes are named so
             self._reason = error.str()
+        self._heard(error)
 
 
 def wait_until_reachable(
@@ -96,12 +107,15 @@ def wait_until_reachable(
 
     Raises:
         BrokerUnavailable: it did not answer in time.
+        KafkaRefused: it refuses this client, or has a certificate that this client refuses.
         SettingsError: the client refuses the options.
     """
     deadline = time.monotonic() + timeout_s
     next_message = float("-inf")
     kafka = Reachability(bootstrap, options)
     while (reason := kafka.ask(max(0.1, min(ASK_FOR_S, deadline - time.monotonic())))) is not None:
+        if (refusal := kafka.refusal()) is not None:
+            raise refusal
         now = time.monotonic()
         left_s = max(0.0, deadline - now)
         if now >= next_message:
@@ -120,6 +134,7 @@ def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> N
 
     Raises:
         BrokerUnavailable: it did not within a few seconds; the sentence names the address.
+        KafkaRefused: it refuses this client, or has a certificate that this client refuses.
         SettingsError: the client refuses the options.
     """
     reason = Reachability(bootstrap, options).look()

@@ -32,6 +32,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import url_of
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import RULES
+from kafka_ratchet.transport.client.connection import mend_connections, refused_by
 from kafka_ratchet.transport.client.security import client_options
 
 log = structlog.get_logger(__name__)
@@ -72,12 +73,15 @@ async def describe_group(bootstrap: str, settings: Settings) -> Group:
     Raises:
         BrokerUnavailable: Kafka did not answer within five seconds, or refused.
     """
+    mend_connections()
     admin = AIOKafkaAdminClient(**_client_options(bootstrap, settings))
     try:
         async with asyncio.timeout(TIMEOUT_S):
             await admin.start()
             return await _describe(admin, settings.app)
     except (KafkaError, OSError, TimeoutError) as error:
+        if (refusal := refused_by(bootstrap.split(","))) is not None:
+            raise refusal from error
         raise BrokerUnavailable(
             f"the consumer group {settings.app!r} cannot be read: Kafka at {bootstrap} did not answer "
             f"({error if str(error) else 'no answer in time'}). "

@@ -11,12 +11,12 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from kafka_ratchet.app.names import earlier_changelog_name
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import BrokerUnavailable
-from kafka_ratchet.producers import options_refused
+from kafka_ratchet.producers import admin_client
 
 TIMEOUT_S = 5.0
 """A page or a command that waits longer than this for Kafka should say so instead."""
@@ -46,11 +46,7 @@ class KafkaView:
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         self._bootstrap = bootstrap
         self.settings = settings
-        # log_level: librdkafka writes each failed connection to stderr; `read` raises it instead.
-        try:
-            self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2, **settings.kafka})
-        except (KafkaException, ValueError, TypeError, OverflowError) as error:
-            raise options_refused(error, settings.kafka) from None
+        self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
 
     def read(self, changelogs: dict[str, str]) -> dict[str, list[InputPartition]]:
         """Each stream's input partitions; an empty list where the input topic does not exist.
@@ -64,6 +60,8 @@ class KafkaView:
         try:
             return self._read(changelogs)
         except KafkaException as error:
+            if (refusal := self._admin.refusal()) is not None:
+                raise refusal from error
             raise BrokerUnavailable(
                 f"topic positions cannot be read: Kafka at {self._bootstrap} did not answer "
                 f"({error.args[0].str()}). Check that it runs and that bootstrap and kafka.* are right"

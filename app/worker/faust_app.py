@@ -122,6 +122,8 @@ def faust_app(
 
 def _credentials(options: Mapping[str, Any]) -> Any:
     protocol = options.get("security_protocol", "PLAINTEXT")
+    if provider := options.get("sasl_oauth_token_provider"):
+        return faust.OAuthCredentials(oauth_cb=provider, ssl_context=options.get("ssl_context"))
     if protocol.startswith("SASL"):
         return faust.SASLCredentials(
             username=options.get("sasl_plain_username"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ log = logging.getLogger("spark_sink")
 
 REQUEST_TIMEOUT_S = 30.0
 """How long one question to Kafka may take, in seconds: several of librdkafka's own reconnects."""
+
+TOKEN_SERVER_AWAY = re.compile(r"OAUTHBEARER token: .*(connect|resolve|time)", re.IGNORECASE)
+
+HEAR_S = 0.1
+"""Between two looks whether Kafka has refused this client, in seconds."""
 
 LEADER_PAUSE_S = 0.2
 """Between two questions about a partition without a leader, in seconds; an election takes about as long."""
@@ -62,9 +68,11 @@ class TopicPlanner:
         self._topic = topic
         self._timeout_s = timeout_s
         self._options = dict(options)
+        self._refused = ""
         try:
             self._admin = AdminClient(
-                {"bootstrap.servers": bootstrap, **options}, logger=logging.getLogger("spark_sink.kafka")
+                {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},
+                logger=logging.getLogger("spark_sink.kafka"),
             )
         except KafkaException as error:
             text = error.args[0].str()
@@ -114,7 +122,7 @@ class TopicPlanner:
 
         request = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
         try:
-            return request[self._topic].result()
+            return self._answer(request[self._topic])
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise TopicMissing(
@@ -155,10 +163,31 @@ class TopicPlanner:
         offsets, failures = {}, {}
         for partition, answer in requests.items():
             try:
-                offsets[partition.partition] = answer.result().offset
+                offsets[partition.partition] = self._answer(answer).offset
             except KafkaException as error:
                 failures[partition.partition] = error
         return offsets, failures
+
+    def _hear(self, error: Any) -> None:
+        """Keep what trying again does not help against: a login or a certificate that is refused."""
+        from confluent_kafka import KafkaError
+
+        text = error.str()
+        refused = error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION)  # noqa: SLF001 - so its codes are named
+        if (refused and not TOKEN_SERVER_AWAY.search(text)) or "SSL alert number" in text:
+            self._refused = text
+
+    def _answer(self, request: Any) -> Any:
+        """What Kafka answers. Raises `KafkaUnavailable` as soon as Kafka and this client refuse each other."""
+        while not request.done():
+            self._admin.poll(HEAR_S)
+            if self._refused and not request.done():
+                raise KafkaUnavailable(
+                    f"topic {self._topic}: Kafka at {self._bootstrap} refuses the login or the certificate of this "
+                    f"client, or its own is refused for its CA, its host name or its age ({self._refused}). "
+                    "Correct the options security.*, ssl.* and sasl.*, then run the job again"
+                )
+        return request.result()
 
     def _unavailable(self, what: str, error: Exception) -> KafkaUnavailable:
         return KafkaUnavailable(

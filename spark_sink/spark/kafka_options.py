@@ -15,6 +15,16 @@ LOGIN_MODULES = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
+OIDC_LOGIN = {
+    "sasl.login.callback.handler.class": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    ),
+}
+OIDC_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+TOKEN = "sasl.oauthbearer."  # noqa: S105 - how options begin
+OIDC_OPTIONS = frozenset(f"{TOKEN}{name}" for name in ("method", "client.id", "client.secret", "scope"))
+"""librdkafka's options for a token server that are part of the login in Java."""
+
 PEM_TEXTS = {
     "ssl.ca": "ssl.truststore.certificates",
     "ssl.certificate": "ssl.keystore.certificate.chain",
@@ -53,11 +63,15 @@ def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
             java[name] = value
         elif name.rpartition(".")[0] in PEM_TEXTS and name.endswith((".location", ".pem")):
             java |= _pem(name, value)
-        elif name in {"sasl.username", "sasl.password"}:
+        elif name in {"sasl.username", "sasl.password"} | OIDC_OPTIONS:
             continue
+        elif name == f"{TOKEN}token.endpoint.url":
+            java[name] = value
         elif name.startswith(("sasl.", "ssl.", "security.", "enable.ssl.")):
             untranslated.append(name)
-    if "sasl.username" in client and "sasl.jaas.config" not in extra:
+    if java.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.jaas.config" not in extra:
+        java |= {**OIDC_LOGIN, "sasl.jaas.config": _token_login(client)}
+    elif "sasl.username" in client and "sasl.jaas.config" not in extra:
         java["sasl.jaas.config"] = _login(java.get("sasl.mechanism", ""), client)
     if untranslated and not any(name.startswith(("sasl.", "ssl.", "security.")) for name in extra):
         raise OptionRefused(
@@ -87,6 +101,19 @@ def _login(mechanism: str, client: Mapping[str, str]) -> str:
         )
     username, password = (_quoted(client.get(f"sasl.{part}", "")) for part in ("username", "password"))
     return f"{module} required username={username} password={password};"
+
+
+def _token_login(client: Mapping[str, str]) -> str:
+    """Java's client asks the token server by itself, as librdkafka does."""
+    needed = [f"{TOKEN}{name}" for name in ("token.endpoint.url", "client.id", "client.secret")]
+    missing = [name for name in needed if not client.get(name)]
+    if client.get(f"{TOKEN}method", "").lower() != "oidc" or missing:
+        raise OptionRefused(
+            f"sasl.mechanism OAUTHBEARER: needs sasl.oauthbearer.method oidc with {', '.join(needed)}, or "
+            "sasl.jaas.config with --spark-kafka-option"
+        )
+    given = {"clientId": client[needed[1]], "clientSecret": client[needed[2]], "scope": client.get(f"{TOKEN}scope", "")}
+    return f"{OIDC_MODULE} required {' '.join(f'{name}={_quoted(value)}' for name, value in given.items() if value)};"
 
 
 def _quoted(value: str) -> str:

@@ -18,7 +18,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicReplaced, TransportError
-from kafka_ratchet.transport.client.connection import mend_connections
+from kafka_ratchet.transport.client.connection import mend_connections, refused_by
 from kafka_ratchet.transport.client.errors import explained, raise_for, replaced, truncated
 from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.client.topic_id import (
@@ -83,6 +83,7 @@ class Cluster:
 
         Raises:
             BrokerUnavailable: nobody answered within timeout_s.
+            KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
         """
         retry = Retry("reach Kafka", bootstrap=self._options["bootstrap_servers"])
         while True:
@@ -94,6 +95,8 @@ class Cluster:
                 await client.bootstrap()
             except kafka.KafkaError as error:
                 await client.close()
+                if (refusal := refused_by(self._options["bootstrap_servers"])) is not None:
+                    raise refusal from None
                 if retry.seconds > timeout_s:
                     servers = ", ".join(self._options["bootstrap_servers"])
                     raise BrokerUnavailable(

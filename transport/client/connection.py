@@ -4,6 +4,9 @@
 aiokafka 0.14 copies a request twice on its way to the transport, and keeps each response until the next one begins.
 With a batch of 64 MiB that is 192 MiB more.
 
+Where Kafka and this client refuse each other, the error is a sentence (`AccessRefused`). aiokafka keeps to itself what
+a client could not start of; `refused_by` tells it.
+
 asyncio's transports take what is written to them after a reset, and drop it. uvloop's raise RuntimeError until
 aiokafka's reader has heard of the reset, and aiokafka 0.14 expects nothing but OSError there. Whoever asks sees an
 error that no retry is for; and the one task that fetches metadata ends by it without a word, so that a worker goes on
@@ -14,17 +17,48 @@ killed taught this).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.util import wait_for
 
+from kafka_ratchet.errors import KafkaRefused
 from kafka_ratchet.transport.client.produce import BatchRequest
+from kafka_ratchet.transport.client.refused import AccessRefused, refusal
 
 _SIZE: Final = struct.Struct(">i")
 
 plain_send = AIOKafkaConnection.send
+plain_connect = AIOKafkaConnection.connect
+
+_refused: dict[str, str] = {}
+"""Sentences by host:port, of servers whose last connection was refused."""
+
+
+def refused_by(servers: Iterable[str]) -> KafkaRefused | None:
+    """What to raise where one of these and this process refused each other when it was connected to last."""
+    return next((KafkaRefused(_refused[server]) for server in servers if server in _refused), None)
+
+
+async def connect(connection: AIOKafkaConnection) -> Any:
+    """As aiokafka's own, which it replaces.
+
+    Raises:
+        AccessRefused: Kafka and this client refuse each other.
+    """
+    server = f"{connection.host}:{connection.port}"
+    try:
+        streams = await plain_connect(connection)
+    except (OSError, kafka.KafkaError) as error:
+        sentence = refusal(server, error, connection._sasl_mechanism)
+        if sentence is None:
+            raise
+        _refused[server] = sentence
+        raise AccessRefused(sentence) from error
+    _refused.pop(server, None)
+    return streams
 
 
 def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
@@ -83,9 +117,10 @@ async def read(of_connection: Any) -> None:
 
 
 def mend_connections() -> None:
-    """Put both methods in the place of aiokafka's, for every client of this process, Faust's too.
+    """Put these methods in the place of aiokafka's, for every client of this process, Faust's too.
 
     A call, not an import for its effect: one of those was lost when files moved, and nothing failed but a fault run.
     """
+    AIOKafkaConnection.connect = connect
     AIOKafkaConnection.send = send
     AIOKafkaConnection._read = staticmethod(read)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import ssl
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from kafka_ratchet.errors import SettingsError
-
-Options = Mapping[str, str | int | bool]
+from kafka_ratchet.producers.tls import Options, tls_context
 
 _DIRECT = {
     "security.protocol": "security_protocol",
@@ -20,6 +19,14 @@ _DIRECT = {
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
     "client.id": "client_id",
 }
+_TOKEN = {
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+}
+"""What `kafka_ratchet.transport.client.tokens` asks a token server by."""
 _SSL = {
     "ssl.ca.location",
     "ssl.certificate.location",
@@ -29,8 +36,7 @@ _SSL = {
     "enable.ssl.certificate.verification",
 }
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
-"""aiokafka has OAUTHBEARER too, but needs code of the user's own for it."""
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 """Options of these families decide who may read what: one that is not understood is refused, not ignored."""
 
@@ -53,18 +59,22 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
             known[_DIRECT[name]] = (
                 str(value).upper() if name.startswith(("security.", "sasl.mechanism")) else str(value)
             )
-        elif name.startswith(_SECURITY) and name not in _SSL:
+        elif name.startswith(_SECURITY) and name not in _SSL | _TOKEN:
             raise SettingsError(
                 f"kafka.{name}: the worker has no counterpart for this option. It understands "
-                f"{', '.join(sorted({*_DIRECT, *_SSL}))}"
+                f"{', '.join(sorted({*_DIRECT, *_SSL, *_TOKEN}))}"
             )
-    _check_login(known)
+    _check_login(known, options)
+    if known.get("sasl_mechanism") == "OAUTHBEARER" and known.get("security_protocol", "").startswith("SASL"):
+        from kafka_ratchet.transport.client.tokens import Tokens  # needs aiokafka, which not every installation has
+
+        known["sasl_oauth_token_provider"] = Tokens(options)
     if known.get("security_protocol") in {"SSL", "SASL_SSL"}:
-        known["ssl_context"] = _ssl_context(options)
+        known["ssl_context"] = tls_context(options)
     return known
 
 
-def _check_login(known: Mapping[str, Any]) -> None:
+def _check_login(known: Mapping[str, Any], options: Options) -> None:
     """Refuse what aiokafka would end on, with an error of its own that names none of our options."""
     protocol, mechanism = known.get("security_protocol", "PLAINTEXT"), known.get("sasl_mechanism", "PLAIN")
     for option, given, words in (
@@ -75,27 +85,36 @@ def _check_login(known: Mapping[str, Any]) -> None:
             raise SettingsError(f"kafka.{option}: the worker cannot use the given one. Write one of {', '.join(words)}")
     if not protocol.startswith("SASL"):
         return
-    if mechanism == "GSSAPI":
+    if mechanism == "OAUTHBEARER":
+        _check_token(options)
+    elif mechanism == "GSSAPI":
         if importlib.util.find_spec("gssapi") is None:
             raise SettingsError("kafka.sasl.mechanism: GSSAPI needs the Python package gssapi, which is not installed")
     elif not (known.get("sasl_plain_username") and known.get("sasl_plain_password")):
         raise SettingsError(f"kafka.sasl.username and kafka.sasl.password: {mechanism} needs both")
 
 
-def _ssl_context(options: Options) -> ssl.SSLContext:
+def _check_token(options: Options) -> None:
+    """Refuse options that no token can be had by.
+
+    Raises:
+        SettingsError: one is missing or has a value that is not understood.
+    """
+    if str(options.get("sasl.oauthbearer.method", "default")).lower() != "oidc":
+        raise SettingsError(
+            "kafka.sasl.oauthbearer.method: OAUTHBEARER needs a token server. Write oidc, with "
+            "kafka.sasl.oauthbearer.token.endpoint.url, client.id and client.secret (docs/guide/security.md)"
+        )
+    for part in ("token.endpoint.url", "client.id", "client.secret"):
+        if not options.get(f"sasl.oauthbearer.{part}"):
+            raise SettingsError(f"kafka.sasl.oauthbearer.{part}: OAUTHBEARER needs it")
     try:
-        context = ssl.create_default_context(cafile=_text(options, "ssl.ca.location"))
-        if certificate := _text(options, "ssl.certificate.location"):
-            context.load_cert_chain(certificate, _text(options, "ssl.key.location"), _text(options, "ssl.key.password"))
-    except OSError as error:
-        raise SettingsError(f"kafka.ssl.*: a certificate or key cannot be read: {error}") from None
-    if str(options.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
-        context.check_hostname = False
-    if str(options.get("enable.ssl.certificate.verification", "true")).lower() == "false":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _text(options: Options, name: str) -> str | None:
-    return str(options[name]) if options.get(name) else None
+        url = urlsplit(str(options["sasl.oauthbearer.token.endpoint.url"]))
+        right = url.scheme in {"http", "https"} and url.hostname and not url.username and (url.port or 1)
+    except ValueError:
+        right = False
+    if not right:
+        raise SettingsError(
+            "kafka.sasl.oauthbearer.token.endpoint.url: write the address of the token server as "
+            "https://host[:port]/path, without a user"
+        )

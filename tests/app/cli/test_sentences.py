@@ -73,7 +73,8 @@ SASL = {"security.protocol": "SASL_PLAINTEXT"}
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "kafka.sasl.mechanism: the worker cannot use the given one"),
+        (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "kafka.sasl.oauthbearer.method: OAUTHBEARER needs a token server"),
+        (SASL | {"sasl.mechanism": "SECRETBEARER"}, "kafka.sasl.mechanism: the worker cannot use the given one"),
         (SASL | {"sasl.mechanism": "PLAIN"}, "kafka.sasl.username and kafka.sasl.password: PLAIN needs both"),
         (SASL | {"sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "u"}, "SCRAM-SHA-256 needs both"),
         ({"security.protocol": "carrier-pigeon"}, "kafka.security.protocol: the worker cannot use the given one"),

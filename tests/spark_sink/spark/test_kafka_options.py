@@ -64,3 +64,34 @@ def test_java_options_win() -> None:
     assert (
         java_options({"security.protocol": "ssl", "sasl.username": "u", "sasl.oauthbearer.config": "x"}, extra) == extra
     )
+
+
+OIDC = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.token.endpoint.url": "https://id.example.com/token",
+    "sasl.oauthbearer.client.id": "sink",
+    "sasl.oauthbearer.client.secret": 'p"; x="',
+}
+
+
+def test_a_token_server_is_asked_by_javas_own_login() -> None:
+    assert java_options(OIDC, {}) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://id.example.com/token",
+        "sasl.login.callback.handler.class": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+        ),
+        "sasl.jaas.config": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            'clientId="sink" clientSecret="p\\"; x=\\"";'
+        ),
+    }
+
+
+@pytest.mark.parametrize("without", ["method", "token.endpoint.url", "client.id", "client.secret"])
+def test_tokens_that_cannot_be_had_are_refused(without: str) -> None:
+    with pytest.raises(OptionRefused, match="OAUTHBEARER: needs"):
+        java_options({name: value for name, value in OIDC.items() if name != f"sasl.oauthbearer.{without}"}, {})

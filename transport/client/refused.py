@@ -1,0 +1,45 @@
+"""Why a connection of aiokafka's was refused, in the sentences that the other clients have too."""
+
+from __future__ import annotations
+
+import ssl
+
+from aiokafka import errors as kafka
+
+from kafka_ratchet.producers import certificate_refused, login_refused, own_certificate_refused
+
+
+class AccessRefused(kafka.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
+    """Kafka and this client refuse each other; the text says which of them, what, and what to do."""
+
+
+class TokenRefused(kafka.KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """There is no token to log in with, and there will be none; the text says why."""
+
+
+def refusal(server: str, error: BaseException, mechanism: str | None) -> str | None:
+    """One sentence: what was refused, by which server, and what to do. None: it is no refusal, or may pass.
+
+    Args:
+        server: host:port
+        error: that a connection ended with before it could be used
+        mechanism: of the login
+    """
+    at = f"Kafka at {server}"
+    if isinstance(error, TokenRefused):
+        return str(error.args[0])
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return certificate_refused(server, error)
+    if isinstance(error, kafka.IllegalSaslStateError):
+        return login_refused(at, "not valid in this SASL state", mechanism)
+    if isinstance(error, kafka.UnsupportedSaslMechanismError):
+        return login_refused(at, "unsupported mechanism", mechanism)
+    if isinstance(error, kafka.SaslAuthenticationFailed):
+        return login_refused(at, str(error.args[0]) if error.args else "authentication failed", mechanism)
+    # Under TLS 1.3 a server says what it thinks of a client's certificate after the client has begun to talk.
+    reason = error if isinstance(error, ssl.SSLError) else error.__cause__
+    if not isinstance(reason, ssl.SSLError) or not reason.reason:
+        return None
+    if "_ALERT_" in reason.reason:
+        return own_certificate_refused(at, reason.reason.partition("_ALERT_")[2].replace("_", " ").lower())
+    return f"TLS with {at} failed: {reason.reason}. Correct bootstrap, kafka.security.protocol and kafka.ssl.*"
