@@ -400,7 +400,7 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
         "setup --dev",
         "docs",
         "test --quick --coverage",
-        "test --slow",
+        "test",
         "test -m browser",
     ]
     assert [line for line in lines if ".venv" in line] == [
