@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     app: str = Field(default="ratchet", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     """Name of the consumer group, prefix of transactional ids and of changelog topics."""
     bootstrap: str | None = None
-    """host:port[,host:port]; None: testcontainers where Docker answers, else the embedded broker."""
+    """host:port[,host:port]; None: the embedded broker."""
     kafka: ClientOptions = Field(default_factory=dict, repr=False)
     """Client options in librdkafka's names (security.protocol, sasl.*, ssl.*), passed on untouched."""
     kafka_timeout_s: float = Field(default=60.0, gt=0, le=1_000_000, allow_inf_nan=False)

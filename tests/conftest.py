@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
 from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
+from tests.containers import docker_answers, kafka
 from tests.quick import in_order, is_quick, runs_plain, scope
 
 pytest_plugins = ["kafka_ratchet.testing.fixtures"]
@@ -98,9 +100,15 @@ def _logging_of_this_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def chosen_broker() -> Iterator[ChosenBroker]:
-    with open_broker() as chosen:
+    with _in_docker() if not os.environ.get("RATCHET_BOOTSTRAP") and docker_answers() else open_broker() as chosen:
         yield chosen
         gc.collect()  # clients of tests that have ended would ask for it once a second, and say so
+
+
+@contextmanager
+def _in_docker() -> Iterator[ChosenBroker]:
+    with kafka() as bootstrap:
+        yield ChosenBroker(bootstrap, None)
 
 
 @pytest.fixture(scope="session")

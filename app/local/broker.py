@@ -1,33 +1,21 @@
-"""Which Kafka to use: the one in the settings, else one in a container, else an embedded one."""
+"""Which Kafka to use: the one in the settings, else an embedded one."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_ratchet.app.local.connectivity import require_answer, wait_until_reachable
-from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker, node_settings
-from kafka_ratchet.app.local.jars import KAFKA_VERSION
-from kafka_ratchet.app.local.ports import free_port
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.log_setup import say
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options
 
 __all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
-
-KAFKA_IMAGE = f"apache/kafka:{KAFKA_VERSION}"
-
-DOCKER_LIMIT_S = 3
-"""An engine on this machine answers in milliseconds; a person waits for this."""
-
-CONTAINER_LIMIT_S = 120.0
-"""Counted from when the image is there; a container on a slow laptop needs half a minute."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +58,8 @@ def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]
 def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
     """The Kafka to use.
 
-    In this order: `settings.bootstrap` (without settings: `RATCHET_BOOTSTRAP`), once it answers; a container, where
-    testcontainers is installed and a Docker engine answers; an embedded broker in a temporary folder.
+    It is `settings.bootstrap` (without settings: `RATCHET_BOOTSTRAP`), once it answers; else an embedded broker in a
+    temporary folder, which needs Java and no Docker. docker-compose.yml has a Kafka in containers.
 
     Raises:
         BrokerUnavailable: the named one did not answer within `settings.kafka_timeout_s`.
@@ -82,62 +70,5 @@ def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
         wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, say)
         yield ChosenBroker(settings.bootstrap, None)
         return
-    if docker_answers():
-        with _container() as bootstrap:
-            yield ChosenBroker(bootstrap, None)
-    else:
-        with EmbeddedBroker() as embedded:
-            yield ChosenBroker(embedded.bootstrap, embedded.data_folder)
-
-
-def docker_answers() -> bool:
-    """Whether testcontainers is installed and a Docker engine answers; a Docker client alone is not enough."""
-    try:
-        docker = importlib.import_module("docker")
-        importlib.import_module("testcontainers.core.container")
-    except ImportError:
-        return False
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if address.startswith("unix://"):
-        # Docker's library leaves its socket open where nobody listens behind this one.
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(DOCKER_LIMIT_S)
-            try:
-                probe.connect(address.removeprefix("unix://"))
-            except OSError:
-                return False
-    try:
-        client = docker.from_env(timeout=DOCKER_LIMIT_S)
-    except docker.errors.DockerException:
-        return False
-    try:
-        return bool(client.ping())
-    except (docker.errors.DockerException, OSError):
-        return False
-    finally:
-        client.close()
-
-
-@contextmanager
-def _container() -> Iterator[str]:
-    """Apache's own image with the embedded broker's settings.
-
-    Kafka tells its clients its address, so the port outside has to be known before the start: a free one is taken.
-    """
-    from testcontainers.core.container import DockerContainer
-
-    port = free_port()
-    container = DockerContainer(KAFKA_IMAGE).with_bind_ports(port, port)
-    bootstrap = f"{container.get_docker_client().host()}:{port}"
-    settings = {
-        **node_settings(1, {1: "127.0.0.1:9093"}),
-        "listeners": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:9093",
-        "advertised.listeners": f"PLAINTEXT://{bootstrap}",
-        "log.dirs": "/tmp/kraft-combined-logs",  # noqa: S108 - inside the container
-    }
-    for name, value in settings.items():
-        container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
-    say(f"starting {KAFKA_IMAGE} in a container")
-    with container:
-        wait_until_reachable(bootstrap, {}, CONTAINER_LIMIT_S, say)
-        yield bootstrap
+    with EmbeddedBroker() as embedded:
+        yield ChosenBroker(embedded.bootstrap, embedded.data_folder)

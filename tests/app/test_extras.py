@@ -33,7 +33,7 @@ BROUGHT_BY = {
     "yarl": "aiohttp",
 }
 """Packages that come with another one, which is the one listed in pyproject.toml."""
-LOOKED_FOR = {"docker", "matplotlib", "testcontainers"}
+LOOKED_FOR = {"matplotlib"}
 """Used where they happen to be installed; `ratchet survey --plot` says what to install."""
 
 WITHOUT_EXTRAS = """
