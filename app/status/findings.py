@@ -46,7 +46,7 @@ def _of_stream(stream: StreamView) -> Iterator[Finding]:
     if halted:
         first = halted[0]
         yield Finding(
-            f"stream {name}: {_partitions([row.partition for row in halted])} halted and stand still: {first.error}",
+            f"stream {name}: {_partitions([row.partition for row in halted])} halted: {first.error}",
             is_bad=True,
             page=f"{page}?state=halted",
             command=f"ratchet resume --stream {name} --partition {first.partition}",

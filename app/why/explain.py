@@ -105,6 +105,11 @@ class Explanation:
         for number in numbers:
             log = self._log(number, identity)
             self._arrivals(answer, number, log, identity, sequence)
+        if not answer.arrivals and (cut := [number for number in numbers if ranges.input_begins[number]]):
+            answer.limits.append(
+                f"{self._stream.input} partition {cut[0]} begins at offset {ranges.input_begins[cut[0]]:,}: what came "
+                "before is deleted, and cannot be followed"
+            )
         if self._arrives_in != self._stream.input:
             self._on_their_way(answer, identity, sequence)
         self._following.follow(answer, self._logs)

@@ -116,6 +116,7 @@ async def _flow(request: web.Request, stream: StreamView) -> Flow:
     past, count = request.app[PAST], len(stream.partitions)
     hour, day = await past.history(stream.stream, "1h", count), await past.history(stream.stream, "24h", count)
     lags = [row.lag_s for row in stream.partitions if row.lag_s is not None]
+    is_known = all(row.lag_s is not None or row.lag == 0 for row in stream.partitions)
     last = max(0, len(hour.points.times) - RATE_S // hour.step_s)
     seconds = (len(hour.points.times) - last) * hour.step_s
 
@@ -127,7 +128,7 @@ async def _flow(request: web.Request, stream: StreamView) -> Flow:
         sum(hour.points.arrived[last:]) / seconds if seconds else None,
         rate(*COUNTS),
         rate("fresh", "unjudged"),
-        max(lags, default=None),
+        max(lags, default=None) if is_known else None,
         hour.duplicate_ratio,
         day.duplicate_ratio,
         hour.covered,
