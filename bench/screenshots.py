@@ -36,7 +36,7 @@ HEIGHT_MOST: Final = 1500
 COLOURS: Final = 96
 PARTITIONS: Final = 4
 HALTED: Final = 3
-TILLS: Final = {"till-1": 0.0, "till-2": 0.02, "till-3": 0.0, "till-7": 0.4}
+TILLS: Final = {"till-1": 0.0, "till-2": 0.02, "till-7": 0.4, "till-3": 0.0}
 """Producers, and the share of records that each sends twice."""
 SECONDS: Final = 100
 """Of records, so that the chart has a line."""
@@ -72,7 +72,7 @@ columns = "article string, price double"
 OPTIONS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
 PAGES: Final = {
     "overview": "/",
-    "event": "/event?stream=sales&identity=till-7&sequence=5",
+    "event": "/event?stream=sales&identity=till-7&sequence=7",
     "stream": "/streams/sales?state=halted",
     "identities": "/streams/sales/identities",
     "table": "/tables/totals?stream=orders",
@@ -119,8 +119,8 @@ class Shop:
         self._producer.produce("shop.sales", value, till.encode(), partition=partition, headers=headers)
 
 
-def main(folder: Path) -> None:
-    """Take all pictures. folder: for data."""
+def main(folder: Path, *, sink: bool) -> None:
+    """Take all pictures. folder: for data; sink: whether a Spark job runs; without, the picture of its page is left."""
     config = folder / "ratchet.toml"
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
@@ -139,9 +139,11 @@ def main(folder: Path) -> None:
             if number == SECONDS // 2:
                 _ratchet(config, "policy", "set", "off", "--stream", "orders")
                 _ratchet(config, "policy", "set", "on", "--stream", "orders")
-                _ratchet(config, "sink", "--stream", "sales", "--max-records", "2000")
+                if sink:
+                    _ratchet(config, "sink", "--stream", "sales", "--max-records", "2000")
         _until_judged(page)
-        _ratchet(config, "sink", "--stream", "sales", "--max-records", "2000")
+        if sink:
+            _ratchet(config, "sink", "--stream", "sales", "--max-records", "2000")
         _ratchet(config, "dead-letters", "replay", "--stream", "sales", "--limit", "1")
         _until_judged(page)
         _ratchet(config, "verify", "--stream", "sales", "--record")
@@ -153,7 +155,7 @@ def main(folder: Path) -> None:
         for number in range(20):
             shop.second(number)
             time.sleep(1)
-        _take(page)
+        _take(page, {name: path for name, path in PAGES.items() if sink or name != "sink"})
 
 
 def _start(command: str, config: Path, started: str, *more: str) -> Running:
@@ -182,7 +184,7 @@ def _delete(bootstrap: str, partition: int) -> None:
         done.result(PATIENCE_S)
 
 
-def _take(page: str) -> None:
+def _take(page: str, pages: dict[str, str]) -> None:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -194,7 +196,7 @@ def _take(page: str) -> None:
     try:
         features = [{"name": "prefers-color-scheme", "value": "light"}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        for name, path in PAGES.items():
+        for name, path in pages.items():
             _size(browser, 900)
             browser.get(page + path)
             time.sleep(1)
@@ -224,4 +226,4 @@ def _small(png: bytes) -> bytes:
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ratchet-screenshots-") as where:
-        main(Path(where))
+        main(Path(where), sink="--no-sink" not in sys.argv)
