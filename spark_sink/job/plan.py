@@ -24,6 +24,9 @@ TOKEN_SERVER_AWAY = re.compile(r"OAUTHBEARER token: .*(connect|resolve|time)", r
 HEAR_S = 0.1
 """Between two looks whether Kafka has refused this client, in seconds."""
 
+ANOTHER_S = 1.0
+"""How long another broker may take to answer after one has refused this client, in seconds."""
+
 LEADER_PAUSE_S = 0.2
 """Between two questions about a partition without a leader, in seconds; an election takes about as long."""
 
@@ -178,10 +181,12 @@ class TopicPlanner:
             self._refused = text
 
     def _answer(self, request: Any) -> Any:
-        """What Kafka answers. Raises `KafkaUnavailable` as soon as Kafka and this client refuse each other."""
+        """What Kafka answers. Raises `KafkaUnavailable` soon where Kafka and this client refuse each other."""
+        self._refused, began = "", time.monotonic()
         while not request.done():
             self._admin.poll(HEAR_S)
-            if self._refused and not request.done():
+            # Another broker may answer than the one that refuses.
+            if self._refused and not request.done() and time.monotonic() - began > ANOTHER_S:
                 raise KafkaUnavailable(
                     f"topic {self._topic}: Kafka at {self._bootstrap} refuses the login or the certificate of this "
                     f"client, or its own is refused for its CA, its host name or its age ({self._refused}). "

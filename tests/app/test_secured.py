@@ -18,6 +18,11 @@ from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.doctor.findings import Mark
 from kafka_ratchet.app.doctor.run import diagnose
 from kafka_ratchet.app.local.ports import free_port, is_free
+from kafka_ratchet.app.settings import load
+from kafka_ratchet.app.status.results import planner_of
+from kafka_ratchet.errors import KafkaRefused
+from kafka_ratchet.producers import Producer
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable
 from tests.app.worker_process import Site, WorkerProcess
 from tests.secured_broker import PASSWORD, USER, Secured, secured_broker
 
@@ -177,6 +182,15 @@ def test_every_command_says_what_is_refused_and_ends(
         if code != 2 or sentence not in err or "Traceback" in out + err:
             said_else[command] = (code, err)
     assert said_else == {}
+    settings = load()
+    planner = planner_of(settings.bootstrap or "", settings, "any")
+    with pytest.raises(
+        KafkaUnavailable, match=r"topic any: Kafka at 127.0.0.1:\d+ refuses the login or the certificate"
+    ):
+        planner.offset_range()
+    with pytest.raises(KafkaRefused) as refused:
+        Producer("any", "till-1", options={"bootstrap.servers": settings.bootstrap or "", **settings.kafka})
+    assert sentence in str(refused.value)
     (said,) = (each for each in diagnose() if each.mark is Mark.ERROR)
     assert said.sentence.startswith(sentence)
 
