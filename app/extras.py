@@ -29,9 +29,12 @@ WORKER_EXTRAS: Final = dict.fromkeys(
 """Extra by import name, of what the worker needs, and the commands that ask workers or read as they do."""
 
 
+OTHER_EXTRAS: Final = {"opentelemetry": "otel"}
+
+
 def missing_extra(error: ModuleNotFoundError) -> str | None:
     """The sentence for a package that an extra would bring; None: no extra brings it."""
-    return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS)
+    return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS | OTHER_EXTRAS)
 
 
 def has_worker() -> bool:

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.extras import WORKER_EXTRAS, missing_extra
+from kafka_ratchet.app.extras import OTHER_EXTRAS, WORKER_EXTRAS, missing_extra
 from kafka_ratchet.spark_sink.cli import main as sink_main
 from kafka_ratchet.spark_sink.extras import SINK_EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS = SINK_EXTRAS | WORKER_EXTRAS
+EXTRAS = SINK_EXTRAS | WORKER_EXTRAS | OTHER_EXTRAS
 BROUGHT_BY = {
     "jinja2": "aiohttp-jinja2",
     "mode": "faust-streaming",
@@ -79,7 +79,7 @@ def test_every_import_is_a_dependency_or_in_the_extra_that_is_named_for_it() -> 
 
 def test_the_extras() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {"worker", "spark", "postgres", "duckdb", "iceberg", "all"}
+    assert set(extras) == {"worker", "spark", "postgres", "duckdb", "iceberg", "otel", "all"}
     assert extras["all"] == [f"kafka-ratchet[{','.join(sorted(set(extras) - {'all'}, key=list(extras).index))}]"]
     assert set(EXTRAS.values()) == set(extras) - {"all"}
 
