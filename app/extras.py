@@ -29,7 +29,10 @@ WORKER_EXTRAS: Final = dict.fromkeys(
 """Extra by import name, of what the worker needs, and the commands that ask workers or read as they do."""
 
 
-OTHER_EXTRAS: Final = {"opentelemetry": "otel"}
+OTHER_EXTRAS: Final = dict.fromkeys(
+    ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.exporter.otlp"), "otel"
+)
+"""The API may be there alone: other libraries bring it."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:

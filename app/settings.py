@@ -130,6 +130,8 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
     """What log lines are: text for people, or one JSON object a line."""
+    telemetry: Literal["none", "otel"] = "none"
+    """"otel": a span for each transaction of a worker, by OpenTelemetry's own variables; needs the extra `otel`."""
 
     @field_validator("bootstrap")
     @classmethod

@@ -52,6 +52,7 @@ from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
 from kafka_ratchet.transport.ticks import Ticks, tick
+from kafka_ratchet.transport.tracing import TransactionTrace
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
@@ -86,6 +87,7 @@ class Lane:
         permit: Callable[[], Awaitable[None]] | None = None,
         ticks: Ticks | None = None,
         measures: StreamMeasures | None = None,
+        trace: TransactionTrace | None = None,
     ) -> None:
         """Nothing is started.
 
@@ -98,6 +100,7 @@ class Lane:
             permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
             ticks: timers of one's own; None: there are none
             measures: those of the stream, to add to; None: nobody asks
+            trace: told of each transaction; None: nobody asks
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
@@ -105,6 +108,7 @@ class Lane:
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._deliver, self._permit, self._ticks = deliver, permit, ticks
         self.measures = measures or StreamMeasures()
+        self._trace = trace
         self._producer = TransactionalProducer(
             cluster,
             spec.transactional_id,
@@ -186,6 +190,8 @@ class Lane:
         if self._producer.state is not State.READY:
             await self._producer.abort()
         self.measures.aborted += self._producer.begun - self._ended
+        if self._trace is not None:  # what failed may have come after the commit
+            self._trace.ended(self._position, is_committed=self._ended == self._producer.begun)
         self._ended = self._producer.begun
         self.state.rollback()
 
@@ -482,6 +488,8 @@ class Lane:
         self._begin(self._fetch_ended_at)
         count = batch.count  # it has none when its memory is released
         if count:
+            if self._trace is not None:
+                self._trace.read(batch)
             delivery = Delivery(self.spec, self.switch.policy, batch)
             await self._deliver(delivery)
             await self._given_back(delivery, stop)
@@ -504,6 +512,8 @@ class Lane:
         if producer.state is State.READY:
             producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
             self._deadline = since + spec.commit_interval_ms / 1000
+            if self._trace is not None:
+                self._trace.begun(self._position)
 
     async def _given_back(self, delivery: Delivery, stop: asyncio.Task[bool]) -> None:
         """Wait until the agent is through with a batch, and produce what it makes of it."""
@@ -553,6 +563,8 @@ class Lane:
         self.status.commits += 1
         self.status.records += self._records
         self._records = 0
+        if self._trace is not None:
+            self._trace.ended(self._position, is_committed=True)
         if producer.state is State.SPENT:
             raise Aborted(
                 f"{spec.transactional_id}: committed, and its epochs are used up: the id is initialised before "

@@ -43,6 +43,7 @@ def worker(
     from kafka_ratchet.app.worker.program import load_program
     from kafka_ratchet.app.worker.sent_topics import check_topics
     from kafka_ratchet.app.worker.steps import with_steps
+    from kafka_ratchet.app.worker.tracing import require_package
     from kafka_ratchet.transport.client.security import client_options
 
     settings.require_streams()  # this and the next: before a Kafka is waited for, or started
@@ -52,6 +53,8 @@ def worker(
     if program is not None:
         program.check(settings.streams)
         check_topics(program, settings)
+    if settings.telemetry == "otel":
+        require_package()
     configure(settings.log_level, settings.log_format)
     if settings.processes > 1:
         raise typer.Exit(several.run(settings, program))

@@ -54,6 +54,7 @@ from kafka_ratchet.app.worker.past import Past
 from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.topics import StreamTopics
+from kafka_ratchet.app.worker.tracing import Tracing, make_provider, totals_of
 from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import SettingsError, StateError
 from kafka_ratchet.tables.edits import Edit
@@ -141,6 +142,7 @@ class Stream:
         settings: Settings,
         policies: PolicyFollower,
         claims: ClaimCheck,
+        tracing: Tracing,
         number: int,
         deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
@@ -178,7 +180,9 @@ class Stream:
         switch = StreamSwitch(policies, self.name) if self.is_judged else AlwaysOff()
         permit = partial(claims.refuse, self.name, self.topics.changelog)
         ticks = self.program.ticks(number) if self.program else None
-        return Lane(cluster, spec, self.sequences.partition(number), deliver, switch, permit, ticks, self.measures)
+        partition = self.sequences.partition(number)
+        trace = tracing.of(spec, partial(totals_of, partition))
+        return Lane(cluster, spec, partition, deliver, switch, permit, ticks, self.measures, trace)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Make the standby of a partition."""
@@ -236,6 +240,7 @@ class Application:
             self.cluster, program.global_tables.values() if program else [], settings.max_batch_mb << 20
         )
         self.claims = ClaimCheck(self.cluster, settings)
+        self.tracing = Tracing(make_provider(settings.app) if settings.telemetry == "otel" else None)
         self.empty_inputs = EmptyInputs(
             self.cluster,
             {
@@ -249,7 +254,7 @@ class Application:
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
             {
-                changelog: partial(stream.lane, self.cluster, settings, self.policies, self.claims)
+                changelog: partial(stream.lane, self.cluster, settings, self.policies, self.claims, self.tracing)
                 for changelog, stream in by_changelog.items()
             },
             {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
@@ -339,6 +344,7 @@ class Application:
         await self.policies.stop()
         await self.followed.stop()
         await self.cluster.close()
+        await asyncio.to_thread(self.tracing.close)
 
     # What the status address asks (kafka_ratchet.app.status.answers.StatusProvider):
 

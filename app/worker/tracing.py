@@ -1,0 +1,169 @@
+"""A span of OpenTelemetry for each transaction, with links to the traces that its records came from.
+
+Where spans go is said by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, ...).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from kafka_ratchet.app.version import ratchet_version
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, unpack_headers
+from kafka_ratchet.transport.lane_spec import LaneSpec
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import SpanContext, Tracer
+
+TRACEPARENT: Final = "traceparent"
+LINKS_MOST: Final = 32
+"""Of one span."""
+RECORDS_LOOKED_AT: Final = 256
+"""The first ones of a transaction, of which headers are read: this is Python, and a transaction may have 500,000."""
+HEADERS_MOST: Final = 8_192
+"""bytes: the headers of a record that has more are not looked at."""
+TRACEPARENT_MOST: Final = 512
+"""bytes; one of today has 55."""
+STOP_WITHIN_S: Final = 5.0
+"""How long a worker that stops waits for its last spans to be taken."""
+
+Totals = Mapping[str, int]
+"""Records of a partition by verdict, since ever."""
+
+
+def totals_of(partition: SequencePartition) -> Totals:
+    """Of a partition, as of its last commit."""
+    found = partition.progress or Progress(0, 0, 0, 0)
+    judged = {name: getattr(found, name) for name in ("fresh", "duplicate", "invalid", "late", "conflict")}
+    return judged | {"unjudged": partition.intervals.unjudged}
+
+
+def make_provider(app: str) -> TracerProvider:
+    """What exports spans in a thread of its own; OTEL_SERVICE_NAME comes before the application's name.
+
+    Raises:
+        ModuleNotFoundError: the extra `otel` is not installed.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    named = {} if os.environ.get(OTEL_SERVICE_NAME) else {SERVICE_NAME: app}
+    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def require_package() -> None:
+    """Raises ModuleNotFoundError where the extra `otel` is not installed."""
+    import opentelemetry.exporter.otlp.proto.http.trace_exporter
+    import opentelemetry.sdk.trace  # noqa: F401
+
+
+class Tracing:
+    """Makes the spans of a worker. provider: None traces nothing."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        self._provider = provider
+        self._tracer = None if provider is None else provider.get_tracer("kafka_ratchet", ratchet_version())
+
+    def of(self, spec: LaneSpec, totals: Callable[[], Totals]) -> TransactionSpans | None:
+        """For a lane. totals: of its partition as of the last commit."""
+        return None if self._tracer is None else TransactionSpans(self._tracer, spec, totals)
+
+    def close(self) -> None:
+        """Export what is left; a collector that does not answer is not waited for."""
+        if self._provider is not None:
+            ending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+            ending.start()
+            ending.join(STOP_WITHIN_S)
+
+
+class TransactionSpans:
+    """The spans of one lane: a `TransactionTrace`."""
+
+    def __init__(self, tracer: Tracer, spec: LaneSpec, totals: Callable[[], Totals]) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer, self._totals, self._headers = tracer, totals, TraceContextTextMapPropagator()
+        self._name = f"process {spec.topic}"
+        self._attributes: dict[str, str | int] = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": spec.topic,
+            "messaging.destination.partition.id": str(spec.partition),
+            "messaging.consumer.group.name": spec.group,
+            "ratchet.stream": spec.stream,
+            "ratchet.transactional_id": spec.transactional_id,
+        }
+        self._began_ns: int | None = None
+        self._start = self._records = self._looked_at = 0
+        self._before: Totals = {}
+        self._links: dict[tuple[int, int], SpanContext] = {}
+
+    def begun(self, position: int) -> None:
+        """See `TransactionTrace`."""
+        self._began_ns, self._start, self._before = time.time_ns(), position, self._totals()
+        self._records = self._looked_at = 0
+        self._links = {}
+
+    def read(self, batch: RecordBatch) -> None:
+        """See `TransactionTrace`."""
+        look = min(batch.count, RECORDS_LOOKED_AT - self._looked_at)
+        for index in range(look):
+            if len(self._links) >= LINKS_MOST:
+                break
+            if (context := self._context(batch, index)) is not None:
+                self._links[context.trace_id, context.span_id] = context
+        self._records += batch.count
+        self._looked_at += look
+
+    def ended(self, position: int, *, is_committed: bool) -> None:
+        """See `TransactionTrace`."""
+        from opentelemetry.trace import Link, SpanKind, StatusCode
+
+        if self._began_ns is None:
+            return
+        attributes = {
+            **self._attributes,
+            "messaging.batch.message_count": self._records,
+            "ratchet.offset.from": self._start,
+            "ratchet.offset.to": position,
+            "ratchet.outcome": "committed" if is_committed else "aborted",
+        }
+        # Of what is given up nobody knows what would have become of it. Totals that have not moved are not those of
+        # after the commit: the local store has failed, or nothing was judged.
+        if is_committed and (after := self._totals()) != self._before:
+            attributes |= {f"ratchet.records.{name}": after[name] - self._before.get(name, 0) for name in after}
+        span = self._tracer.start_span(
+            self._name,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=[Link(context) for context in self._links.values()],
+            start_time=self._began_ns,
+        )
+        if not is_committed:
+            span.set_status(StatusCode.ERROR)
+        span.end()
+        self._began_ns = None
+
+    def _context(self, batch: RecordBatch, index: int) -> SpanContext | None:
+        """What the record's traceparent says; None where there is none that can be read."""
+        from opentelemetry.trace import get_current_span
+
+        body = batch.header_bytes(index)
+        if len(body) > HEADERS_MOST or TRACEPARENT.encode() not in body:
+            return None
+        value = next((header.value for header in unpack_headers(body) if header.name == TRACEPARENT), None)
+        if value is None or len(value) > TRACEPARENT_MOST or not value.isascii():
+            return None
+        found = get_current_span(self._headers.extract({TRACEPARENT: value.decode("ascii")})).get_span_context()
+        return found if found.is_valid else None
