@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kafka_ratchet.app.version import ratchet_version
+from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, unpack_headers
@@ -49,6 +50,7 @@ def make_provider(app: str) -> TracerProvider:
 
     Raises:
         ModuleNotFoundError: the extra `otel` is not installed.
+        SettingsError: a variable of OpenTelemetry has a value that it cannot have.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
@@ -57,8 +59,13 @@ def make_provider(app: str) -> TracerProvider:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     named = {} if os.environ.get(OTEL_SERVICE_NAME) else {SERVICE_NAME: app}
-    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except ValueError as error:
+        raise SettingsError(
+            f"telemetry: OpenTelemetry refuses a variable OTEL_...: {str(error).rstrip('.')}. Correct it"
+        ) from error
     return provider
 
 

@@ -18,7 +18,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kafka_ratchet.app.cli import run
-from kafka_ratchet.app.worker.tracing import HEADERS_MOST, LINKS_MOST, RECORDS_LOOKED_AT, Tracing, TransactionSpans
+from kafka_ratchet.app.worker.tracing import (
+    HEADERS_MOST,
+    LINKS_MOST,
+    RECORDS_LOOKED_AT,
+    Tracing,
+    TransactionSpans,
+    make_provider,
+)
+from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from tests.app.worker.test_worker import site
 from tests.app.worker_process import WorkerProcess
@@ -119,6 +127,12 @@ def test_without_the_extra_it_is_a_sentence(
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert run(["worker", "--config", str(config)]) == 2
     assert "pip install 'kafka-ratchet[otel]'" in capsys.readouterr().err
+
+
+def test_a_variable_that_opentelemetry_cannot_read_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
+    with pytest.raises(SettingsError, match=r"OTEL_.*max_queue_size must be a positive integer\. Correct it"):
+        make_provider("shop")
 
 
 class Receiver(ThreadingHTTPServer):
