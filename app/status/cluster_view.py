@@ -51,6 +51,12 @@ MAX_BODY_BYTES = 16 * 2**20
 FRESH_FOR_S = 1.0
 """However many pages are open, Kafka and the workers are asked once in this time."""
 
+SLOW_S = 0.15
+"""An answer that takes longer is given as it was, while the next is fetched: nobody waits for a large group ..."""
+
+STALE_MOST_S = 10.0
+"""... unless it is older than this. `taken_at` says of when it is."""
+
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
 """States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
 
@@ -83,6 +89,8 @@ class ClusterView:
         self._overview: Overview | None = None
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()
+        self._took_s = 0.0
+        self._refreshing: asyncio.Task[Overview] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> ClusterView:
@@ -95,6 +103,9 @@ class ClusterView:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -110,12 +121,25 @@ class ClusterView:
         return self._away[0] if self._away else None
 
     async def overview(self) -> Overview:
-        """All tables, at most a second old. Never raises for what is unreachable: `problems` says it."""
+        """All tables, at most a second old; of a group that takes long to ask, at most `STALE_MOST_S` old.
+
+        Never raises for what is unreachable: `problems` says it.
+        """
+        age = asyncio.get_running_loop().time() - self._asked_at
+        if self._overview is not None and self._took_s > SLOW_S and age <= STALE_MOST_S:
+            if age > FRESH_FOR_S and (self._refreshing is None or self._refreshing.done()):
+                self._refreshing = asyncio.create_task(self._fresh())
+            return self._overview
+        return await self._fresh()
+
+    async def _fresh(self) -> Overview:
+        clock = asyncio.get_running_loop().time
         async with self._asking:
-            now = asyncio.get_running_loop().time()
-            if self._overview is None or now - self._asked_at > FRESH_FOR_S:
+            if self._overview is None or clock() - self._asked_at > FRESH_FOR_S:
+                began = clock()
                 self._overview = await self._ask()
-                self._asked_at = asyncio.get_running_loop().time()
+                self._asked_at = clock()
+                self._took_s = self._asked_at - began
             return self._overview
 
     def identity_of(self, stream: str | None, texts: Sequence[str], hexadecimal: str | None) -> bytes:

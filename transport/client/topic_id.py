@@ -10,6 +10,7 @@ aiokafka 0.14 lacks these versions, and has no types.
 from __future__ import annotations
 
 import base64
+import struct
 from typing import Any, Final, NamedTuple
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -214,6 +215,21 @@ class FetchRequest_v13(RequestStruct):  # type: ignore[misc]
         TAGS,
     )
 
+    def encode(self) -> bytes:
+        """The bytes that `SCHEMA` gives for one partition of one topic.
+
+        A worker of 1,000 idle partitions sends 2,000 of these a second, and the schema took 0.15 ms for each.
+        """
+        [(topic_id, [(*partition, _)], _)] = self.topics
+        return _ONE_PARTITION.pack(
+            self.replica_id, self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation_level,
+            self.session_id, self.session_epoch, _ONE, topic_id, _ONE, *partition, _NONE, _NONE, _EMPTY, _EMPTY, _NONE,
+        )  # fmt: skip
+
+
+_ONE_PARTITION: Final = struct.Struct(">iiiibiiB16sBiiqiqiBBBBB")
+_NONE, _EMPTY, _ONE = 0, 1, 2
+"""Lengths in compact encoding (KIP-482): no tags; an empty array or text; an array of one."""
 
 READ_COMMITTED: Final = 1
 _CONSUMER, _NO_SESSION, _SESSIONLESS = -1, 0, -1

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from aiokafka.protocol.struct import Struct
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -25,6 +26,7 @@ from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, FetchRequest_v13
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import FORMAT
@@ -315,3 +317,17 @@ async def test_a_raised_limit_lets_a_halted_lane_go_on_by_itself(site: Site) -> 
     limit(10_000)
     await owner.reach(3)
     assert len(site.output_values()) == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fetch_is_written_as_its_schema_says(seed: int) -> None:
+    chance = random.Random(seed)
+    request = FetchByIdRequest(
+        chance.randbytes(16),
+        chance.randrange(1 << 31),
+        chance.randrange(1 << 63),
+        chance.choice([-1, 0, chance.randrange(1 << 31)]),
+        chance.randrange(1, 1 << 31),
+        chance.randrange(1 << 31),
+    ).build(FetchRequest_v13)
+    assert request.encode() == Struct.encode(request)
