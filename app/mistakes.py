@@ -44,7 +44,9 @@ def sentences(error: ValidationError, model: type[BaseModel], sections: Sections
 
 def _given(where: list[str], value: object) -> str:
     """What was given, where that cannot be a secret."""
-    may_be_secret = not where or where[0] in {"kafka", "sink"} or (where[0] == "bootstrap" and "@" in str(value))
+    may_be_secret = (
+        not where or where[0] in {"kafka", "sink", "sinks"} or (where[0] == "bootstrap" and "@" in str(value))
+    )
     if may_be_secret or isinstance(value, (dict, BaseModel)):
         return ""
     return f" (given: {value!r})"

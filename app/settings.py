@@ -30,6 +30,7 @@ from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unrea
 from kafka_ratchet.app.names import is_ratchets_own, repartition_topic
 from kafka_ratchet.app.repartition import judging, repartitioned
 from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
+from kafka_ratchet.app.sinks import require_apart, with_job_names
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.secrets import keep, of_client
@@ -127,6 +128,8 @@ class Settings(BaseSettings):
     three times as much."""
     web: WebSettings = WebSettings()
     sink: SinkSettings = Field(default=SinkSettings(), repr=False)
+    sinks: dict[str, SinkSettings] = Field(default_factory=dict, repr=False)
+    """More sinks, by name. Code that works with one asks for `of_sink` and then reads `sink`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
     """What log lines are: text for people, or one JSON object a line."""
@@ -200,6 +203,27 @@ class Settings(BaseSettings):
                     )
         return self
 
+    @field_validator("sinks")
+    @classmethod
+    def _named_sinks(cls, sinks: dict[str, SinkSettings]) -> dict[str, SinkSettings]:
+        return with_job_names(sinks)
+
+    @model_validator(mode="after")
+    def _sinks_apart(self) -> Settings:
+        if self.sinks:
+            if "sink" in self.model_fields_set and self.sink.name in self.sinks:
+                raise ValueError(
+                    f"[sink] and [sinks.{self.sink.name}] both have the name {self.sink.name!r}. Set another "
+                    "sink.name, or rename the section"
+                )
+            require_apart(self.every_sink(), self._topic_of)
+        return self
+
+    def _topic_of(self, sink: SinkSettings) -> str | None:
+        judged = judging(self.streams)
+        name = sink.stream or (next(iter(judged)) if len(judged) == 1 else None)
+        return self.streams[name].output if name in self.streams else name
+
     @model_validator(mode="after")
     def _commit_before_timeout(self) -> Settings:
         if self.commit_interval_ms * 3 > self.transaction_timeout_ms:
@@ -237,6 +261,35 @@ class Settings(BaseSettings):
             raise SettingsError(f"no stream {name!r} in the settings (they have: {known})")
         return name, self.streams[name]
 
+    def every_sink(self) -> dict[str, SinkSettings]:
+        """The sinks by name, `[sink]` first, under the name of its job. None of a file that has neither section."""
+        own = {self.sink.name: self.sink} if "sink" in self.model_fields_set else {}
+        return {**own, **self.sinks}
+
+    def of_sink(self, name: str | None = None) -> Settings:
+        """These settings with one sink only, as `sink`.
+
+        Args:
+            name: of the section, or of its job; None: `[sink]`, or the only one there is.
+
+        Raises:
+            SettingsError: there is none of the name, or several, no `[sink]` and no name.
+        """
+        found = self.every_sink()
+        if name is None and (not self.sinks or "sink" in self.model_fields_set):
+            return self.model_copy(update={"sinks": {}}) if self.sinks else self
+        if name is None and len(found) == 1:
+            name = next(iter(found))
+        known = ", ".join(found) or self.sink.name
+        if name is None:
+            raise SettingsError(f"say which sink (settings have: {known})")
+        if not found and name == self.sink.name:
+            return self
+        for section, sink in found.items():
+            if name in {section, sink.name}:
+                return self.model_copy(update={"sink": sink, "sinks": {}})
+        raise SettingsError(f"no sink {name!r} in the settings (they have: {known})")
+
     def require_streams(self) -> None:
         """Refuse settings without a stream.
 
@@ -254,7 +307,12 @@ class Settings(BaseSettings):
         return self.create_topics if own is None else own
 
 
-SECTIONS: dict[str, type[BaseModel]] = {"streams": StreamSettings, "web": WebSettings, "sink": SinkSettings}
+SECTIONS: dict[str, type[BaseModel]] = {
+    "streams": StreamSettings,
+    "web": WebSettings,
+    "sink": SinkSettings,
+    "sinks": SinkSettings,
+}
 
 
 def load(path: Path | None = None, **overrides: Any) -> Settings:
@@ -317,10 +375,10 @@ def with_arrivals(settings: Settings) -> Settings:
 def _secrets(settings: Settings) -> Iterator[str]:
     """Every value that must not be written, wherever a library quotes it."""
     yield from of_client(settings.kafka)
-    kept = settings.sink
-    for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):
-        if secret is not None:
-            yield secret.get_secret_value()
+    for kept in (settings.sink, *settings.sinks.values()):
+        for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):
+            if secret is not None:
+                yield secret.get_secret_value()
 
 
 def _merged(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:

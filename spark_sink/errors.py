@@ -48,6 +48,10 @@ class SchemaDiffers(SinkError):
     """The result table has other columns, or other types, than the job wants to write."""
 
 
+class SecondJob(SinkError):
+    """A job of another name has committed this topic to the table; a second one would add every row once more."""
+
+
 class WriteModeDiffers(SinkError):
     """The job's rows came into the table by another kind, key or sums; going on would double or overwrite silently."""
 

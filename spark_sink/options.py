@@ -103,6 +103,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="structured: allow stateful operators; their state is discarded at every start",
     )
+    parser.add_argument(
+        "--second-job",
+        action="store_true",
+        help="start although a job of another name has committed the topic to the table: each row is there twice",
+    )
     parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
 
 

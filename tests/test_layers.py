@@ -49,6 +49,7 @@ ORDER = [
     "app.extras",
     "app.version",
     "app.settings_sections",
+    "app.sinks",
     "app.repartition",
     "app.settings",
     "app.log_setup",

@@ -1,4 +1,4 @@
-"""`ratchet sink`: the Spark job that reads a stream's output topic into the result table."""
+"""`ratchet sink [NAME]`: the Spark job that reads a stream's output topic into the result table."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kafka_ratchet.app.cli.options import Config, Json, Stream
+from kafka_ratchet.app.cli.sink_group import SinkGroup, sink_name
 
 if TYPE_CHECKING:
+    from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.spark_sink.job.access import Access
     from kafka_ratchet.spark_sink.job.spec import JobSpec
 
 sink = typer.Typer(
-    help="Run the Spark job that writes a stream's output to the result table, each event exactly once.",
+    cls=SinkGroup,
+    help="Run the Spark job that writes a stream's output to the result table, each event exactly once. NAME: the sink "
+    "of section [sinks.NAME].",
     invoke_without_command=True,
+    subcommand_metavar="[NAME] | COMMAND [ARGS]...",
 )
+
+Name = Annotated[
+    str | None,
+    typer.Argument(help="Which sink: [sinks.NAME]. Without it, [sink], or the only one there is.", show_default=False),
+]
 
 
 class Mode(StrEnum):
@@ -58,6 +69,13 @@ def run(
         ),
     ] = False,
     max_records: Annotated[int, typer.Option(min=1, help="Maximum number of offsets per commit.")] = 1_000_000,
+    second_job: Annotated[
+        bool,
+        typer.Option(
+            "--second-job",
+            help="Start although a job of another name has committed this topic to the table: each row is there twice.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the Spark job that writes a stream's output to the result table, each event exactly once."""
@@ -71,7 +89,7 @@ def run(
 
     if context.invoked_subcommand is not None:
         return
-    settings = settings_of_file.load(config)
+    settings = settings_of_file.load(config).of_sink(sink_name(context))
     configure("warning", settings.log_format)
     _, chosen = settings.stream(stream or settings.sink.stream)
     try:
@@ -83,6 +101,7 @@ def run(
             interval_s=interval,
             state_is_lost=state_is_lost,
             max_records=max_records,
+            second_job=second_job,
             print_json=as_json,
         )
     except SinkError as error:  # the same as from the job, which would refuse it as well
@@ -95,13 +114,57 @@ def run(
 
 
 @sink.command()
-def status(config: Config = None, stream: Stream = None, as_json: Json = False) -> None:
-    """Show how far the result table is behind the topic. A running job is not disturbed; Spark is not needed."""
-    from rich.console import Console
-    from rich.table import Table
-
+def status(name: Name = None, config: Config = None, stream: Stream = None, as_json: Json = False) -> None:
+    """Show how far each result table is behind its topic. A running job is not disturbed; Spark is not needed."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.log_setup import say_error
+    from kafka_ratchet.app.status.results import result_stream, sinks_of
+    from kafka_ratchet.errors import RatchetError
+    from kafka_ratchet.spark_sink.secrets import hidden
+
+    settings = settings_of_file.load(config)
+    several = name is None and bool(settings.sinks)
+    if not several:
+        chosen = [settings.of_sink(name)]
+        result_stream(chosen[0], stream)  # a wrong name is said before Kafka is looked for
+    elif stream is not None:
+        chosen = sinks_of(settings, settings.stream(stream)[0])
+    else:
+        chosen = [settings.of_sink(each) for each in settings.every_sink()]
+    found: list[dict[str, Any]] = []
+    failed = False
+    with named_broker(settings, as_worker=False) as bootstrap:
+        for each in chosen:
+            kept = each.sink
+            try:
+                found.append(_status(each, stream, bootstrap))
+            except RatchetError as error:
+                if not several:
+                    raise
+                failed = True
+                found.append({"store": kept.store, "job": kept.name, "error": hidden(str(error))})
+            if several:
+                section = next(name for name, sink in settings.every_sink().items() if sink is kept)
+                found[-1] = {"sink": section, **found[-1]}
+    if as_json:
+        print(json.dumps(found if several else found[0]))
+    for told in found:
+        if "error" in told:
+            say_error(f"sink {told['sink']}: {told['error']}")
+        elif not as_json:
+            _show_status(told)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str, Any]:
+    """What `--json` says of one sink.
+
+    Raises:
+        SetupError: store or Kafka cannot be asked.
+        SettingsError: the settings do not say which stream it reads.
+    """
     from kafka_ratchet.app.status.results import (
         access_of,
         planner_of,
@@ -112,34 +175,37 @@ def status(config: Config = None, stream: Stream = None, as_json: Json = False) 
     )
     from kafka_ratchet.spark_sink.job.status import sink_status
 
-    settings = settings_of_file.load(config)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
-    with named_broker(settings, as_worker=False) as bootstrap, sink_errors_translated():
+    with sink_errors_translated():
         planner = planner_of(bootstrap, settings, chosen.output)
         spec = spec_of(settings, chosen.output, bootstrap)
         found = sink_status(store_of(spec, access_of(settings), planner.topic_id()), planner)
-    if as_json:
-        print(json.dumps({"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}))
-        return
+    return {"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}
+
+
+def _show_status(found: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(markup=False, highlight=False)
-    console.print(f"job {kept.name}, topic {chosen.output}, store {kept.store}, generation {found.generation}")
+    named = f"sink {found['sink']}, " if "sink" in found else ""
+    console.print(
+        f"{named}job {found['job']}, topic {found['topic']}, store {found['store']}, generation {found['generation']}"
+    )
     table = Table("partition", "next offset", "end", "lag", "oldest, s")
-    for partition, end in found.end.items():
-        stored = found.offsets.get(partition)
+    for partition, each in found["partitions"].items():
         table.add_row(
-            str(partition),
-            "-" if stored is None else f"{stored:,}",
-            f"{end:,}",
-            f"{found.lag[partition]:,}",
-            f"{found.lag_s[partition]:,.1f}" if found.lag[partition] else "-",
+            partition,
+            "-" if each["offset"] is None else f"{each['offset']:,}",
+            f"{each['end']:,}",
+            f"{each['lag']:,}",
+            f"{each['lag_s']:,.1f}" if each["lag"] else "-",
         )
     console.print(table)
-    left = sum(found.lag.values())
-    oldest = max(found.lag_s.values(), default=0.0)
     console.print(
-        f"{left:,} offsets left to read (markers and aborted records count)"
-        + (f"; the oldest record that is not in the table yet is {oldest:,.1f} s old" if left else "")
+        f"{found['lag']:,} offsets left to read (markers and aborted records count)"
+        + (f"; the oldest record that is not in the table yet is {found['lag_s']:,.1f} s old" if found["lag"] else "")
     )
 
 
@@ -157,6 +223,7 @@ def resume(
     reason: Annotated[
         str, typer.Option(help="Why, in one line. It is recorded beside the offsets.", show_default=False)
     ],
+    name: Name = None,
     config: Config = None,
     stream: Stream = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
@@ -168,7 +235,7 @@ def resume(
     from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, sink_errors_translated, spec_of
     from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
 
-    settings = settings_of_file.load(config)
+    settings = settings_of_file.load(config).of_sink(name)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
     with choose_broker(settings) as bootstrap, sink_errors_translated():
@@ -189,6 +256,7 @@ def resume(
 
 @sink.command()
 def vacuum(
+    name: Name = None,
     config: Config = None,
     older_than: Annotated[
         float, typer.Option("--older-than", min=0, max=1_000_000, help="Hours. Younger files are kept.")
@@ -202,7 +270,7 @@ def vacuum(
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
     from kafka_ratchet.spark_sink.vacuum_command import as_dict, summary
 
-    place = place_of(settings_of_file.load(config))
+    place = place_of(settings_of_file.load(config).of_sink(name))
     with sink_errors_translated():
         found = remove(place, older_than * 3600, dry_run=dry_run)
     print(json.dumps(as_dict(place, found, dry_run=dry_run)) if as_json else summary(place, found, dry_run=dry_run))

@@ -27,6 +27,9 @@ IDENTITIES_SHOWN = 20
 
 MoreFiles = Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")]
 Results = Annotated[bool, typer.Option("--results", help="Also compare the result table of the sink.")]
+SinkName = Annotated[
+    str | None, typer.Option("--sink", help="With --results: which sink, where the settings have several.")
+]
 State = Annotated[
     Path | None,
     typer.Option("--state", help="Continue where the last run with this file ended. For topics with retention."),
@@ -64,6 +67,7 @@ def verify(
     config: Config = None,
     json: Json = False,
     results: Results = False,
+    sink: SinkName = None,
     state: State = None,
     source: Source = None,
     producer: ProducerName = None,
@@ -90,7 +94,7 @@ def verify(
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.status.results import result_stream
+    from kafka_ratchet.app.status.results import result_stream, settings_for_results
     from kafka_ratchet.app.verify import halted_partitions, verify_results
     from kafka_ratchet.app.verify import verify as verify_stream
     from kafka_ratchet.app.verify.proofs import proof_of, record_proof
@@ -100,6 +104,8 @@ def verify(
         raise SettingsError(
             "--state, --results: the table can only be compared with the whole output; give one of them"
         )
+    if sink is not None and not results:
+        raise SettingsError("--sink and --results go together: it says which result table is compared")
     if replay != (app is not None):
         raise SettingsError("--replay and --app go together: ratchet verify --replay --app MODULE:NAME")
     if replay and (results or source):
@@ -110,8 +116,11 @@ def verify(
     agents = _agents(app, settings, stream) if app is not None else None
     if agents is not None:
         name, settings = agents.stream, agents.settings
+    elif results:
+        settings = settings_for_results(settings, stream, sink)
+        name, _ = result_stream(settings, stream)
     else:
-        name, _ = result_stream(settings, stream) if results else settings.stream(stream)
+        name, _ = settings.stream(stream)
     with named_broker(settings) as bootstrap:
         named = settings.model_copy(update={"bootstrap": bootstrap})
         if agents is not None:

@@ -13,7 +13,7 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import StreamSettings
-    from kafka_ratchet.app.why.answer import Answer, Arrival
+    from kafka_ratchet.app.why.answer import Answer, Arrival, Result
     from kafka_ratchet.app.why.scan import Watch
 
 SHOWN = 20
@@ -172,7 +172,9 @@ def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
         lines.append(f"    kept in {arrival.kept}")
     if arrival.dead_letter is not None:
         lines.append(f"    dead letter in {arrival.dead_letter}, reason {arrival.reason}")
-    lines += _of_transaction(arrival) + _of_result(arrival)
+    lines += _of_transaction(arrival)
+    for result in arrival.results:
+        lines += _of_result(arrival, result)
     return lines + [f"    note: {note}" for note in arrival.notes]
 
 
@@ -196,10 +198,7 @@ def _of_transaction(arrival: Arrival) -> list[str]:
     return [f"    in the transaction {'; '.join(parts)}"] if parts else []
 
 
-def _of_result(arrival: Arrival) -> list[str]:
-    result = arrival.result
-    if result is None:
-        return []
+def _of_result(arrival: Arrival, result: Result) -> list[str]:
     has_read = arrival.forwarded is not None and result.read_to > arrival.forwarded.offset
     commit = f", {result.commit}" if result.commit else ""
     if result.rejects:

@@ -11,11 +11,14 @@ from typing import Final
 
 from kafka_ratchet.app.doctor.findings import Finding, Mark
 from kafka_ratchet.app.doctor.kafka import KafkaChecks
+from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.local.connectivity import require_answer
 from kafka_ratchet.app.settings import Settings, load, origins
 from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, records
+from kafka_ratchet.app.status.results import access_of, place_of, result_stream, spec_of
 from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.errors import RatchetError, SettingsError
+from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.owner import FORMAT, KEY, Owner
 
@@ -42,13 +45,30 @@ def diagnose(path: Path | None = None, state_folder: Path | None = None) -> list
     except SettingsError as error:
         wrong = [Finding("settings", Mark.ERROR, line) for line in str(error).splitlines()]
         return wrong + [_not_checked(each, "the settings are not valid") for each in AFTER_SETTINGS]
-    return [*_settings(origins(path, **given)), *_kafka(settings), *_disk(settings.state_folder)]
+    return [*_settings(origins(path, **given)), *_sinks(settings), *_kafka(settings), *_disk(settings.state_folder)]
 
 
 def _settings(found: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("settings", Mark.OK, f"the settings are valid; {len(found)} are not the default")
     for name, source in sorted(found.items()):
         yield Finding("settings", Mark.OK, f"{name}: {source}")
+
+
+def _sinks(settings: Settings) -> Iterator[Finding]:
+    """Whether each sink's settings fit together, and its store's package is there. The store itself is not asked."""
+    for name in settings.every_sink():
+        chosen = settings.of_sink(name)
+        try:
+            stream, found = result_stream(chosen)
+            spec = spec_of(chosen, found.output, settings.bootstrap or "")
+            spec.result_store(spec.pipeline(), access_of(chosen), 0)
+        except (SinkError, SettingsError) as error:
+            yield Finding("sinks", Mark.ERROR, f"sink {name}: {error}")
+        except ModuleNotFoundError as error:
+            yield Finding("sinks", Mark.ERROR, f"sink {name}: {missing_extra(error) or error}")
+        else:
+            where = f"{chosen.sink.store} {place_of(chosen)}"
+            yield Finding("sinks", Mark.OK, f"sink {name}: job {chosen.sink.name} reads stream {stream} into {where}")
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:

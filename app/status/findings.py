@@ -33,10 +33,10 @@ def findings(overview: Overview) -> list[Finding]:
         ),
         *(Finding(text) for text in overview.problems),
     ]
-    results = overview.results
-    if results is not None and results.error:
-        command = "ratchet sink status"
-        found.append(Finding(f"sink {results.job}: {results.error}", True, f"/sinks/{results.job}", command))
+    for sink in overview.sinks:
+        if sink.error:
+            command = "ratchet sink status"
+            found.append(Finding(f"sink {sink.name}: {sink.error}", True, f"/sinks/{sink.name}", command))
     return sorted(found, key=lambda each: not each.is_bad)
 
 

@@ -136,8 +136,8 @@ class Overview:
     """Everything the first page shows.
 
     taken_at is UTC, ISO 8601. group is Kafka's word for the state of the consumer group; None: Kafka was not reached.
-    problems are sentences for the reader. results is None where the settings have no sink, and in the terminal, which
-    has `ratchet sink status` for it. global_tables are names.
+    problems are sentences for the reader. sinks are those of the settings; none in the terminal, which has
+    `ratchet sink status` for it. results is the first of them, or None. global_tables are names.
     """
 
     app: str
@@ -148,6 +148,7 @@ class Overview:
     problems: list[str]
     results: Results | None = None
     global_tables: list[str] = field(default_factory=list)
+    sinks: list[Results] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,10 @@ class ResultPartition:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The sink of the settings. taken_at is UTC, ISO 8601; None: nothing was learnt yet. error is for the reader."""
+    """A sink of the settings. taken_at is UTC, ISO 8601; None: nothing was learnt yet. error is for the reader.
+
+    name is the section's in [sinks.NAME], and the job's in [sink]. command starts the job.
+    """
 
     job: str
     store: str
@@ -59,6 +62,37 @@ class Results:
     lag_s: float | None
     taken_at: str | None = None
     error: str | None = None
+    name: str = ""
+    command: str = "ratchet sink"
+
+
+class SinksView:
+    """The sinks of the settings, each asked by itself.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        settings: whose sinks are shown.
+    """
+
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        self._views = {
+            name: ResultsView(
+                bootstrap, settings.of_sink(name), name, f"ratchet sink {name}" if settings.sinks else None
+            )
+            for name in settings.every_sink()
+        }
+
+    async def latest(self) -> list[Results]:
+        """What is known of each, in the order of the settings."""
+        found = await asyncio.gather(*(view.latest() for view in self._views.values()))
+        return [results for results in found if results is not None]
+
+    async def one(self, name: str) -> tuple[Results, Settings] | None:
+        """What is known of the sink of that name, or whose job has it, and the settings with that sink; None: none."""
+        for section, view in self._views.items():
+            if name in {section, view.settings.sink.name} and (results := await view.latest()) is not None:
+                return results, view.settings
+        return None
 
 
 class ResultsView:
@@ -67,13 +101,26 @@ class ResultsView:
     Args:
         bootstrap: host:port[,host:port].
         settings: whose `[sink]` is shown, if it has one.
+        name: of the sink; None: its job's.
+        command: that starts the job; None: without a name.
     """
 
-    def __init__(self, bootstrap: str, settings: Settings) -> None:
-        self._bootstrap, self._settings = bootstrap, settings
+    def __init__(self, bootstrap: str, settings: Settings, name: str | None = None, command: str | None = None) -> None:
+        self._bootstrap, self.settings = bootstrap, settings
         self._is_wanted = "sink" in settings.model_fields_set
         kept = settings.sink
-        self._last = Results(kept.name, kept.store, str(place_of(settings)), None, None, [], None, None)
+        self._last = Results(
+            kept.name,
+            kept.store,
+            str(place_of(settings)),
+            None,
+            None,
+            [],
+            None,
+            None,
+            name=name or kept.name,
+            command=command or "ratchet sink",
+        )
         self._planner: TopicPlanner | None = None
         self._asking: asyncio.Future[Results] | None = None
         self._began_at = float("-inf")
@@ -97,13 +144,13 @@ class ResultsView:
         return self._last
 
     def _ask(self) -> Results:
-        kept = self._settings.sink
+        kept = self.settings.sink
         try:
-            _, stream = result_stream(self._settings)
-            spec = spec_of(self._settings, stream.output, self._bootstrap)
+            _, stream = result_stream(self.settings)
+            spec = spec_of(self.settings, stream.output, self._bootstrap)
             if self._planner is None:
-                self._planner = planner_of(self._bootstrap, self._settings, stream.output, KAFKA_TIMEOUT_S)
-            store = store_of(spec, access_of(self._settings), self._planner.topic_id())
+                self._planner = planner_of(self._bootstrap, self.settings, stream.output, KAFKA_TIMEOUT_S)
+            store = store_of(spec, access_of(self.settings), self._planner.topic_id())
             found = sink_status(store, self._planner)
         except (SinkError, SettingsError) as error:
             return replace(self._last, error=hidden(str(error)))
@@ -130,4 +177,6 @@ def _results(last: Results, topic: str, found: SinkStatus) -> Results:
         sum(row.lag for row in rows),
         max((row.lag_s for row in rows), default=0.0),
         datetime.now(UTC).isoformat(timespec="milliseconds"),
+        name=last.name,
+        command=last.command,
     )

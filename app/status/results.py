@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack
 
 from pydantic import SecretStr
 
+from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.errors import SetupError
+from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.access import Access, as_texts
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
@@ -26,6 +27,7 @@ class RunOptions(TypedDict, total=False):
     interval_s: float
     state_is_lost: bool
     max_records: int
+    second_job: bool
     print_json: bool
 
 
@@ -36,6 +38,36 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
         SettingsError: the settings do not say which.
     """
     return settings.stream(name or settings.sink.stream)
+
+
+def sinks_of(settings: Settings, stream: str) -> list[Settings]:
+    """The settings with one sink each, of those sinks that the output of a stream is read into."""
+    found = [settings.of_sink(name) for name in settings.every_sink()] or [settings]
+    judged = judging(settings.streams)
+    only = next(iter(judged)) if len(judged) == 1 else None
+    return [each for each in found if (each.sink.stream or only) == stream]
+
+
+def settings_for_results(settings: Settings, stream: str | None, sink: str | None) -> Settings:
+    """The settings with the one sink whose table is to be compared.
+
+    Args:
+        settings: all of them.
+        stream: whose results; None: the one that the sink says.
+        sink: its name; None: `[sink]`, or the only one of the stream.
+
+    Raises:
+        SettingsError: there is no such sink, or the settings do not say which.
+    """
+    if sink is not None or stream is None or not settings.sinks:
+        return settings.of_sink(sink)
+    found = sinks_of(settings, stream)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise SettingsError(f"no sink of the settings reads stream {stream!r}")
+    names = [name for name, kept in settings.every_sink().items() if any(kept is each.sink for each in found)]
+    raise SettingsError(f"stream {stream!r} is read into several tables; say which: --sink {' or --sink '.join(names)}")
 
 
 def access_of(settings: Settings) -> Access:

@@ -78,10 +78,8 @@ class Live:
         """Look every two seconds while somebody listens."""
         before = b""
         while self._listeners:
-            overview, results = await asyncio.gather(
-                application[CLUSTER_VIEW].overview(), application[RESULTS].latest()
-            )
-            told = replace(overview, taken_at="", results=results and replace(results, taken_at=None))
+            overview, sinks = await asyncio.gather(application[CLUSTER_VIEW].overview(), application[RESULTS].latest())
+            told = replace(overview, taken_at="", sinks=[replace(sink, taken_at=None) for sink in sinks])
             now = hashlib.sha256(msgspec.json.encode(told)).digest()
             if now != before:
                 for listener in self._listeners:

@@ -20,13 +20,13 @@ from kafka_ratchet.app.status.http import json_refusal
 from kafka_ratchet.app.status.own_tables import window_text
 from kafka_ratchet.app.status.past_view import PastView
 from kafka_ratchet.app.status.producers import shown
-from kafka_ratchet.app.status.result_view import ResultsView
+from kafka_ratchet.app.status.result_view import SinksView
 from kafka_ratchet.app.web.access import access_view
 
 FOLDER = Path(__file__).parent
 
 CLUSTER_VIEW = web.AppKey("cluster_view", ClusterView)
-RESULTS = web.AppKey("results", ResultsView)
+RESULTS = web.AppKey("results", SinksView)
 PAST = web.AppKey("past", PastView)
 SETTINGS = web.AppKey("settings", Settings)
 

@@ -12,7 +12,7 @@ from kafka_ratchet.app.settings import Settings, WebSettings
 from kafka_ratchet.app.status.cluster_view import ClusterView
 from kafka_ratchet.app.status.http import CannotBind, bind, is_wildcard, reachable_host, request_checks
 from kafka_ratchet.app.status.past_view import PastView
-from kafka_ratchet.app.status.result_view import ResultsView
+from kafka_ratchet.app.status.result_view import SinksView
 from kafka_ratchet.app.web.access import ACCESS, Access, guard, warning_of
 from kafka_ratchet.app.web.actions import ACTION_PATHS, add_actions
 from kafka_ratchet.app.web.live import LIVE, Live
@@ -96,7 +96,7 @@ def create_web_app(
     application[READINGS] = Readings()
     application[LIVE] = Live()
     application.on_shutdown.append(application[LIVE].close)
-    application[RESULTS] = ResultsView(bootstrap, settings)
+    application[RESULTS] = SinksView(bootstrap, settings)
     set_up_templates(application, links())
 
     async def cluster_view(application: web.Application) -> AsyncIterator[None]:

@@ -89,6 +89,9 @@ class Arrival:
     """Of the dead letter."""
     transaction: Transaction | None = None
     result: Result | None = None
+    """The first of `results`."""
+    results: list[Result] = field(default_factory=list)
+    """By sink that reads the output, in the order of the settings."""
     lag: int | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -65,7 +65,8 @@ class Following:
         forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
         results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded, self._scan)
         for each in answer.arrivals:
-            each.result = results.get(each.forwarded) if each.forwarded is not None else None
+            each.results = results.get(each.forwarded, []) if each.forwarded is not None else []
+            each.result = next(iter(each.results), None)
         answer.limits += limits
         if self._scan.stopped:
             answer.read_all = False

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.results import access_of, planner_of, spec_of
+from kafka_ratchet.app.status.results import access_of, planner_of, sinks_of, spec_of
 from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.app.why.answer import Place, Result
 from kafka_ratchet.app.why.scan import Scan
@@ -18,26 +17,33 @@ from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 def find_rows(
     settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan
-) -> tuple[dict[Place, Result], list[str]]:
+) -> tuple[dict[Place, list[Result]], list[str]]:
     """Look for rows of records of a stream's output.
 
     Args:
-        settings: whose `[sink]` says where the table is
+        settings: whose sinks say where the tables are
         name: of the stream
         bootstrap: host:port[,host:port]
         places: of the output
         within: the time and room that there is
 
     Returns:
-        what the table has of each, nothing where there is no table; and what cannot be known
+        what each table has of each, nothing where there is no table; and what cannot be known
     """
-    wanted, kept = list(places), settings.sink
-    if not wanted or (kept.stream or (name if len(judging(settings.streams)) == 1 else None)) != name:
-        return {}, []
-    try:
-        return _find(settings, name, bootstrap, wanted, within)
-    except SinkError as error:
-        return {}, [f"the result table cannot be read: {error}"]
+    wanted = list(places)
+    found: dict[Place, list[Result]] = {}
+    limits: list[str] = []
+    for each in sinks_of(settings, name) if wanted else []:
+        try:
+            results, unknown = _find(each, name, bootstrap, wanted, within)
+        except SinkError as error:
+            of_sink = f" of sink {each.sink.name}" if settings.sinks else ""
+            limits.append(f"the result table{of_sink} cannot be read: {error}")
+            continue
+        limits += unknown
+        for place, result in results.items():
+            found.setdefault(place, []).append(result)
+    return found, limits
 
 
 def _find(

@@ -63,6 +63,9 @@ class NothingStore:
         """There is none."""
         return 0
 
+    def other_jobs(self) -> list[str]:
+        return []
+
     def offsets(self) -> dict[int, int]:
         """There are none."""
         return {}

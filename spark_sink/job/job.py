@@ -13,7 +13,7 @@ from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, re
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
 from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
-from kafka_ratchet.spark_sink.job.start import Opened, Session, opened, require_startable, with_columns
+from kafka_ratchet.spark_sink.job.start import Opened, Session, opened, require_startable, take_over, with_columns
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run_batch(
 
 def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
     """Take over, and commit up to the topic's end as of then."""
-    stored = store.open(job.pipeline.schema(spark))
+    stored = take_over(job, store, job.pipeline.schema(spark))
     try:
         run.opened(store.generation(), stored)
         offset_range = planner.offset_range()

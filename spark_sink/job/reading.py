@@ -41,6 +41,8 @@ class Job:
     """Kafka options in librdkafka's names, for planning in the driver."""
     reader_options: Mapping[str, str] = field(default_factory=dict)
     """Kafka options in Java's names, for reading in the executors."""
+    second_job: bool = False
+    """Whether jobs of other names may have committed the topic to the table."""
 
 
 def slices(

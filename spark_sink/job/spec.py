@@ -72,6 +72,8 @@ class JobSpec:
     """module:function."""
     max_records: int = MAX_RECORDS
     """Offsets per commit, at most."""
+    second_job: bool = False
+    """Start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     """Client options beside those of `Access`, in librdkafka's names."""
     spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
@@ -179,7 +181,7 @@ class JobSpec:
         """
         client = {**access.kafka, **self.kafka_options}
         reader = java_options(client, {**access.spark_kafka, **self.spark_kafka_options})
-        return Job(self.bootstrap, self.topic, self.name, pipeline, self.max_records, client, reader)
+        return Job(self.bootstrap, self.topic, self.name, pipeline, self.max_records, client, reader, self.second_job)
 
     def location(self, access: Access) -> TableLocation:
         """Where the results are."""

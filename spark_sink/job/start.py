@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, SecondJob, SparkFailed
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import RunState
@@ -46,12 +46,47 @@ def require_startable(job: Job, store: ResultStore) -> None:
         OptionRefused: columns and kind of result do not fit together.
         SchemaDiffers: the table is there with other columns.
         WriteModeDiffers: its rows came there by another kind, key or sums.
+        SecondJob: see `require_first_job`.
         StoreError: the store cannot be read.
     """
     store.require_write_mode()
+    require_first_job(job, store)
     schema = job.pipeline.known_schema()
     if schema is not None:
         store.require_fits(schema)
+
+
+def require_first_job(job: Job, store: ResultStore) -> None:
+    """Refuse a job that has committed nothing, where another name has committed the topic to the table.
+
+    Once it has committed, somebody has decided so.
+
+    Raises:
+        SecondJob: it is one, and nobody has said that it may.
+        SinkError: see `ResultStore.offsets`.
+    """
+    if job.second_job or store.offsets():
+        return
+    others = store.other_jobs()
+    if others:
+        one = others[0]
+        raise SecondJob(
+            f"job {job.name}: topic {job.topic} has been committed to this table by job {', '.join(others)}, and not "
+            "by this one. It would read the topic from its beginning, and every record would count twice. To go on "
+            f"where that job is, give this one its name (sink.name = {one!r}, --name {one}); for rows of its own, "
+            "choose another table; to have both in one table, start it with --second-job"
+        )
+
+
+def take_over(job: Job, store: ResultStore, schema: StructType) -> dict[int, int]:
+    """Open the store, unless another job's first commit came while Spark was started.
+
+    Raises:
+        SecondJob: see `require_first_job`.
+        SinkError: see `ResultStore.open`.
+    """
+    require_first_job(job, store)
+    return store.open(schema)
 
 
 def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
@@ -142,7 +177,7 @@ def opened(
             run.finished(store.generation(), store.offsets())
             return
         schema = resolved.pipeline.schema(spark)
-        stored = store.open(schema)
+        stored = take_over(resolved, store, schema)
         try:
             run.opened(store.generation(), stored)
             yield Opened(resolved, spark, schema)

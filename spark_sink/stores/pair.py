@@ -98,6 +98,9 @@ class PairedStore:
     def _check_rejects(self) -> StoreCheck:
         return StoreCheck({}, {}, "") if self._rejects.columns() is None else self._rejects.check()
 
+    def other_jobs(self) -> list[str]:
+        return self._rows.other_jobs()
+
     def columns(self) -> StructType | None:
         return self._rows.columns()
 

@@ -27,6 +27,10 @@ class SqlJobState(Protocol[DatabaseIn]):
         """Next offset of each partition."""
         ...
 
+    def other_jobs(self, database: DatabaseIn) -> list[str]:
+        """Names of other jobs that have offsets of the topic, in order."""
+        ...
+
     def known_topic(self, database: DatabaseIn) -> StoredId:
         """The id of the topic that the offsets belong to."""
         ...
@@ -73,6 +77,10 @@ class SqlStore(TableStore, Generic[Database]):
             self._require_consistent(database)
             self._require_same_topic(database)
             return self._state.stored(database)
+
+    def other_jobs(self) -> list[str]:
+        with self._reading() as database:
+            return self._state.other_jobs(database)
 
     def check(self) -> StoreCheck:
         with self._reading() as database:

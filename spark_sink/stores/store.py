@@ -71,6 +71,14 @@ class ResultStore(Protocol):
         """
         ...
 
+    def other_jobs(self) -> list[str]:
+        """Names of other jobs that have committed records of this topic to the table, in order.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ...
+
     def columns(self) -> StructType | None:
         """Look at the columns of the table, in Spark's types. None: there is no table, or it is not one of a job's.
 
@@ -243,6 +251,10 @@ class TableStore(ResultStore):
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """As `scan`, and rows of other records than a Kafka partition's from offset first to last may be left out."""
         return self.scan(schema)
+
+    def other_jobs(self) -> list[str]:
+        """None, where the store does not keep the names of its jobs."""
+        return []
 
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         """The job's commits, the newest first, as far as the store still says; none where it does not keep them apart.

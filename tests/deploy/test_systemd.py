@@ -32,7 +32,12 @@ def analyze(tmp_path: Path) -> Path:
 
 
 def test_the_units_are_there() -> None:
-    assert [unit.name for unit in UNITS] == ["ratchet-sink.service", "ratchet-web.service", "ratchet-worker@.service"]
+    assert [unit.name for unit in UNITS] == [
+        "ratchet-sink.service",
+        "ratchet-sink@.service",
+        "ratchet-web.service",
+        "ratchet-worker@.service",
+    ]
 
 
 def test_systemd_accepts_them(analyze: Path, tmp_path: Path) -> None:
@@ -49,7 +54,7 @@ def test_systemd_refuses_a_misspelt_setting(analyze: Path, tmp_path: Path) -> No
     assert "NoNewPrivilege" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["ratchet-sink", "ratchet-web", "ratchet-worker@1"])
+@pytest.mark.parametrize("name", ["ratchet-sink", "ratchet-sink@1", "ratchet-web", "ratchet-worker@1"])
 def test_a_unit_may_do_little(name: str, analyze: Path, tmp_path: Path) -> None:
     command = [analyze, "security", "--offline=true", "--no-pager", tmp_path / f"{name}.service"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -100,5 +105,5 @@ def test_the_page_reads_its_token_where_systemd_puts_it() -> None:
 def test_a_sink_that_was_taken_over_is_not_started_again() -> None:
     from kafka_ratchet.spark_sink.cli import EXIT_FENCED
 
-    (sink,) = (unit for unit in UNITS if "sink" in unit.name)
-    assert values(sink, "RestartPreventExitStatus") == [str(EXIT_FENCED)]
+    for sink in (unit for unit in UNITS if "sink" in unit.name):
+        assert values(sink, "RestartPreventExitStatus") == [str(EXIT_FENCED)]

@@ -190,12 +190,19 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(broker: str, spark: SparkSession, table: str) -> Callable[..., Outcome]:
-    """run(topic, columns=None, max_records=..., name="job") runs the batch job in this process."""
+    """run(topic, columns=None, max_records=..., name="job", second_job=False) runs the batch job in this process."""
 
-    def start(topic: str, columns: str | None = None, max_records: int = 1_000_000, name: str = "job") -> Outcome:
+    def start(
+        topic: str,
+        columns: str | None = None,
+        max_records: int = 1_000_000,
+        name: str = "job",
+        *,
+        second_job: bool = False,
+    ) -> Outcome:
         planner = TopicPlanner(broker, topic, {})
         store = delta_store(table, name, topic, planner.topic_id())
-        job = Job(broker, topic, name, RowPipeline(columns), max_records)
+        job = Job(broker, topic, name, RowPipeline(columns), max_records, second_job=second_job)
         return run_batch(job, planner, store, lambda: nullcontext(spark))
 
     return start

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.cli import EXIT_REFUSED, main
-from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, SinkError, WriteModeDiffers
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, SecondJob, SinkError, WriteModeDiffers
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
@@ -19,7 +20,7 @@ from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
-from tests.spark_sink.sites import Site
+from tests.spark_sink.sites import Site, delta_store
 
 NewTopic = Callable[..., str]
 
@@ -111,6 +112,41 @@ def test_columns_of_a_table_that_is_there(
         assert "is set to kind upsert (key who)" in plan.trouble
         assert carry_out(plan, store) == generation + 1
         run(by_key)
+
+
+def test_a_second_job_over_a_topic_asks_first(
+    broker: str,
+    new_topic: NewTopic,
+    write: Callable[..., None],
+    spark: SparkSession,
+    run: Callable[..., object],
+    rows: Callable[..., list[tuple[object, ...]]],
+    table: str,
+) -> None:
+    topic, another = new_topic(partitions=1), new_topic(partitions=1)
+    write(topic, [b"a", b"b"])
+    write(another, [b"c"])
+    planner = TopicPlanner(broker, topic, {})
+    store, job = delta_store(table, "two", topic, planner.topic_id()), Job(broker, topic, "two")
+
+    @contextmanager
+    def slow() -> Iterator[SparkSession]:
+        run(topic, name="one")
+        yield spark
+
+    with pytest.raises(SecondJob, match=r"by job one, and not by this one.*--second-job"):
+        run_batch(job, planner, store, slow)  # the other one committed while Spark was started
+    with pytest.raises(SecondJob):
+        run_batch(job, planner, store, NoSpark())
+    for start in (run_stream, run_structured):
+        with pytest.raises(SecondJob):
+            start(job, planner, store, NoSpark(), 0.1, None)  # type: ignore[arg-type]
+    assert store.generation() == 0
+
+    run(another, name="two")  # another topic doubles nothing
+    run_batch(replace(job, second_job=True), planner, store, lambda: nullcontext(spark))
+    assert sorted(rows("_value")) == [(b"a",), (b"a",), (b"b",), (b"b",), (b"c",)]
+    run_batch(job, planner, store, NoSpark())  # it has rows there: that was decided
 
 
 def test_a_row_pipeline_knows_its_columns_without_spark() -> None:

@@ -93,6 +93,35 @@ def test_status_says_what_is_left_to_read_and_takes_nothing_over(
     assert not Path(table).exists()
 
 
+def test_status_of_several_sinks_is_a_list_and_one_that_cannot_be_asked_hides_no_other(
+    ratchet: typer.Typer, settings_file: Path, tmp_path: Path
+) -> None:
+    more = f"""
+        [sinks.second]
+        store = "duckdb"
+        path = {json.dumps(str(tmp_path / "second.duckdb"))}
+        [sinks.third]
+        path = {json.dumps(str(settings_file))}
+        name = "old-name"
+        """
+    settings_file.write_text(settings_file.read_text("utf-8") + more, "utf-8")
+    config = ["--config", str(settings_file)]
+    asked = CliRunner().invoke(ratchet, ["status", *config, "--json"])
+    assert asked.exit_code == 2
+    first, second, third = json.loads(asked.stdout.splitlines()[-1])
+    assert [(each["sink"], each["job"], each["store"]) for each in (first, second, third)] == [
+        ("results", "results", "delta"),
+        ("second", "second", "duckdb"),
+        ("third", "old-name", "delta"),
+    ]
+    assert (second["generation"], second["lag"]) == (0, 0)
+    assert "is a file, not the folder of a Delta table" in third["error"]
+    shown = " ".join(CliRunner().invoke(ratchet, ["status", *config]).output.split())
+    assert "sink second, job second, topic " in shown
+    one = CliRunner().invoke(ratchet, ["status", "second", *config, "--json"])
+    assert (one.exit_code, json.loads(one.output.splitlines()[-1])["job"]) == (0, "second")
+
+
 def test_vacuum_needs_a_table_and_neither_kafka_nor_spark(
     ratchet: typer.Typer, settings_file: Path, table: str
 ) -> None:

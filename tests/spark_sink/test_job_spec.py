@@ -20,6 +20,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.spec import JobSpec
 from kafka_ratchet.spark_sink.options import job_spec
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 
 BOOTSTRAP, TOPIC = "127.0.0.1:1", "out"
 
@@ -60,10 +61,18 @@ def test_what_a_run_is_told_beside_the_settings_is_in_it_too() -> None:
     told = spec_of(settings(), TOPIC, BOOTSTRAP, mode="stream", interval_s=2.5, max_records=9)
     assert job_spec(options(interval=2.5, mode="stream", max_records=9)) == told
     more = job_spec(
-        [*options(), "--kafka-option=a=b=c", "--spark-kafka-option=x=", "--scratch=x y", "--jars=a,b", "--json"]
+        [
+            *options(second_job=True),
+            "--kafka-option=a=b=c",
+            "--spark-kafka-option=x=",
+            "--scratch=x y",
+            "--jars=a,b",
+            "--json",
+        ]
     )
     assert (more.kafka_options, more.spark_kafka_options) == ({"a": "b=c"}, {"x": ""})
-    assert (more.scratch, more.jars, more.print_json) == ("x y", ("a", "b"), True)
+    assert (more.scratch, more.jars, more.print_json, more.second_job) == ("x y", ("a", "b"), True, True)
+    assert spec_of(settings(), TOPIC, BOOTSTRAP, second_job=True).job(RowPipeline(), Access()).second_job
     assert JobSpec.from_json(more.as_json()) == more
 
 

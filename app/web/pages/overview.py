@@ -97,8 +97,8 @@ async def history_page(request: web.Request) -> web.Response:
 
 async def overview_of(request: web.Request) -> Overview:
     """What Kafka, the workers and the result table say, at most a second old."""
-    overview, results = await asyncio.gather(request.app[CLUSTER_VIEW].overview(), request.app[RESULTS].latest())
-    return replace(overview, results=results)
+    overview, sinks = await asyncio.gather(request.app[CLUSTER_VIEW].overview(), request.app[RESULTS].latest())
+    return replace(overview, sinks=sinks, results=next(iter(sinks), None))
 
 
 async def _context(request: web.Request) -> dict[str, Any]:

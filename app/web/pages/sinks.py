@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from kafka_ratchet.app.extras import missing_extra
+from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.result_view import Results
 from kafka_ratchet.app.status.sink_commits import SinkCommit, read_commits
@@ -21,8 +22,7 @@ async def sinks_page(request: web.Request) -> web.StreamResponse:
     """The sinks of the settings."""
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
-        results = await request.app[RESULTS].latest()
-        return {"sinks": [] if results is None else [results]}
+        return {"sinks": await request.app[RESULTS].latest()}
 
     return await answer(request, "sinks.html", ask)
 
@@ -32,23 +32,25 @@ async def sink_page(request: web.Request) -> web.StreamResponse:
     name = request.match_info["name"]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
-        results = await request.app[RESULTS].latest()
-        if results is None or results.job != name:
-            there = f"there is {results.job!r}" if results is not None else "the settings have no [sink]"
+        found = await request.app[RESULTS].one(name)
+        if found is None:
+            names = ", ".join(repr(each) for each in request.app[SETTINGS].every_sink())
+            there = f"there is {names}" if names else "the settings have no [sink]"
             raise QueryError(f"no sink is called {name[:100]!r}: {there}")
-        commits, problem = await _commits(request, results)
+        results, settings = found
+        commits, problem = await _commits(request, results, settings)
         return {"sink": results, "commits": commits, "problem": problem}
 
     return await answer(request, "sink.html", ask, name=name)
 
 
-async def _commits(request: web.Request, results: Results) -> tuple[list[SinkCommit], str | None]:
+async def _commits(request: web.Request, results: Results, settings: Settings) -> tuple[list[SinkCommit], str | None]:
     """The commits, or why they are not known."""
     if results.error is not None or not results.generation:
         return [], None
-    settings, bootstrap = impatient(request.app[SETTINGS]), request.app[BOOTSTRAP]
+    asked, bootstrap = impatient(settings), request.app[BOOTSTRAP]
     try:
-        return await read(request, lambda: read_commits(settings, bootstrap), 5.0), None
+        return await read(request, lambda: read_commits(asked, bootstrap), 5.0), None
     except ModuleNotFoundError as error:
         return [], missing_extra(error) or str(error)
     except (RatchetError, SinkError) as error:

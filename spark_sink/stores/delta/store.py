@@ -29,6 +29,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
 )
 from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, write_entry
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
+from kafka_ratchet.spark_sink.stores.delta.jobs import jobs_of
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
 from kafka_ratchet.spark_sink.stores.delta.table import (
@@ -134,6 +135,17 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _stored_id(self, table: DeltaTable) -> StoredId:
         return stored_id(table, self._name, self._topic)
+
+    def other_jobs(self) -> list[str]:
+        table = self._find()
+        if table is None:
+            return []
+        return [
+            job
+            for job in sorted(jobs_of(self._folder, table) - {self._name})
+            if stored_offsets(table, job, self._topic)
+            and not stored_id(table, job, self._topic).is_other(self._topic_id)
+        ]
 
     def _stored_write_mode(self, table: DeltaTable) -> str:
         return stored_write_mode(table, self._name)

@@ -79,6 +79,17 @@ class JobState:
             self._key,
         ).fetchall()
 
+    def other_jobs(self, database: DuckDBPyConnection) -> list[str]:
+        """Names of other jobs that have offsets of the topic, in order."""
+        if not _is_there(database):
+            return []
+        found = database.execute(
+            "SELECT job, max(identity) FROM ratchet_sink_offsets WHERE result = ? AND job <> ? AND topic = ? "
+            "GROUP BY job ORDER BY job",
+            self._key,
+        ).fetchall()
+        return [job for job, identity in found if not StoredId("", identity).is_other(self._topic_id)]
+
     def write_mode(self, database: DuckDBPyConnection) -> str:
         """Write mode of the rows, as `write_mode_text` has it; empty: none, or an earlier version wrote them."""
         if not self.generation(database) or not has_table(database, "ratchet_sink_rules"):

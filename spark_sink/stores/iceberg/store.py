@@ -133,6 +133,19 @@ class IcebergStore(OptimisticStore["Table"]):
         entry = self._entry(table)
         return StoredId(entry.get("topic_id", ""), entry.get("identity", 0))
 
+    def other_jobs(self) -> list[str]:
+        table = self._find()
+        found = []
+        for key, text in {} if table is None else table.properties.items():
+            prefix, _, rest = key.partition(".")
+            job, _, topic = rest.partition(".")
+            if prefix == "ratchet-sink" and topic == self._topic and job != self._name:
+                entry = json.loads(text)
+                known = StoredId(entry.get("topic_id", ""), entry.get("identity", 0))
+                if entry["offsets"] and not known.is_other(self._topic_id):
+                    found.append(job)
+        return sorted(found)
+
     def _stored_write_mode(self, table: Table) -> str:
         return str(table.properties.get(self._write_mode_key, ""))
 

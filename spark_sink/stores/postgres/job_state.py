@@ -206,6 +206,17 @@ class JobState:
         """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
         self.run(database, "SELECT 1 FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
 
+    def other_jobs(self, database: Database) -> list[str]:
+        """Names of other jobs that have offsets of the topic, in order."""
+        if not self._is_there(database):
+            return []
+        found = self.run(
+            database,
+            "SELECT job, max(identity) FROM {offsets} WHERE result = {result} AND job <> {job} AND topic = {topic} "
+            "GROUP BY job ORDER BY job",
+        )
+        return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
+
     def known_topic(self, database: Database) -> StoredId:
         """The id of the topic that the offsets belong to."""
         if not self._is_there(database):

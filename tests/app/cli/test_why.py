@@ -57,7 +57,8 @@ def test_an_answer_is_safe_in_a_terminal_and_tells_where_the_table_stands() -> N
         (Result("delta t", "results", 3), "counted in delta t, job results"),
         (Result("delta t", "results", 3, 0), "no row of delta t is of it now"),
     ):
-        arrival.result = result
+        arrival.results = [result, Result("postgres t", "second", 3, 1, None)]
         lines = sentences(answer)
         assert any(line.strip().startswith(said) for line in lines), lines
+        assert "row of postgres t, job second" in [line.strip() for line in lines]
         assert not any("\x1b" in line for line in lines)

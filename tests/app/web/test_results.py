@@ -74,6 +74,37 @@ async def test_the_sink_is_on_the_page_as_in_the_terminal(
     assert (results, "Results:" in html) == (None, False)
 
 
+async def test_several_sinks_are_on_the_page_each_with_its_own_figures(
+    settings: Settings, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(result_view, "PATIENCE_S", 60.0)
+    away = SinkSettings(store="duckdb", path=str(tmp_path), name="old-name", stream="none")
+    settings = settings.model_copy(update={"sinks": {"second": away}})
+    server = WebServer(str(settings.bootstrap), settings)
+    url = await server.start()
+    try:
+        async with http.get(url) as html, http.get(f"{url}/index.json") as body:
+            text, overview = await html.text(), await body.json()
+        assert [(sink["name"], sink["job"], sink["lag"]) for sink in overview["sinks"]] == [
+            ("job", "job", 6),
+            ("second", "old-name", None),
+        ]
+        assert overview["results"] == overview["sinks"][0]
+        assert "Results: second" in text
+        assert "Start one with: ratchet sink job" in text
+        wrong = "sink second: no stream 'none' in the settings"
+        assert [each["page"] for each in overview["findings"] if each["text"].startswith(wrong)] == ["/sinks/second"]
+        async with http.get(f"{url}/sinks.json") as body:
+            assert [sink["name"] for sink in (await body.json())["sinks"]] == ["job", "second"]
+        for name in ("second", "old-name"):
+            async with http.get(f"{url}/sinks/{name}.json") as body:
+                assert (await body.json())["sink"]["store"] == "duckdb"
+        async with http.get(f"{url}/sinks/third.json") as body:
+            assert "no sink is called 'third': there is 'job', 'second'" in await body.text()
+    finally:
+        await server.stop()
+
+
 async def test_a_store_that_is_away_is_a_sentence_without_secrets(
     settings: Settings, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
 ) -> None:

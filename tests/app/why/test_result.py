@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql.types import LongType, StructType
 
+from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
+from kafka_ratchet.app.status.results import access_of, planner_of, spec_of
+from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.why.answer import Place
-from kafka_ratchet.app.why.result import oldest_past
+from kafka_ratchet.app.why.result import find_rows, oldest_past
+from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
@@ -42,3 +49,33 @@ def test_rows_of_other_records_are_left_out_where_the_store_can(tmp_path: Path) 
     assert sorted(row["_offset"] for batch in found for row in batch.to_pylist() if row["_partition"] == 1) == [2, 3]
     found = scan(TableLocation("delta", str(tmp_path), "results"), partition_and_offset(), records=(1, 9, 9))
     assert sum(batch.num_rows for batch in found) == 0
+
+
+def test_each_sink_of_the_stream_says_what_its_table_has(
+    broker: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=1)
+    stream = StreamSettings(input=new_topic(partitions=1), output=topic, dead_letters=new_topic(partitions=1))
+    sinks = {
+        name: SinkSettings(store="duckdb", path=str(tmp_path / name), name=name) for name in ("one", "two", "unused")
+    }
+    away = SinkSettings(path=__file__, name="away")
+    settings = Settings(bootstrap=broker, streams={"events": stream}, sinks={**sinks, "away": away})
+    for name, rows, read_to in (("one", 1, 7), ("two", 0, 5)):
+        kept = settings.of_sink(name)
+        store = spec_of(kept, topic, broker).result_store(
+            spec_of(kept, topic, broker).pipeline(), access_of(kept), planner_of(broker, kept, topic).topic_id()
+        )
+        store.open(StructType().add("_partition", LongType()).add("_offset", LongType()))
+        with duckdb.connect(sinks[name].path) as database:
+            for _ in range(rows):
+                database.execute("INSERT INTO results VALUES (0, 5)")
+            database.execute(
+                "INSERT INTO ratchet_sink_offsets VALUES ('results', ?, ?, 0, ?, 0)", [name, topic, read_to]
+            )
+    scan = Scan(TopicReader(settings, stream, broker), 60, lambda done, total: None)
+    place = Place(topic, 0, 5)
+    found, limits = find_rows(settings, "events", broker, [place], scan)
+    assert [(each.job, each.rows, each.read_to) for each in found[place]] == [("one", 1, 7), ("two", 0, 5)]
+    (limit,) = limits
+    assert limit.startswith("the result table of sink away cannot be read: ")

@@ -78,6 +78,15 @@ class FolderStore(OptimisticStore[Version]):
                 sizes = [file.stat().st_size for file in folder.iterdir()]
                 yield Orphan(folder.name, sum(sizes), folder.stat().st_mtime, partial(shutil.rmtree, folder))
 
+    def other_jobs(self) -> list[str]:
+        version = self._find()
+        found = []
+        for job, kept in sorted(version.state["jobs"].items() if version is not None else ()):
+            topic = kept["topics"].get(self._topic)
+            if job != self._name and topic and not StoredId(topic["id"]).is_other(self._topic_id):
+                found.append(job)
+        return found
+
     # -- the table
 
     def _find(self) -> Version | None:

@@ -9,6 +9,7 @@ from functools import partial, reduce
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -94,6 +95,26 @@ def test_looking_is_not_taking_over(site: Site, frame: Frame) -> None:
     assert site.make().offsets() == {0: 1}
     holder.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2})
     assert site.make().generation() == 1
+
+
+def test_which_other_jobs_have_committed_the_topic(site: Site, frame: Frame) -> None:
+    topic_id, another = 7 << 100, 8 << 100
+    assert site.make("two", "a.b", topic_id).other_jobs() == []
+    for name in ("three", "one"):
+        store = site.make(name, "a.b", topic_id)
+        store.open(ddl(SIMPLE))
+        assert name not in site.make("two", "a.b", topic_id).other_jobs()  # it has rows of nothing yet
+        store.commit(frame((0, 0, name, 1)), {0: 0}, {0: 1})
+        store.close()
+    if site.location.kind == "delta":  # as after a hundred commits: the entries before may be cleaned up
+        DeltaTable(str(site.location.path), storage_options=dict(site.location.storage_options)).create_checkpoint()
+    two = site.make("two", "a.b", topic_id)
+    two.open(ddl(SIMPLE))
+    assert two.other_jobs() == ["one", "three"]
+    two.commit(frame((0, 0, "two", 1)), {0: 0}, {0: 1})
+    assert site.make("one", "a.b", topic_id).other_jobs() == ["three", "two"]
+    assert site.make("one", "b", topic_id).other_jobs() == []
+    assert site.make("four", "a.b", another).other_jobs() == []  # made again under the name
 
 
 HOSTILE_TEXT = [

@@ -1,0 +1,91 @@
+"""Several sinks in one settings file: their names, and that no two of them fill one table from one topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from kafka_ratchet.app.settings_sections import SinkSettings
+from kafka_ratchet.spark_sink.stores.registry import store_class
+
+SINK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""As a job's name, which it is unless the section says another."""
+
+COMMANDS: Final = frozenset({"compact", "package", "resume", "run", "status", "vacuum"})
+"""Words behind `ratchet sink` that name no sink."""
+
+
+def with_job_names(sinks: Mapping[str, SinkSettings]) -> dict[str, SinkSettings]:
+    """The sections, each with its own name as the name of its job unless it says another.
+
+    Raises:
+        ValueError: a section's name cannot be used.
+    """
+    for name in sinks:
+        if not SINK_NAME.fullmatch(name):
+            raise ValueError(
+                f"sink name {name!r}: use a lower-case letter, then letters, digits, '_' or '-', at most 63"
+            )
+        if name in COMMANDS:
+            raise ValueError(f"sink name {name!r}: `ratchet sink {name}` is a command. Choose another name")
+    return {
+        name: sink if "name" in sink.model_fields_set else sink.model_copy(update={"name": name})
+        for name, sink in sinks.items()
+    }
+
+
+def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSettings], str | None]) -> None:
+    """Refuse sinks that one name could mean both of, and two that fill one table from one topic.
+
+    Args:
+        sinks: all of the settings, `[sink]` under its job's name.
+        topic_of: the topic that a sink reads; None: the settings do not say.
+
+    Raises:
+        ValueError: there are such two.
+    """
+    tables: dict[tuple[object, ...], str] = {}
+    files: dict[str, str] = {}
+    known: dict[str, str] = {}
+    for name, sink in sinks.items():
+        for called in {name, sink.name}:
+            if known.setdefault(called, name) != name:
+                raise ValueError(
+                    f"sinks {known[called]!r} and {name!r} both have the name {called!r}, as a section or as a job. "
+                    "Give one of them another name"
+                )
+        other = tables.setdefault((*table_of(sink), topic_of(sink)), name)
+        if other != name:
+            raise ValueError(
+                f"sinks {other!r} and {name!r} write records of the same topic to the same table, so that each would "
+                "be there twice. Give one of them another table, path or stream"
+            )
+        if sink.metrics_file is not None and (other := files.setdefault(sink.metrics_file, name)) != name:
+            raise ValueError(f"sinks {other!r} and {name!r} have the same metrics_file. Give each its own")
+
+
+def table_of(sink: SinkSettings) -> tuple[object, ...]:
+    """What tells the table of a sink from others, without passwords."""
+    return (sink.store, *_place(sink))
+
+
+def _place(sink: SinkSettings) -> Iterator[object]:
+    if store_class(sink.store).needs_path:
+        yield sink.path.rstrip("/") if "://" in sink.path else str(Path(sink.path).resolve())
+        if sink.store == "delta":
+            return  # the folder is the table
+    else:
+        yield _database("" if sink.url is None else sink.url.get_secret_value())
+    yield sink.table
+    yield tuple(sorted((name, value.get_secret_value()) for name, value in sink.catalog.items()))
+
+
+def _database(url: str) -> object:
+    try:
+        parts = urlsplit(url)
+        return (parts.hostname, parts.port or 5432, parts.path.strip("/")) if parts.hostname else url
+    except ValueError:
+        return url
