@@ -73,10 +73,11 @@ def table_of(sink: SinkSettings) -> tuple[object, ...]:
 
 
 def _place(sink: SinkSettings) -> Iterator[object]:
-    if store_class(sink.store).needs_path:
+    kind = store_class(sink.store)
+    if kind.needs_path:
         yield sink.path.rstrip("/") if "://" in sink.path else str(Path(sink.path).resolve())
-        if sink.store == "delta":
-            return  # the folder is the table
+        if not kind.has_tables:
+            return
     else:
         yield _database("" if sink.url is None else sink.url.get_secret_value())
     yield sink.table

@@ -190,6 +190,9 @@ class TableStore(ResultStore):
     needs_path: bool = True
     """False: the store has no folder or file, and `TableLocation.path` means nothing to it."""
 
+    has_tables: bool = True
+    """False: the folder is the table, and `TableLocation.table` means nothing to it."""
+
     rejects_apart: bool = False
     """True: a commit is one table's. Rejects then go to a second store of this class at `rejects_at`, one commit ahead
     of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:

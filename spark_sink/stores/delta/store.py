@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 class DeltaStore(OptimisticStore["DeltaTable"]):
     """A store over one Delta table: `location` names its folder, or s3://bucket/folder."""
 
+    has_tables = False
+
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
         self._where = self._folder = table_folder(location.path, location.storage_options)
