@@ -293,6 +293,8 @@ class SinkSettings(_Section):
     """How a bucket is reached (path = "s3://bucket/folder"); keys may be in it."""
     catalog: dict[str, SecretStr] = Field(default_factory=dict)
     """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
+    evolve: Literal["add"] | None = None
+    """Columns that the table lacks are added, and types widen. None: it has to have these columns."""
     kind: Literal["append", "upsert", "totals"] = "append"
     """A row for each record, the last row of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from kafka_ratchet.spark_sink.job.spec import Format, JobSpec, Mode
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.write_mode import Kind
+from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.registry import STORES
 
 DOCUMENT = "--job"
@@ -120,6 +121,11 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--avro-schema", metavar="AVSC", help="schema of Avro values: its text, or a file with it")
     parser.add_argument(
         "--avro-id", type=int, metavar="N", help="its id in a schema registry, where values begin with that"
+    )
+    parser.add_argument(
+        "--evolve",
+        choices=get_args(Evolve),
+        help="add: a table that lacks columns of the job gets them, and types become wider (delta, postgres)",
     )
     parser.add_argument(
         "--kind",

@@ -112,6 +112,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
         columns=kept.columns,
         avro_schema=kept.avro_schema,
         avro_id=kept.avro_id,
+        evolve=kept.evolve,
         kind=kept.kind,
         key=kept.key,
         sums=kept.sums,

@@ -20,6 +20,7 @@ from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.registry import STORES
@@ -62,6 +63,8 @@ class JobSpec:
     columns: str | None = None
     avro_schema: str | None = None
     avro_id: int | None = None
+    evolve: Evolve | None = None
+    """Columns that the table lacks are added, and types widen. None: it has to have the job's columns."""
     kind: Kind = "append"
     key: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
@@ -97,10 +100,16 @@ class JobSpec:
         self._require_known("log_format", get_args(LogFormat))
         self._require_known("format", (None, *get_args(Format)))
         self._require_known("kind", get_args(Kind))
+        self._require_known("evolve", (None, *get_args(Evolve)))
         self._require_within("interval_s", 0, MAX_INTERVAL_S)
         self._require_within("metrics_port", 0, MAX_PORT)
         self._require_within("max_records", 1, 2**63 - 1)
         self._require_values_of_format()
+        if self.evolve is not None and self.columns == INFER:
+            raise OptionRefused(
+                "columns that are inferred are the table's, so that there are none to add. Write the columns down, or "
+                "leave evolve out"
+            )
         if self.sql is not None and self.transform is not None:
             raise OptionRefused("give either sql or transform: each makes all rows of the result")
 
@@ -198,7 +207,8 @@ class JobSpec:
         Raises:
             OptionRefused: see `make_store`.
         """
-        return make_store(self.location(access), self.name, self.topic, topic_id, pipeline)
+        evolve = self.evolve is not None
+        return make_store(self.location(access), self.name, self.topic, topic_id, pipeline, evolve=evolve)
 
 
 def _is_text(value: object) -> bool:
@@ -225,6 +235,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Mode": _is_text,
     "LogFormat": _is_text,
     "Kind": _is_text,
+    "Evolve | None": lambda value: value is None or _is_text(value),
     "Format | None": lambda value: value is None or _is_text(value),
 }
 """Whether a value is of an annotation's type: JSON may have any in its place."""

@@ -9,7 +9,7 @@ from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
-from kafka_ratchet.spark_sink.stores.registry import store_class
+from kafka_ratchet.spark_sink.stores.registry import STORES, store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore, TableStore
 
 
@@ -18,18 +18,35 @@ def rejects_location(location: TableLocation) -> TableLocation:
     return store_class(location.kind).rejects_at(location)
 
 
-def make_store(location: TableLocation, name: str, topic: str, topic_id: int, pipeline: RowPipeline) -> ResultStore:
-    """The store, not opened yet.
+def make_store(
+    location: TableLocation, name: str, topic: str, topic_id: int, pipeline: RowPipeline, *, evolve: bool = False
+) -> ResultStore:
+    """The store, not opened yet; the arguments are those of `TableStore`.
 
     Raises:
         OptionRefused: the store cannot do what the pipeline asks, or place, name or topic cannot be used.
     """
     kind = store_class(location.kind)
     require_path(location)
+    if evolve and not kind.evolves:
+        can = [name for name in STORES if store_class(name).evolves]
+        raise OptionRefused(
+            f'store {location.kind} adds no columns to a table that is there: evolve = "add" is for '
+            f"{' and '.join(can)}. Leave evolve out, or choose one of them"
+        )
     rejects = record_schema() if pipeline.rejects else None
     if rejects is None or not kind.rejects_apart:
-        return kind(location, name, topic, topic_id, pipeline.write_mode, rejects=rejects, in_tasks=pipeline.is_plain)
-    rows = kind(location, name, topic, topic_id, pipeline.write_mode)
+        return kind(
+            location,
+            name,
+            topic,
+            topic_id,
+            pipeline.write_mode,
+            rejects=rejects,
+            in_tasks=pipeline.is_plain,
+            evolve=evolve,
+        )
+    rows = kind(location, name, topic, topic_id, pipeline.write_mode, evolve=evolve)
     beside = kind(kind.rejects_at(location), name, topic, topic_id)
     return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
 

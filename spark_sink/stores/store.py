@@ -182,6 +182,7 @@ class TableStore(ResultStore):
         write_mode: what the rows do to the table.
         rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
         in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
+        evolve: add the job's columns to a table that lacks them, once it is taken over; only with `evolves`.
 
     Raises:
         OptionRefused: a name or the location cannot be used, or the store's package is not installed.
@@ -198,6 +199,9 @@ class TableStore(ResultStore):
     of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
     `commit` takes both."""
 
+    evolves: bool = False
+    """Whether `open` can add columns to a table that is there."""
+
     def __init__(
         self,
         location: TableLocation,
@@ -208,10 +212,11 @@ class TableStore(ResultStore):
         *,
         rejects: StructType | None = None,
         in_tasks: bool = False,
+        evolve: bool = False,
     ) -> None:
         require_names(name, topic)
         self._name, self._topic, self._topic_id, self._write_mode = name, topic, topic_id, write_mode
-        self._rejects, self._in_tasks = rejects, in_tasks
+        self._rejects, self._in_tasks, self._evolve = rejects, in_tasks, evolve
         self._generation: int | None = None
         """Of this holder, once it is open."""
         self._where: object = location

@@ -44,6 +44,7 @@ SAME: list[dict[str, object]] = [
     {"format": "json", "columns": "who string, amount long", "rejects": True, "kind": "totals", "key": ("who", "_key"),
      "sums": ("amount",), "store": "duckdb", "table": 'a "b"; --=c'},
     {"avro_schema": '{"type": "record"}', "avro_id": 7, "keep_value": True, "sql": "SELECT 'é=--job' FROM records"},
+    {"columns": "who string", "evolve": "add", "store": "postgres"},
     {"transform": "app.rules:sequence", "metrics_port": 0, "metrics_host": "::1", "metrics_file": "f of x.prom",
      "format": "bytes"},
 ]  # fmt: skip
@@ -81,6 +82,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"format": "avro"}, "format avro needs a schema"),
     ({"format": "bytes", "columns": "n int"}, "format bytes has no columns"),
     ({"avro_id": 7}, "goes with the schema itself"),
+    ({"evolve": "add", "columns": "infer"}, "so that there are none to add"),
     ({"sql": "SELECT 1", "transform": "m:f"}, "give either sql or transform"),
 ]
 

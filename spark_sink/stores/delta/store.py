@@ -33,6 +33,8 @@ from kafka_ratchet.spark_sink.stores.delta.jobs import jobs_of
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
 from kafka_ratchet.spark_sink.stores.delta.table import (
+    add_columns,
+    missing_columns,
     open_or_create,
     open_table,
     require_fits,
@@ -58,6 +60,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     """A store over one Delta table: `location` names its folder, or s3://bucket/folder."""
 
     has_tables = False
+    evolves = True
 
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
@@ -114,7 +117,9 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return open_table(self._folder)
 
     def _find_or_make(self, schema: StructType) -> DeltaTable:
-        return open_or_create(self._folder, schema)
+        table = open_or_create(self._folder, schema)
+        self._require_fits(table, schema)
+        return table
 
     def _refresh(self, table: DeltaTable) -> None:
         from deltalake.exceptions import DeltaError
@@ -125,7 +130,10 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             self._refuse(error)
 
     def _require_fits(self, table: DeltaTable, schema: StructType) -> None:
-        require_fits(self._folder, table, schema)
+        if self._evolve:
+            missing_columns(self._folder, table, schema)
+        else:
+            require_fits(self._folder, table, schema)
 
     # -- what it says of the job
 
@@ -192,6 +200,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _after_take_over(self, table: DeltaTable, schema: StructType) -> None:
         self._version = table.transaction_version(version_key(self._name)) or 0
+        if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
+            add_columns(self._folder, table, schema)
         self._table_id = str(table.metadata().id)
         self._columns = types_of(table.schema())
         write_mode = write_mode_text(self._write_mode)

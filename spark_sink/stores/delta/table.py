@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line, refuse
 from kafka_ratchet.spark_sink.files.bucket import BucketFolder, Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.stores.evolution import changes
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, Schema
+    from deltalake import DeltaTable, Field, Schema
     from pyspark.sql.types import StructType
+
+ADD_ATTEMPTS = 100
+"""How often columns are added again after another writer's commit was first."""
+
+NO_WIDENING = "delta-rs, which writes the table, has no type widening"
+"""Delta's table feature `typeWidening`; without it, readers may refuse files of the former type."""
 
 
 def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:
@@ -50,10 +57,9 @@ def open_table(folder: Folder) -> DeltaTable | None:
 
 
 def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
-    """The table in that folder, made where there is none.
+    """The table in that folder, made where there is none. Its columns are not compared.
 
     Raises:
-        SchemaDiffers: it is there with other columns.
         StoreError: it can be neither read nor made.
     """
     from deltalake import DeltaTable, Schema
@@ -75,7 +81,6 @@ def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
             if open_table(folder) is None:
                 refuse(folder, error, "the folder and its rights")
         table = DeltaTable(folder.uri, storage_options=folder.options)
-    require_fits(folder, table, schema)
     return table
 
 
@@ -87,9 +92,51 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
     """
     from deltalake import Schema
 
+    _require_unpartitioned(folder, table)
+    require_columns(folder, types_of(table.schema()), types_of(Schema.from_json(schema.json())))
+
+
+def _require_unpartitioned(folder: Folder, table: DeltaTable) -> None:
     if table.metadata().partition_columns:
         raise SchemaDiffers(f"{folder}: the table is partitioned, and not one of Ratchet's. Choose another path")
-    require_columns(folder, types_of(table.schema()), types_of(Schema.from_json(schema.json())))
+
+
+def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> list[Field]:
+    """The columns that a job has and the table does not.
+
+    Raises:
+        SchemaDiffers: something else differs, or the table is partitioned.
+    """
+    from deltalake import Field, Schema
+
+    _require_unpartitioned(folder, table)
+    wanted = Schema.from_json(schema.json())
+    found = changes(folder, types_of(table.schema()), types_of(wanted), lambda *_: False, NO_WIDENING)
+    new = {change.column for change in found}
+    return [Field(field.name, field.type, nullable=True) for field in wanted.fields if field.name in new]
+
+
+def add_columns(folder: Folder, table: DeltaTable, schema: StructType) -> None:
+    """Give the table the columns of a job that it lacks, in one entry of its log; rows that are there have null.
+
+    Raises:
+        SchemaDiffers: see `missing_columns`.
+        StoreError: the table cannot be written.
+    """
+    from deltalake import CommitProperties
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    for _ in range(ADD_ATTEMPTS):
+        fields = missing_columns(folder, table, schema)
+        if not fields:
+            return
+        try:
+            table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
+        except CommitFailedError:
+            table.update_incremental()  # another writer was first, perhaps with these columns
+        except DeltaError as error:
+            refuse(folder, error, "the folder and its rights")
+    raise StoreError(f"{folder}: other writers were faster {ADD_ATTEMPTS} times in a row. Run the job again")
 
 
 def types_of(schema: Schema) -> dict[str, str]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import StoreError, refuse
 from kafka_ratchet.spark_sink.stores import topic_ids
+from kafka_ratchet.spark_sink.stores.evolution import Change, changes
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.tasks import Connection
-from kafka_ratchet.spark_sink.stores.postgres.types import Column, conninfo, table_parts
+from kafka_ratchet.spark_sink.stores.postgres.types import WIDENINGS, Column, conninfo, table_parts, widens
 from kafka_ratchet.spark_sink.stores.store import require_columns
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
@@ -252,8 +253,20 @@ class JobState:
 
     # -- tables
 
-    def create_tables(self, database: Database, tables: Mapping[str, Sequence[Column]], key: Sequence[str]) -> None:
+    def create_tables(
+        self,
+        database: Database,
+        tables: Mapping[str, Sequence[Column]],
+        key: Sequence[str],
+        evolving: str | None = None,
+    ) -> None:
         """Make what is not there yet: bookkeeping, `tables` and the index over `key` of the first of them.
+
+        Args:
+            database: amid a transaction.
+            tables: columns of each.
+            key: of the first table.
+            evolving: the table that `evolve` is to be called for.
 
         Raises:
             SchemaDiffers: a table is there with other columns.
@@ -281,7 +294,10 @@ class JobState:
                 table=self.table(name),
                 definitions=sql.SQL(", ").join(definitions),
             )
-            self.require_columns(database, name, columns)
+            if name == evolving:
+                self.missing(database, name, columns)
+            else:
+                self.require_columns(database, name, columns)
         if key:
             self._create_key(database, next(iter(tables)), key)
 
@@ -340,6 +356,38 @@ class JobState:
         present = {column.name: column.type for column in self.columns(database, table)}
         expected = {column.name: column.type for column in columns}
         require_columns(self.where, present, expected, table)
+
+    def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[Change]:
+        """What has to be done to a table so that it has these columns.
+
+        Raises:
+            SchemaDiffers: it cannot be done.
+        """
+        present = {column.name: column.type for column in self.columns(database, table)}
+        expected = {column.name: column.type for column in columns}
+        return changes(self.where, present, expected, widens, WIDENINGS)
+
+    def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Do it, in the caller's transaction. PostgreSQL writes a table anew whose types change.
+
+        Raises:
+            SchemaDiffers: see `missing`.
+        """
+        from psycopg import sql
+
+        for change in self.missing(database, table, columns):
+            statement = (
+                "ALTER TABLE {table} ADD COLUMN {column} {type}"
+                if change.is_new
+                else "ALTER TABLE {table} ALTER COLUMN {column} TYPE {type}"
+            )
+            self.run(
+                database,
+                statement,
+                table=self.table(table),
+                column=sql.Identifier(change.column),
+                type=sql.SQL(change.type),  # one of `types.PLAIN` or numeric(p,s)
+            )
 
     def _is_there(self, database: Database) -> bool:
         names = [self._literal(self.table(name)) for name in ("ratchet_sink_jobs", "ratchet_sink_offsets")]

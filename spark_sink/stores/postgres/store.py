@@ -47,6 +47,7 @@ class PostgresStore(SqlStore["Database"]):
 
     needs_path = False
     restricted_values = True
+    evolves = True
 
     def _prepare(self, location: TableLocation) -> None:
         if self._in_tasks and (self._write_mode.kind != "append" or self._rejects is not None):
@@ -120,8 +121,16 @@ class PostgresStore(SqlStore["Database"]):
         tables = self._tables(schema)
         with self._state.database() as database:
             for table, columns in tables.items():
-                if self._state.columns(database, table):
+                if not self._state.columns(database, table):
+                    continue
+                if table == self._evolving:
+                    self._state.missing(database, table, columns)
+                else:
                     self._state.require_columns(database, table, columns)
+
+    @property
+    def _evolving(self) -> str | None:
+        return self._result if self._evolve else None
 
     def _tables(self, schema: StructType) -> dict[str, list[Column]]:
         """Columns of each table, the result first."""
@@ -137,7 +146,7 @@ class PostgresStore(SqlStore["Database"]):
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)  # before an index over another key
             with database.transaction():
-                self._state.create_tables(database, tables, self._write_mode.key)
+                self._state.create_tables(database, tables, self._write_mode.key, self._evolving)
             self._require_same_topic(database)  # a refusal ends nobody's sessions
             self._state.end_sessions(database, self._state.generation(database))
             with database.transaction():
@@ -145,6 +154,8 @@ class PostgresStore(SqlStore["Database"]):
                 generation = self._state.take_over(database)
                 self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
                 stored = self._state.stored(database)
+                if self._evolve:  # the older holder's sessions are ended, or this would wait for a frozen one
+                    self._state.evolve(database, self._result, tables[self._result])
                 self._state.marks.note(database)
             # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
             self._state.end_sessions(database, generation - 1)

@@ -82,6 +82,23 @@ def spark_schema(columns: list[Column]) -> StructType:
     return StructType(described)
 
 
+INTEGERS = ("smallint", "integer", "bigint")
+WIDENINGS = (
+    "smallint, integer and bigint become larger ones of these, real double precision, and numeric gets more digits"
+)
+
+
+def widens(before: str, after: str) -> bool:
+    """Whether each value of the first type is one of the second, and `ALTER COLUMN ... TYPE` knows it."""
+    if before in INTEGERS and after in INTEGERS:
+        return INTEGERS.index(before) < INTEGERS.index(after)
+    old, new = NUMERIC.fullmatch(before), NUMERIC.fullmatch(after)
+    if old and new:
+        digits, places, more_digits, more_places = map(int, (*old.groups(), *new.groups()))
+        return more_places >= places and more_digits - more_places >= digits - places
+    return (before, after) == ("real", "double precision")
+
+
 def names(columns: list[Column]) -> sql.Composed:
     """Their names, quoted, with commas between."""
     from psycopg import sql

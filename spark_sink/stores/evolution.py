@@ -1,0 +1,56 @@
+"""How a table that is there comes to have a job's columns (`evolve`): columns are added, types become wider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from kafka_ratchet.spark_sink.errors import SchemaDiffers
+
+Evolve = Literal["add"]
+
+
+class Change(NamedTuple):
+    """One column that the table lacks, or has with a narrower type."""
+
+    column: str
+    type: str
+    """As it has to be."""
+    is_new: bool
+
+
+def changes(
+    where: object,
+    present: Mapping[str, str],
+    expected: Mapping[str, str],
+    widens: Callable[[str, str], bool],
+    why_not: str,
+) -> list[Change]:
+    """What has to be done to the table, in the order of the job's columns.
+
+    Args:
+        where: the store, as messages name it.
+        present: type of each column, by name; the table's.
+        expected: the job's.
+        widens: whether a column of the first type can be made one of the second without changing a value.
+        why_not: which changes of types there are, for messages.
+
+    Raises:
+        SchemaDiffers: the table has a column that the job does not have, or a type cannot become the other.
+    """
+    for column, found in present.items():
+        if column not in expected:
+            raise SchemaDiffers(
+                f'{where}: column {column} is {found} in the table and absent in this job, and evolve = "add" takes no '
+                "column away. Give the job the table's columns too, or another table"
+            )
+        if found != expected[column] and not widens(found, expected[column]):
+            raise SchemaDiffers(
+                f"{where}: column {column} is {found} in the table and {expected[column]} in this job, and evolve = "
+                f'"add" cannot make one of the other: {why_not}. Give the job the table\'s type, or another table'
+            )
+    return [
+        Change(column, wanted, column not in present)
+        for column, wanted in expected.items()
+        if present.get(column) != wanted
+    ]

@@ -1,0 +1,170 @@
+"""`evolve = "add"`: a table gets the columns of a job, or the job is refused and the table stays as it is."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, SchemaDiffers
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.evolution import Change, changes
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.open_store import make_store
+from kafka_ratchet.spark_sink.stores.postgres.types import INTEGERS, widens
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.sites import Site
+
+EVOLVING = pytest.mark.parametrize(
+    "site", ["delta", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+
+BEFORE = "who string, n int, x float, d decimal(9,2), _partition int, _offset long"
+MORE = "more struct<a:int>, who string, n int, x float, d decimal(9,2), when timestamp, _partition int, _offset long"
+WIDER = "who string, n long, x double, d decimal(20,4), _partition int, _offset long"
+
+
+def ddl(text: str) -> StructType:
+    found = StructType.fromDDL(text)
+    assert isinstance(found, StructType)
+    return found
+
+
+def store(site: Site, *, evolve: bool = True, key: tuple[str, ...] = ()) -> ResultStore:
+    write_mode = WriteMode("upsert", key) if key else WriteMode("append")
+    pipeline = RowPipeline("who string", write_mode, rejects=bool(key))
+    return make_store(site.location, "job", "events", 0, pipeline, evolve=evolve)
+
+
+def test_types_that_become_wider() -> None:
+    for one, other in itertools.product(INTEGERS, INTEGERS):
+        assert widens(one, other) == (INTEGERS.index(one) < INTEGERS.index(other))
+    assert widens("real", "double precision")
+    assert widens("numeric(9,2)", "numeric(11,4)")
+    for before, after in (
+        ("double precision", "real"),
+        ("numeric(9,2)", "numeric(9,4)"),  # two digits before the point fewer
+        ("numeric(9,2)", "numeric(10,1)"),
+        ("integer", "double precision"),
+        ("integer", "text"),
+        ("text", "jsonb"),
+        ("date", "timestamp without time zone"),
+    ):
+        assert not widens(before, after)
+
+
+def test_what_has_to_be_done_and_what_cannot_be() -> None:
+    present = {"a": "integer", "b": "text"}
+    found = changes("t", present, {"c": "date", "a": "bigint", "b": "text"}, widens, "why")
+    assert found == [Change("c", "date", True), Change("a", "bigint", False)]
+    assert changes("t", present, present, widens, "why") == []
+    with pytest.raises(SchemaDiffers, match="t: column b is text in the table and absent in this job"):
+        changes("t", present, {"a": "integer"}, widens, "why")
+    with pytest.raises(SchemaDiffers, match=r"column b is text in the table and integer in this job.*: why"):
+        changes("t", present, {"a": "integer", "b": "integer"}, widens, "why")
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "iceberg"])
+def test_other_stores_refuse_the_setting(kind: str, tmp_path: Path) -> None:
+    location = TableLocation(kind, str(tmp_path / "x"))
+    with pytest.raises(OptionRefused, match=r"adds no columns to a table that is there.*for delta and postgres"):
+        make_store(location, "job", "events", 0, RowPipeline("who string"), evolve=True)
+    make_store(location, "job", "events", 0, RowPipeline("who string"))
+
+
+@EVOLVING
+def test_columns_appear_and_rows_that_are_there_have_null(site: Site, spark: SparkSession) -> None:
+    older = store(site, evolve=False)
+    older.open(ddl(BEFORE))
+    older.commit(spark.createDataFrame([("a", 1, 0.5, None, 0, 0)], BEFORE), {0: 0}, {0: 1})
+    with pytest.raises(SchemaDiffers, match="column more"):
+        store(site, evolve=False).require_fits(ddl(MORE))
+    newer = store(site)
+    newer.require_fits(ddl(MORE))
+    assert newer.generation() == 1
+    assert newer.open(ddl(MORE)) == {0: 1}
+    row = ((7,), "b", 2, 0.25, None, None, 0, 1)
+    assert newer.commit(spark.createDataFrame([row], MORE), {0: 1}, {0: 2}) == 1
+    with pytest.raises(Fenced):
+        older.commit(spark.createDataFrame([("z", 9, 0.5, None, 0, 1)], BEFORE), {0: 1}, {0: 2})
+    found = sorted(site.rows(), key=lambda each: each["who"])
+    assert [(each["who"], each["n"], each["more"], each["when"]) for each in found] == [
+        ("a", 1, None, None),
+        ("b", 2, {"a": 7}, None),
+    ]
+    again = store(site, evolve=False)  # the setting may go
+    assert again.open(ddl(MORE)) == {0: 2}
+    assert again.commit(spark.createDataFrame([row], MORE), {0: 2}, {0: 3}) == 1
+    for kept in (False, True):
+        with pytest.raises(SchemaDiffers, match="in the table and absent in this job"):
+            store(site, evolve=kept).require_fits(ddl(BEFORE))
+
+
+@EVOLVING
+def test_types_become_wider_where_the_store_can(site: Site, spark: SparkSession) -> None:
+    older = store(site, evolve=False)
+    older.open(ddl(BEFORE))
+    older.commit(spark.createDataFrame([("a", 2**31 - 1, 0.1, None, 0, 0)], BEFORE), {0: 0}, {0: 1})
+    if site.location.kind == "delta":
+        with pytest.raises(SchemaDiffers, match=r"column n is .*integer.* in the table and .*long.*no type widening"):
+            store(site).require_fits(ddl(WIDER))
+        with pytest.raises(SchemaDiffers):
+            store(site).open(ddl(WIDER))
+        assert older.generation() == 1
+        return
+    newer = store(site)
+    newer.open(ddl(WIDER))
+    newer.commit(spark.createDataFrame([("b", 2**40, 1e300, None, 0, 1)], WIDER), {0: 1}, {0: 2})
+    found = sorted(site.rows(), key=lambda each: each["who"])
+    assert [each["n"] for each in found] == [2**31 - 1, 2**40]
+    assert found[0]["x"] == pytest.approx(0.1, rel=1e-6)
+    assert found[1]["x"] == 1e300
+    with pytest.raises(SchemaDiffers, match="column n is bigint in the table and integer in this job"):
+        store(site).require_fits(ddl(BEFORE))
+
+
+@EVOLVING
+def test_rows_with_a_key_get_new_columns_too(site: Site, spark: SparkSession) -> None:
+    older = store(site, evolve=False, key=("who",))
+    old, new = "who string, n int", "who string, n int, more string"
+    rejects = spark.createDataFrame([], record_schema())
+    older.open(ddl(old))
+    older.commit(spark.createDataFrame([("a", 1), ("b", 1)], old), {0: 0}, {0: 2}, rejects)
+    newer = store(site, key=("who",))
+    assert newer.open(ddl(new)) == {0: 2}
+    newer.commit(spark.createDataFrame([("b", 2, "x"), ("c", 3, None)], new), {0: 2}, {0: 4}, rejects)
+    found = sorted((each["who"], each["n"], each["more"]) for each in site.rows() if each["who"] != "b")
+    assert found == [("a", 1, None), ("c", 3, None)]
+    assert [each["more"] for each in site.rows() if each["who"] == "b"] == ["x"]
+
+
+class Died(BaseException):
+    """The holder ends here."""
+
+
+@EVOLVING
+def test_a_job_that_is_killed_before_the_change_leaves_it_to_the_next(
+    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Died
+
+    store(site, evolve=False).open(ddl(BEFORE))
+    change = {
+        "delta": "kafka_ratchet.spark_sink.stores.delta.store.add_columns",
+        "postgres": "kafka_ratchet.spark_sink.stores.postgres.job_state.JobState.evolve",
+    }[site.location.kind]
+    with monkeypatch.context() as patch:
+        patch.setattr(change, die)
+        with pytest.raises(Died):
+            store(site).open(ddl(MORE))
+    newer = store(site)
+    newer.open(ddl(MORE))
+    row = ((7,), "b", 2, 0.25, None, None, 0, 0)
+    assert newer.commit(spark.createDataFrame([row], MORE), {0: 0}, {0: 1}) == 1
+    assert [each["more"] for each in site.rows()] == [{"a": 7}]
