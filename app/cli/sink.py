@@ -283,19 +283,25 @@ def package(
         Path | None,
         typer.Option(help="Folder for the jars of Spark's Kafka connector, for clusters without --packages."),
     ] = None,
+    spark: Annotated[
+        str | None,
+        typer.Option(help="Release of the cluster's Spark, such as 3.5, for --jars; that of this machine's pyspark."),
+    ] = None,
 ) -> None:
     """Write the job for a Spark cluster: a zip for --py-files, and the script to submit beside it."""
     from kafka_ratchet.app.local.jars import spark_jars
     from kafka_ratchet.app.status.results import sink_errors_translated
     from kafka_ratchet.errors import SetupError
     from kafka_ratchet.spark_sink.spark.package import write_package
+    from kafka_ratchet.spark_sink.spark.versions import release_of
 
     with sink_errors_translated():
+        release = None if spark is None else release_of(spark)
         digest = write_package(file)
     if jars is not None:
         try:
             jars.mkdir(parents=True, exist_ok=True)
-            for jar in spark_jars():
+            for jar in spark_jars(release=release):
                 shutil.copyfile(jar, jars / jar.name)
         except OSError as error:
             raise SetupError(f"{jars}: cannot be written ({error.strerror}). Choose another folder") from None

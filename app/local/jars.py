@@ -28,6 +28,8 @@ from rich.console import Console
 from kafka_ratchet.app.local import ivy
 from kafka_ratchet.app.local.fetch_display import fetch_display
 from kafka_ratchet.errors import SetupError
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.spark.versions import RELEASES, SparkRelease, installed_release
 
 __all__ = ["KAFKA", "KAFKA_VERSION", "JarSet", "cache_folder", "kafka_jars", "resolve", "spark_jars"]
 
@@ -71,15 +73,24 @@ def kafka_jars(console: Console | None = None) -> list[Path]:
     return resolve(KAFKA, console)
 
 
-def spark_jars(console: Console | None = None) -> list[Path]:
-    """What PySpark needs besides its own jars to read from Kafka; see `resolve`."""
-    return resolve(spark_set(), console)
+def spark_jars(console: Console | None = None, release: SparkRelease | None = None) -> list[Path]:
+    """What PySpark needs besides its own jars to read from Kafka; see `resolve`.
+
+    Args:
+        console: see `resolve`.
+        release: of Spark; that of the installed pyspark unless told.
+
+    Raises:
+        SetupError: see `resolve`; or the job was not tested on that release.
+    """
+    try:
+        return resolve(spark_set(release or installed_release()), console)
+    except OptionRefused as error:
+        raise SetupError(str(error)) from None
 
 
-def spark_set() -> JarSet:
-    """Spark's Kafka connector, in the version that the sink is made for."""
-    from kafka_ratchet.spark_sink.spark.versions import SPARK_KAFKA
-
+def spark_set(release: SparkRelease) -> JarSet:
+    """The Kafka connector of a release of Spark."""
     # pyspark ships these in the very same versions.
     shipped = (
         "org.apache.hadoop:*",
@@ -87,11 +98,12 @@ def spark_set() -> JarSet:
         "org.scala-lang.modules:*",
         "org.slf4j:*",
         "org.lz4:*",
+        "at.yawk.lz4:*",
         "org.xerial.snappy:*",
         "com.google.code.findbugs:*",
-        "org.apache.spark:spark-tags_2.13",
+        f"org.apache.spark:spark-tags_{release.scala}",
     )
-    return JarSet("spark", (SPARK_KAFKA,), shipped)
+    return JarSet(f"spark-{release.version}", (release.connector,), shipped)
 
 
 def cache_folder() -> Path:
@@ -218,7 +230,7 @@ def lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
 def _write_lock() -> None:
     console = Console(stderr=True)
     print("# SHA-256 of every jar that Ratchet runs. Written by `python -m kafka_ratchet.app.local.jars`; do not edit.")
-    for jars in (KAFKA, spark_set()):
+    for jars in (KAFKA, *map(spark_set, RELEASES.values())):
         print(*lock_lines(jars, console), sep="\n")
 
 

@@ -21,6 +21,7 @@ from kafka_ratchet.spark_sink.job.plan import resume
 from kafka_ratchet.spark_sink.job.recount import recount
 from kafka_ratchet.spark_sink.job.start import with_columns
 from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
@@ -102,7 +103,6 @@ class ResultTable:
             self._rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _read_keyed(self) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         write_mode = self._pipeline.write_mode
         compared = (COUNT_COLUMN, *write_mode.sums) if write_mode.kind == "totals" else ("_partition", "_offset")
@@ -111,7 +111,7 @@ class ResultTable:
             job = with_columns(named, self._planner, self._store, spark)
             if job is None:
                 raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
-            columns = to_arrow_schema(job.pipeline.schema(spark))
+            columns = arrow_schema(job.pipeline.schema(spark))
             schema = pa.schema([columns.field(name) for name in (*write_mode.key, *compared)])
             keys = KeyedRows(schema, len(write_mode.key), self.report)
             for _ in range(QUIET_ATTEMPTS):

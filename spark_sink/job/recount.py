@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.job.reading import Job, records
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import quoted, reduced
+from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,8 +62,8 @@ def recount(
             key = [F.col(quoted(name)) for name in write_mode.key]
             keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_partition")
             keys = keyed.agg(F.max("_offset").alias("_offset"), F.max_by(DELETED, "_offset").alias(DELETED))
-        rejected = [] if rejects is None else rejects.select("_partition", "_offset").toArrow().to_batches()
-        counted = keys.toArrow()
+        rejected = [] if rejects is None else to_arrow(rejects.select("_partition", "_offset")).to_batches()
+        counted = to_arrow(keys)
         gone = counted[DELETED] if write_mode.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
         return Recount(
             counted.filter(pc.invert(gone)),

@@ -7,10 +7,9 @@ the folder while the query runs; nobody ever resumes from it, so that it cannot 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +24,7 @@ from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
 from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
+from kafka_ratchet.spark_sink.spark.session import REMOTE
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def run_structured(
         OptionRefused: the pipeline keeps state, or reads another stream beside the topic; or Spark is a remote one.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
+    _require_driver_here()
     if job.pipeline.rejects and job.pipeline.transform is not None:
         raise OptionRefused(
             "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
@@ -92,7 +93,7 @@ def run_structured(
             f"{root} is no folder, so that the checkpoint cannot be made there. Make it, or name another"
         )
     with (
-        opened(job, planner, store, _not_remote(session), interval_s, stop, run) as found,
+        opened(job, planner, store, session, interval_s, stop, run) as found,
         tempfile.TemporaryDirectory(prefix="spark-sink-checkpoint-", dir=root, ignore_cleanup_errors=True) as folder,
     ):
         if found is not None:
@@ -101,22 +102,14 @@ def run_structured(
     return run.outcome()
 
 
-def _not_remote(session: Session) -> Session:
-    """Refuse Spark Connect before the store is asked for anything."""
+def _require_driver_here() -> None:
+    """Refuse Spark Connect, before Spark is started and the store is asked for anything."""
+    from pyspark.sql.utils import is_remote
 
-    @contextmanager
-    def start() -> Iterator[SparkSession]:
-        from pyspark.sql.utils import is_remote
-
-        with session() as spark:
-            if is_remote():
-                raise OptionRefused(
-                    "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode "
-                    "stream"
-                )
-            yield spark
-
-    return start
+    if REMOTE in os.environ or is_remote():
+        raise OptionRefused(
+            "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
+        )
 
 
 class _Query:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS, TYPES, read_ddl
+from kafka_ratchet.spark_sink.spark.dialect import is_valid_utf8
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -155,7 +157,7 @@ def rows(
     wanted = ArrayType(_read_as(schema))
     parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
     # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
-    whole = F.is_valid_utf8(text) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
+    whole = is_valid_utf8(value) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
     whole = whole & ~text.rlike(NUL_IN_JSON) if restricted_values else whole
     if names := sorted(set(_decimal_names(schema))):
         # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
@@ -163,7 +165,8 @@ def rows(
     fits = _fits(F.col("parsed")[0], schema, restricted_values)
     whole = whole if fits is None else whole & fits
     judged = records.withColumn("parsed", parsed)
-    judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].try_cast(schema)))
+    # Whatever the session does with a cast that fails: this one cannot, because `_fits` has looked.
+    judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].cast(schema)))
     event = F.col("event")
     return judged.select(
         *[event.getField(field.name).alias(field.name) for field in schema.fields],
@@ -233,7 +236,7 @@ def _fits(value: Column, data_type: DataType, restricted_values: bool) -> Column
     elif isinstance(data_type, ByteType):
         found = [value.between(-128, 127)]
     elif isinstance(data_type, DecimalType):
-        found = [F.coalesce(value == value.try_cast(data_type), value.isNull())]
+        found = [value % F.lit(Decimal(1).scaleb(-data_type.scale)) == 0]  # no more places than the column has
     elif isinstance(data_type, StructType):
         found = [_fits(value.getField(field.name), field.dataType, restricted_values) for field in data_type.fields]
     elif isinstance(data_type, MapType):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.spark.terminal import starting
-from kafka_ratchet.spark_sink.spark.versions import SPARK_KAFKA
+from kafka_ratchet.spark_sink.spark.versions import RELEASES, installed_release, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +26,11 @@ ROW_SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
 """Settings that the rows depend on; they are set in every session, also in one that was there before."""
+
+BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+FEW_RECORDS = 1_000
+"""To an Arrow batch at most, where Spark counts no bytes (3.5): of the largest that Kafka takes by default, a gigabyte,
+which is half of what a batch may have."""
 
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -44,34 +49,38 @@ REMOTE = "SPARK_REMOTE"
 
 @contextmanager
 def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]") -> Iterator[SparkSession]:
-    """A running Spark; stopped at the end.
+    """A running Spark; stopped at the end, unless the program had it before: see `existing_session`.
 
     Under spark-submit, and with a Spark Connect server, theirs are the master, jars and memory; only the job's own
     settings are made.
 
     Args:
         name: name of the Spark application.
-        jars: paths of the Kafka connector's jars; none: Spark fetches `SPARK_KAFKA` from Maven Central, or its cache.
+        jars: paths of the Kafka connector's jars; none: Spark fetches it from Maven Central, or its cache.
         master: where Spark runs when this process starts it.
 
     Raises:
-        OptionRefused: a jar does not exist.
+        OptionRefused: a jar does not exist, or the job was not tested on this release of Spark.
     """
     from pyspark.sql import SparkSession
 
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        with existing_session(active) as spark:
+            yield spark
+        return
     builder = SparkSession.builder.appName(name)
-    for key, value in ROW_SETTINGS.items():
-        builder = builder.config(key, value)
     with contextlib.ExitStack() as cleanup:
         if under_spark_submit():
             with starting("Spark"):
                 spark = builder.getOrCreate()
         else:
+            release = installed_release()
             builder = builder.master(master)
             for key, value in LOCAL_SETTINGS.items():
                 builder = builder.config(key, value)
             builder = builder.config("spark.jars", ",".join(_paths(jars))) if jars else builder
-            builder = builder if jars else builder.config("spark.jars.packages", SPARK_KAFKA)
+            builder = builder if jars else builder.config("spark.jars.packages", release.connector)
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             # Workers run the driver's interpreter, not whatever `python3` the path has.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -82,6 +91,8 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
             with contextlib.chdir(scratch), starting(f"Spark ({master})"):
                 spark = builder.getOrCreate()
         cleanup.callback(spark.stop)
+        for key, value in _row_settings(spark).items():
+            spark.conf.set(key, value)
         if REMOTE not in os.environ:  # the log of a Spark Connect server is its own affair
             spark.sparkContext.setLogLevel("WARN")
         yield spark
@@ -89,18 +100,44 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
 
 @contextmanager
 def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A Spark that was there before and stays: a notebook's, or one of Spark Connect.
+    """A Spark that was there before and stays: a notebook's, a platform's, or one of Spark Connect.
 
     The settings that the rows depend on are set, and restored at the end.
+
+    Raises:
+        OptionRefused: the job was not tested on this release of Spark.
     """
-    before = {key: spark.conf.get(key) for key in ROW_SETTINGS}
-    for key, value in ROW_SETTINGS.items():
+    settings = _row_settings(spark)
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
         spark.conf.set(key, value)
     try:
         yield spark
     finally:
         for key, earlier in before.items():
-            spark.conf.set(key, str(earlier))
+            if earlier is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, earlier)
+
+
+def _row_settings(spark: SparkSession) -> dict[str, str]:
+    """`ROW_SETTINGS` for the release that runs.
+
+    Raises:
+        OptionRefused: the job was not tested on it, or not by way of Spark Connect.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if release_of(spark.version) is not RELEASES["3.5"]:
+        return ROW_SETTINGS
+    if is_remote():
+        raise OptionRefused(
+            "Spark Connect of Spark 3.5: the job was not tested with it. Use spark-submit, or a server of Spark 4.0 or "
+            "newer"
+        )
+    given = int(spark.conf.get(BATCH_RECORDS, None) or 0)
+    return {**ROW_SETTINGS, BATCH_RECORDS: str(min(given, FEW_RECORDS) if given > 0 else FEW_RECORDS)}
 
 
 def under_spark_submit() -> bool:

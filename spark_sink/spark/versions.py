@@ -1,11 +1,71 @@
-"""The one place that says which Kafka connector the job loads."""
+"""The one place that says which releases of Spark the job runs on, and which Kafka connector goes with each."""
 
 from __future__ import annotations
 
-SPARK_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-"""Maven coordinate of Spark's Kafka connector.
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
-4.0.0 is the newest release whose own dependency `spark-token-provider-kafka-0-10_2.13` Maven Central has in the same
-version, so `--packages` resolves it as it stands. pyspark in pyproject.toml is pinned to the same number: the connector
-calls into Spark's internals and works with its own release only.
-"""
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+
+@dataclass(frozen=True)
+class SparkRelease:
+    """A release of Spark that the tests of the job have run on."""
+
+    version: str
+    """The newest of the release whose Kafka connector Maven Central had with all of its dependencies."""
+    scala: str = "2.13"
+    """Scala's version in pyspark's jars."""
+
+    @property
+    def connector(self) -> str:
+        """Maven coordinate of the Kafka connector: it calls into Spark's internals and goes with its release only."""
+        return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
+
+
+RELEASES: Final[Mapping[str, SparkRelease]] = {
+    "3.5": SparkRelease("3.5.7", scala="2.12"),
+    "4.0": SparkRelease("4.0.0"),
+    "4.1": SparkRelease("4.1.1"),
+}
+"""By the first two numbers of their versions; `./ratchet test -m spark-versions` runs each. 3.5.8, 3.5.9, and the later
+ones of 4.0 and 4.1 have no whole connector on Maven Central as seen by us: theirs, or their token provider's, is
+missing. 4.2.0 has a whole one; its tests have not passed yet."""
+
+DEFAULT: Final = "4.0"
+"""Release of the pyspark in the lock files."""
+
+
+def release_of(spark_version: str) -> SparkRelease:
+    """The release that a version belongs to, such as 3.5.4 or a vendor's 3.5.6-amzn-1.
+
+    Raises:
+        OptionRefused: the job was not tested on it.
+    """
+    release = RELEASES.get(".".join(spark_version.split(".")[:2]))
+    if release is None:
+        raise OptionRefused(
+            f"Spark {spark_version}: the job was tested on {', '.join(RELEASES)} and on no other release. Use one of "
+            "these"
+        )
+    return release
+
+
+def installed_release() -> SparkRelease:
+    """That of the pyspark which this Python finds; the lock files' where there is none.
+
+    A pyspark of Spark's distribution is on the import path without being an installed package.
+
+    Raises:
+        OptionRefused: see `release_of`.
+    """
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        try:
+            from pyspark import __version__ as found
+        except ImportError:
+            return RELEASES[DEFAULT]
+    return release_of(found)

@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 
@@ -28,7 +29,7 @@ def test_a_lost_checkpoint_doubles_the_rows_of_the_usual_way_and_none_of_ours(
     usual, checkpoint = str(tmp_path / "usual"), tmp_path / "checkpoint"
 
     def append(rows: DataFrame, _: int) -> None:
-        write_deltalake(usual, rows.select("value").toArrow(), mode="append")
+        write_deltalake(usual, to_arrow(rows.select("value")), mode="append")
 
     def run_usual() -> None:
         records = (

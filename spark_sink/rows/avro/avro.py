@@ -14,6 +14,7 @@ from kafka_ratchet.spark_sink.rows.avro import task as avro_task
 from kafka_ratchet.spark_sink.rows.avro.task import DAYS, MICROSECONDS
 from kafka_ratchet.spark_sink.rows.columns import RECORD_COLUMNS, STATE, checked, result_schema
 from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
@@ -95,11 +96,10 @@ def rows(records: DataFrame, values: AvroValues, *, restricted_values: bool, kee
 def task(values: AvroValues, *, restricted_values: bool, keep_value: bool = False) -> Task:
     """See `avro_task.decoding`; can be sent to executors that do not have this package."""
     from pyspark import cloudpickle
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     cloudpickle.register_pickle_by_value(avro_task)  # type: ignore[no-untyped-call]
     return avro_task.decoding(
-        values.plan, values.prefix, restricted_values, keep_value, to_arrow_schema(_read_schema(values))
+        values.plan, values.prefix, restricted_values, keep_value, arrow_schema(_read_schema(values))
     )
 
 

@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.duckdb import vacuum
@@ -107,28 +108,27 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
         with self._reading() as database:
             if not has_table(database, self._result):
                 return None
-            return from_arrow_schema(database.table(quoted(self._result)).limit(0).to_arrow_table().schema)
+            found = database.table(quoted(self._result)).limit(0).to_arrow_table().schema
+            return from_arrow_schema(found, prefer_timestamp_ntz=False)
 
     def require_fits(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         with self._reading() as database:
             for table, wanted in ((self._result, schema), (self._rejected, self._rejects)):
                 if wanted is not None and has_table(database, table):
-                    self._file.require_columns(database, table, to_arrow_schema(wanted))
+                    self._file.require_columns(database, table, arrow_schema(wanted))
 
     def open(self, schema: StructType) -> dict[int, int]:
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         self._file.make_folder()
-        arrow = to_arrow_schema(schema)
+        arrow = arrow_schema(schema)
         with self._file.writing() as database:
             database.execute(TABLES)
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)
             self._file.create_table(database, self._result, arrow)
             if self._rejects is not None:
-                self._file.create_table(database, self._rejected, to_arrow_schema(self._rejects))
+                self._file.create_table(database, self._rejected, arrow_schema(self._rejects))
             self._require_same_topic(database)
             stored = self._state.stored(database)
             generation = self._state.take_over(database)
@@ -140,7 +140,6 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
@@ -157,7 +156,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
             staged = _Staged(folder, written, deletes)
             rejected = _Staged(folder, [])
             if rejects is not None:
-                schema = to_arrow_schema(rejects.schema)
+                schema = arrow_schema(rejects.schema)
                 rejected = _Staged(
                     folder, write_files(rejects, str(folder), schema, file_prefix(self._name, generation))
                 )

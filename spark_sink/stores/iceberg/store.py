@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, require_files, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg import vacuum
@@ -225,7 +226,7 @@ class IcebergStore(OptimisticStore["Table"]):
         if self._write_mode.key:
             if DELETED in dataframe.columns:
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
-            rows = dataframe.toArrow().select(wanted.names).cast(wanted)
+            rows = to_arrow(dataframe).select(wanted.names).cast(wanted)
             return Staged(rows.num_rows, arrow=rows)
         written = write_files(
             dataframe, folder.inside(), wanted, file_prefix(self._name, generation), folder.filesystem

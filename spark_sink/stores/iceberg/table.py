@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import refuse
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import KEEP_KEY, KEEP_SNAPSHOTS
 from kafka_ratchet.spark_sink.stores.store import require_columns
@@ -52,15 +53,13 @@ def open_or_create(catalog: IcebergCatalog, name: str, schema: StructType) -> Ta
         SchemaDiffers: it is there with other columns.
         StoreError: it can be neither read nor made.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     try:
         catalog.make()
         opened = catalog.connect()
         opened.create_namespace_if_not_exists(NAMESPACE)
         table = opened.create_table_if_not_exists(
             f"{NAMESPACE}.{name}",
-            to_arrow_schema(schema),
+            arrow_schema(schema),
             properties={**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()},
         )
     except Exception as error:

@@ -218,7 +218,7 @@ def try_command(words: list[str], port: int) -> None:
             ("kafka_ratchet.app.cli.cli", GROUP),
             ("kafka_ratchet.app.worker.process.compile_kernels", lambda: None),
             ("kafka_ratchet.app.log_setup.configure", lambda *_: None),  # for the whole process, other tests too
-            ("kafka_ratchet.app.local.jars.spark_jars", list),
+            ("kafka_ratchet.app.local.jars.spark_jars", lambda **_: []),
             ("kafka_ratchet.app.local.connectivity.REFUSED_FOR_S", 0.0),
             ("kafka_ratchet.app.local.connectivity.ASK_FOR_S", 0.02),
         ):

@@ -26,6 +26,7 @@ from kafka_ratchet.app.local.jars import (
     spark_set,
 )
 from kafka_ratchet.errors import SetupError
+from kafka_ratchet.spark_sink.spark.versions import RELEASES, installed_release
 
 ROOT = Path(__file__).parents[3]
 
@@ -189,10 +190,11 @@ def named(lock: dict[str, str]) -> set[str]:
     return {PurePath(path).name for path in lock}
 
 
-def test_the_lock_covers_both_sets_in_the_versions_they_name() -> None:
-    kafka, spark = read_lock("kafka"), read_lock("spark")
+def test_the_lock_covers_each_set_in_the_versions_it_names() -> None:
+    kafka = read_lock("kafka")
     assert {f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar"} <= named(kafka)
-    for jars, locked in ((KAFKA, kafka), (spark_set(), spark)):
+    for jars in (KAFKA, *map(spark_set, RELEASES.values())):
+        locked = read_lock(jars.name)
         for coordinate in jars.coordinates:
             organisation, name, revision = coordinate.split(":")
             assert f"{organisation.replace('.', '/')}/{name}/{revision}/{name}-{revision}.jar" in locked
@@ -202,7 +204,7 @@ def test_spark_gets_no_jar_that_pyspark_ships() -> None:
     import pyspark
 
     shipped = {path.name for path in Path(pyspark.__file__).with_name("jars").iterdir()}
-    assert not shipped & named(read_lock("spark"))
+    assert not shipped & named(read_lock(spark_set(installed_release()).name))
 
 
 def test_the_real_jars_are_what_the_lock_says(kafka_jars: list[Path]) -> None:

@@ -22,6 +22,7 @@ from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.files.bucket import BucketSite, s3_server
 from tests.spark_sink.sites import delta_store, iceberg_store
 
@@ -39,8 +40,7 @@ def frame(spark: SparkSession) -> Callable[..., DataFrame]:
 
 
 def schema(write_mode: WriteMode = APPEND) -> StructType:
-    struct = StructType.fromDDL(SIMPLE)
-    assert isinstance(struct, StructType)
+    struct = struct_of(SIMPLE)
     return table_schema(write_mode, struct)
 
 

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.run_state import Outcome
@@ -24,6 +23,7 @@ from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values, tas
 from kafka_ratchet.spark_sink.rows.avro.task import CHUNK_BYTES, reader, whole
 from kafka_ratchet.spark_sink.rows.columns import NO_VALUE, NOT_PARSED, PARSED, STATE, record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from tests.spark_sink.sites import Site
 
 SCHEMA = {
@@ -116,7 +116,7 @@ def decoded(
     """What the executors make of these values."""
     import pyarrow as pa
 
-    record, n = to_arrow_schema(record_schema()), len(values)
+    record, n = arrow_schema(record_schema()), len(values)
     columns = [[0] * n, list(range(n)), [0] * n, [None] * n, values]
     batch = pa.RecordBatch.from_arrays(
         [pa.array(column, kind) for column, kind in zip(columns, record.types, strict=True)], schema=record

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import nullable
 from kafka_ratchet.spark_sink.rows.ddl import TYPES, read_ddl
+from tests.spark_sink.ddl import struct_of
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,7 @@ from kafka_ratchet.spark_sink.rows.ddl import TYPES, read_ddl
     ],
 )
 def test_what_is_read_is_what_spark_reads(spark: SparkSession, text: str) -> None:
-    sparks = StructType.fromDDL(text)
-    assert isinstance(sparks, StructType)
+    sparks = struct_of(text)
     assert nullable(read_ddl(text)) == nullable(StructType([StructField(f.name, f.dataType) for f in sparks.fields]))
 
 
@@ -111,5 +111,5 @@ def test_no_jvm_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_jvm(*_: Any, **__: Any) -> None:
         raise AssertionError("Spark was asked")
 
-    monkeypatch.setattr(StructType, "fromDDL", no_jvm)
+    monkeypatch.setattr("pyspark.sql.types._parse_datatype_string", no_jvm)
     assert read_ddl("a int").names == ["a"]

@@ -199,8 +199,10 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
         failing = [
             (job.pipeline, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. What was committed"),
             (
-                RowPipeline(transform=sql_transform("SELECT CAST(decode(_value, 'utf-8') AS int) AS n FROM records")),
-                "'three'",
+                RowPipeline(
+                    transform=sql_transform("SELECT int(raise_error(decode(_value, 'utf-8'))) AS n FROM records")
+                ),
+                "three",
             ),
         ]
         for pipeline, sentence in failing:

@@ -20,6 +20,7 @@ import pyspark
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.app.local.java import find_java
 from kafka_ratchet.spark_sink.spark.package import SCRIPT
+from kafka_ratchet.spark_sink.spark.versions import installed_release
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -41,18 +42,22 @@ def wait_for(what: str, look: Callable[[], Found | None]) -> Found:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Of a program of Spark's distribution."""
+    return {
+        **os.environ,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_SCALA_VERSION": installed_release().scala,  # as bin/spark-class would find out, with a JVM of its own
+        "SPARK_LOCAL_IP": HOSTS[0],  # where web pages and services listen, all on free ports
+    }
+
+
 class Cluster:
     """One core per worker, so that a job of two tasks has one in each executor; `run_cluster` starts it."""
 
     def __init__(self, folder: Path, java_options: str) -> None:
         self.folder = folder
-        self._environment = {
-            **os.environ,
-            "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_SCALA_VERSION": "2.13",  # as bin/spark-class would find out, with a JVM of its own
-            "SPARK_LOCAL_IP": HOSTS[0],  # where web pages and services listen, all on free ports
-            "JAVA_TOOL_OPTIONS": java_options,
-        }
+        self._environment = {**environment(), "JAVA_TOOL_OPTIONS": java_options}
         self._running = ExitStack()
         self.workers: list[int] = []
         self.url = ""
@@ -107,7 +112,7 @@ class Cluster:
         try:
             yield driver
         finally:
-            _kill_group(driver.process)
+            kill_group(driver.process)
 
     def _start(self, words: list[str], name: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         """Into files, because nobody reads a pipe while the test waits; outside the checkout."""
@@ -125,7 +130,7 @@ class Cluster:
         words = [str(find_java()), "-Xmx200m", "-cp", str(SPARK_HOME / "jars" / "*")]
         words += [f"org.apache.spark.deploy.{main}", "--port", "0", "--webui-port", "0", *arguments]
         process = self._start(words, name, {})
-        self._running.callback(_kill_group, process)
+        self._running.callback(kill_group, process)
         return process.pid
 
 
@@ -168,7 +173,7 @@ def _stat(process: Path) -> tuple[int, int] | None:
         return None
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

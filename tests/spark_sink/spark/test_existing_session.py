@@ -10,7 +10,7 @@ from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
-from kafka_ratchet.spark_sink.spark.session import ROW_SETTINGS, existing_session
+from kafka_ratchet.spark_sink.spark.session import ROW_SETTINGS, existing_session, spark_session
 from tests.spark_sink.sites import delta_store
 
 
@@ -34,3 +34,16 @@ def test_its_settings_are_those_of_the_rows_for_the_time_of_the_job_only(
             spark.conf.set(key, value)
     assert rows("n", "m", "_value") == [(1, None, None), (None, None, b'{"n": "x", "m": 2}')]  # all or nothing
     assert spark.range(1).count() == 1  # it still runs
+
+
+def test_the_active_one_is_taken_in_place_of_another_and_goes_on(spark: SparkSession) -> None:
+    key = "spark.sql.session.timeZone"
+    try:
+        spark.conf.set(key, "Asia/Tokyo")
+        with spark_session("another", ["/no/such.jar"], "local[2]") as found:
+            assert found.sparkContext is spark.sparkContext
+            assert found.conf.get(key) == "UTC"
+        assert spark.conf.get(key) == "Asia/Tokyo"
+    finally:
+        spark.conf.set(key, "UTC")
+    assert spark.range(1).count() == 1

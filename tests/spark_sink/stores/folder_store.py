@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema, to_arrow
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -105,7 +105,7 @@ class FolderStore(OptimisticStore[Version]):
         version = self._find()
         if version is None:
             version = Version(0, {"schema": schema.jsonValue(), "jobs": {}})
-            version.keep(to_arrow_schema(schema).empty_table())
+            version.keep(arrow_schema(schema).empty_table())
             self._publish(version, self._staged(0))
         self._require_fits(version, schema)
         return version
@@ -178,7 +178,7 @@ class FolderStore(OptimisticStore[Version]):
         wanted = version.rows().schema
         if DELETED in dataframe.columns:
             wanted = wanted.append(pa.field(DELETED, pa.bool_()))
-        rows, self._folder = dataframe.toArrow().select(wanted.names).cast(wanted), self._staged(generation)
+        rows, self._folder = to_arrow(dataframe).select(wanted.names).cast(wanted), self._staged(generation)
         (self._folder / "rows").write_text(str(rows.num_rows))  # something for vacuum to weigh
         return Staged(rows.num_rows, arrow=rows)
 

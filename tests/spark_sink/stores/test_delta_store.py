@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.files.parquet import write_files
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count, read_totals
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import delta_store
 
 Frame = Callable[..., DataFrame]
@@ -24,9 +25,7 @@ Frame = Callable[..., DataFrame]
 
 @pytest.fixture(scope="module")
 def schema(spark: SparkSession) -> StructType:
-    struct = StructType.fromDDL("who string, amount long")
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of("who string, amount long")
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.postgres.types import INTEGERS, widens
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import Site
 
 EVOLVING = pytest.mark.parametrize(
@@ -30,9 +31,7 @@ WIDER = "who string, n long, x double, d decimal(20,4), _partition int, _offset 
 
 
 def ddl(text: str) -> StructType:
-    found = StructType.fromDDL(text)
-    assert isinstance(found, StructType)
-    return found
+    return struct_of(text)
 
 
 def store(site: Site, *, evolve: bool = True, key: tuple[str, ...] = ()) -> ResultStore:

@@ -25,6 +25,7 @@ from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import delta_store, iceberg_store
 
 pytestmark = [
@@ -85,9 +86,7 @@ def frame(spark: SparkSession) -> Callable[..., DataFrame]:
 
 
 def ddl() -> StructType:
-    struct = StructType.fromDDL(COLUMNS)
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of(COLUMNS)
 
 
 def read_on(store: ResultStore, frame: Callable[..., DataFrame], *ends: int) -> None:

@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
 from kafka_ratchet.spark_sink.stores.pair import PairedStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import LOCAL, Site
 
 ROWS, REJECTS = "_partition int, _offset long", "_partition int, _offset long, _value binary"
@@ -36,9 +37,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 def ddl(text: str) -> StructType:
-    struct = StructType.fromDDL(text)
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of(text)
 
 
 def make(site: Site) -> PairedStore:

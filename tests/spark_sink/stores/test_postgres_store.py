@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -29,9 +30,7 @@ def place(postgres: PostgresServer, request: pytest.FixtureRequest) -> PostgresS
 
 @pytest.fixture
 def schema(spark: SparkSession) -> StructType:
-    struct = StructType.fromDDL(SCHEMA)
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of(SCHEMA)
 
 
 @pytest.fixture

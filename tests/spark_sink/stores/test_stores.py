@@ -25,6 +25,7 @@ from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_s
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import read_rows
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresTasksSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
@@ -50,9 +51,7 @@ def frame(spark: SparkSession) -> Frame:
 
 
 def ddl(text: str) -> StructType:
-    struct = StructType.fromDDL(text)
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of(text)
 
 
 def seen(site: Site) -> list[tuple[object, ...]]:

@@ -14,9 +14,11 @@ from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
+from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.damage import add_column, moment, put_back
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import LOCAL, DeltaSite, IcebergSite, Site, delta_store
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
@@ -37,9 +39,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 def ddl(text: str = SIMPLE) -> StructType:
-    struct = StructType.fromDDL(text)
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of(text)
 
 
 def offsets(site: Site) -> list[int]:
@@ -304,7 +304,7 @@ def test_a_table_of_an_earlier_version_is_taken_on_in_place(delta: DeltaSite, fr
     about = '{"job": "job", "topic": "events", "generation": 1, "offsets": {"0": 2}}'
     topic_id = 0x4123456789ABCDEF_8000000000000001
     actions = {"generation": 1, "events/partitions": 1, "events/0": 2, "events/identity": topic_id >> 64}
-    rows = frame(0, 1).toArrow()
+    rows = to_arrow(frame(0, 1))
     write_deltalake(
         delta.path,
         rows,

@@ -15,6 +15,7 @@ from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.results import count
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import delta_store, iceberg_store
 
 Frame = Callable[..., DataFrame]
@@ -22,9 +23,7 @@ Frame = Callable[..., DataFrame]
 
 @pytest.fixture(scope="module")
 def schema(spark: SparkSession) -> StructType:
-    struct = StructType.fromDDL("who string, amount long")
-    assert isinstance(struct, StructType)
-    return struct
+    return struct_of("who string, amount long")
 
 
 @pytest.fixture

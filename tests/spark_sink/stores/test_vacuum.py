@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, PostgresSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
@@ -36,8 +37,7 @@ def frame(spark: SparkSession) -> Callable[..., DataFrame]:
 
 
 def schema(write_mode: WriteMode | None = None) -> StructType:
-    struct = StructType.fromDDL(SIMPLE)
-    assert isinstance(struct, StructType)
+    struct = struct_of(SIMPLE)
     return table_schema(write_mode, struct) if write_mode else struct
 
 

@@ -1,0 +1,42 @@
+"""What releases of Spark say in different ways, behind one name for all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns as Arrow has them; times with a zone are in UTC."""
+    import inspect
+
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:  # since Spark 4.2, which knows no default
+        return to_arrow_schema(schema, timezone="UTC")  # type: ignore[call-arg]
+    return to_arrow_schema(schema)
+
+
+def is_valid_utf8(value: Column) -> Column:
+    """Whether bytes are UTF-8; null where they are null."""
+    from pyspark.sql import functions as F
+
+    if hasattr(F, "is_valid_utf8"):
+        return F.is_valid_utf8(value.cast("string"))
+    # Spark 3.5 reads what is not UTF-8 as replacement characters, which are written as other bytes.
+    return F.encode(F.decode(value, "UTF-8"), "UTF-8") == value
+
+
+def to_arrow(dataframe: DataFrame) -> pa.Table:
+    """The rows in the driver, as Arrow."""
+    import pyarrow as pa
+
+    if hasattr(type(dataframe), "toArrow"):
+        return dataframe.toArrow()
+    schema = arrow_schema(dataframe.schema)
+    batches = dataframe._collect_as_arrow()  # type: ignore[operator]  # noqa: SLF001 - as toPandas of 3.5 does
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
