@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.doctor.findings import Mark
 from kafka_ratchet.app.doctor.run import diagnose
-from kafka_ratchet.app.local.ports import free_port, is_free
+from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.app.settings import load
 from kafka_ratchet.app.status.results import planner_of
 from kafka_ratchet.errors import KafkaRefused
@@ -239,7 +240,10 @@ def page_of(site: Site) -> Iterator[str]:
         )
         try:
             for _ in range(600):
-                if is_free(port):
+                try:  # by a connection: who binds the port to see whether it is free takes it from the page
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
                     time.sleep(0.1)
             yield f"http://127.0.0.1:{port}"
         finally:
