@@ -95,6 +95,7 @@ class AsyncReader:
         try:
             await self._call(self._reader.__enter__)
         except BaseException:
+            self._thread.submit(self._reader.close)  # it may still be connecting
             self._thread.shutdown(wait=False)
             raise
         return self
@@ -102,6 +103,7 @@ class AsyncReader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._reader.stop()  # the thread may wait for a record
         try:
             await self._call(self._reader.close)
         finally:
@@ -117,4 +119,4 @@ class AsyncReader:
                 yield AsyncTransaction(transaction, self._call)
         finally:
             if self._thread is not None:  # a loop that was left: roll back in the reader's thread, not in the loop's
-                await self._call(found.close)
+                self._thread.submit(found.close)  # behind a look for records that was cancelled

@@ -78,10 +78,10 @@ class Ownership:
             database.close()
 
     def take_over(self, partitions: list[int], topic_id: str, limit_s: float | None) -> None:
-        """Fence other owners of these partitions.
+        """Fence other owners of these partitions, which are ours from now on beside those that we have.
 
         Args:
-            partitions: those that are ours from now on; all have a row.
+            partitions: all have a row.
             topic_id: of the topic that is to be read.
             limit_s: how long a database that is away, or rows that are locked, are waited for, in seconds.
 
@@ -92,7 +92,7 @@ class Ownership:
         begun = time.monotonic()
         while True:
             try:
-                self.held = self._taken_over(partitions, topic_id)
+                self.held |= self._taken_over(partitions, topic_id)
                 return
             except Exception as error:
                 self.database.rollback()

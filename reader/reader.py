@@ -7,6 +7,7 @@ The way of a record: `Source.fetch` takes it from Kafka, the program writes what
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
@@ -109,7 +110,16 @@ class Reader:
         self._source: Source | None = None
         self._shape: TopicShape | None = None
         self._transaction: Transaction | None = None
-        self._watched_at = 0.0
+        self._watched_at = self._heard_at = 0.0
+        self._partitions = 0
+        """Of the topic, as far as Kafka has told."""
+        self._limit_s: float | None = timeout_s
+        """How long the database is waited for, in seconds; None: without limit."""
+        self._rewind = False
+        """Kafka's client has read on behind records that are not in the database."""
+        self._loop = 0
+        """Loops over transactions that were begun; the newest one counts."""
+        self._stopped = threading.Event()
 
     # -- start and end
 
@@ -142,11 +152,19 @@ class Reader:
 
     def close(self) -> None:
         """Roll back what is open, give the partitions back, and close the connections."""
-        self._roll_back()
-        self._ours.close()
-        if self._source is not None:
-            self._source.close()
-            self._source = None
+        try:
+            self._roll_back()
+        finally:
+            try:
+                self._ours.close()
+            finally:
+                source, self._source = self._source, None
+                if source is not None:
+                    source.close()
+
+    def stop(self) -> None:
+        """Let the loop end before its next transaction, within half a second; from any thread."""
+        self._stopped.set()
 
     @property
     def _kafka(self) -> Source:
@@ -160,40 +178,50 @@ class Reader:
             raise ReaderMisused("a Reader is used within 'with'")
         return self._shape
 
-    def _add_missing(self, start: str) -> None:
-        """Give partitions without a row their first position.
+    def _add_missing(self, start: str, partitions: int | None = None) -> None:
+        """Give partitions without a row their first position, all or none of them.
 
         Only a name without any row begins at `start`: a partition that the topic got later is new to its readers too.
         """
-        everything = list(range(self._topic_shape.partitions))
+        everything = list(range(self._topic_shape.partitions if partitions is None else partitions))
         missing = self._positions.missing(self._ours.database, everything)
         if not missing:
             return
         at_end = start == "latest" and len(missing) == len(everything)
         offsets = self._topic.ends(missing) if at_end else self._topic.beginnings(missing)
-        self._positions.add(self._ours.database, offsets, self._topic_shape.id)
+        database = self._ours.database
+        database.begin()
+        try:
+            self._positions.add(database, offsets, self._topic_shape.id)
+            database.commit()
+        except BaseException:
+            database.rollback()
+            raise
 
     # -- whose partitions
 
     def _take_over(self, partitions: list[int]) -> None:
         """Fence other owners of these partitions, and read on from where the database says."""
-        self._ours.take_over(partitions, self._topic_shape.id, self._timeout_s)
+        self._ours.take_over(partitions, self._topic_shape.id, self._limit_s)
         self._read_on()
+        self._rewind = False
 
     def _read_on(self) -> None:
         self._kafka.read_from({partition: held.position for partition, held in self._ours.held.items()})
 
     def _follow_group(self) -> None:
-        """Take over what Kafka's group has given us."""
+        """Take over what Kafka's group has given us; tried again until it is done."""
         assigned = self._kafka.new_assignment()
         if assigned is None:
             return
         self._ours.give_back()
-        if assigned:
+        if self._positions.missing(self._ours.database, assigned):
+            self._shape = self._require_same(self._topic.shape())
+            self._add_missing("earliest")
             if self._positions.missing(self._ours.database, assigned):
-                self._shape = self._require_same(self._topic.shape())
-                self._add_missing("earliest")
-            self._take_over(assigned)
+                return  # the broker that was asked does not know of the new partition yet
+        self._take_over(assigned)
+        self._kafka.followed()
 
     def _require_same(self, shape: TopicShape) -> TopicShape:
         if shape.id != self._topic_shape.id:
@@ -204,14 +232,15 @@ class Reader:
             )
         return shape
 
-    def _follow_topic(self, partitions: int) -> None:
+    def _follow_topic(self) -> None:
         """Read partitions that the topic has got. In a group, Kafka tells."""
-        self._watched_at = time.monotonic()
-        if partitions == self._topic_shape.partitions or self._group is not None:
+        shape, partitions = self._topic_shape, self._partitions
+        if partitions <= shape.partitions or self._group is not None:
             return
-        self._shape = TopicShape(self.topic, self._topic_shape.id, partitions)
-        self._add_missing("earliest")
-        self._take_over(list(range(partitions)))
+        self._stand_back([])  # not beside another process that has taken over
+        self._add_missing("earliest", partitions)
+        self._take_over(list(range(shape.partitions, partitions)))
+        self._shape = TopicShape(self.topic, shape.id, partitions)
 
     # -- reading
 
@@ -249,57 +278,66 @@ class Reader:
             except Exception as error:
                 if not self._store.is_away(error):
                     raise
-                self._go_back(error, ends)
+                self._go_back(error)
 
     def _transactions(self, ends: Mapping[int, int] | None) -> Generator[Transaction, None, None]:
-        heard_at = time.monotonic()
+        self._loop += 1
+        loop, transaction = self._loop, None
+        self._limit_s = None if ends is None else self._timeout_s
+        self._roll_back()  # of a loop before this one that was left
+        self._heard_at = time.monotonic()
         try:
-            while True:
+            while not self._stopped.is_set():
+                if loop != self._loop:
+                    raise ReaderMisused("another loop over this reader's transactions has begun: go on with that one")
                 try:
-                    self._follow_group()
-                    if ends is not None and self._has_reached(ends):
+                    transaction = self._next(ends)
+                    if transaction is not None:
+                        yield transaction
+                        self._heard_at = time.monotonic()
+                        if transaction.is_open:
+                            transaction.try_commit()
+                    elif ends is not None and self._has_reached(ends):
                         return
-                    fetched = self._kafka.fetch(self._max_records, POLL_S)
-                    if fetched.events:
-                        heard_at = time.monotonic()
-                        question = self._topic.ask()
-                        transaction = self._begin(fetched, question)
-                    else:
-                        self._while_idle(fetched, ends, heard_at)
-                        continue
                 except PositionLost:
                     self._require_same(self._topic.shape())  # the offset may be one of another topic
                     raise
+                except BrokerUnavailable as error:
+                    if ends is not None:
+                        raise
+                    log.warning("Kafka is away; the transaction comes again", reader=self.name, why=str(error))
                 except Exception as error:
                     if not self._store.is_away(error):
                         raise
-                    self._go_back(error, ends)
-                    continue
-                yield transaction
-                try:
-                    if transaction.is_open:
-                        transaction.commit()
-                except Exception as error:
-                    if not self._store.is_away(error):
-                        raise
-                    self._go_back(error, ends)
+                    self._go_back(error)
         finally:
-            self._roll_back()
+            if transaction is not None and transaction is self._transaction:
+                self._roll_back()
 
-    def _while_idle(self, fetched: Fetched, ends: Mapping[int, int] | None, heard_at: float) -> None:
+    def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
+        """The next transaction; None: there is no record yet."""
+        self._follow_group()
+        if self._rewind:
+            self._stand_back([])
+        self._follow_topic()
+        if ends is not None and self._has_reached(ends):
+            return None
+        fetched = self._kafka.fetch(self._max_records, POLL_S)
+        if fetched.positions:
+            self._heard_at = time.monotonic()
+        if fetched.events:
+            return self._begin(fetched, self._topic.ask())
+        self._while_idle(fetched, ends)
+        return None
+
+    def _while_idle(self, fetched: Fetched, ends: Mapping[int, int] | None) -> None:
         """Store positions behind markers of transactions, and look at the topic now and then."""
         if fetched.positions:
-            transaction = self._begin(fetched, self._topic.ask())
-            transaction.commit()
+            self._begin(fetched, self._topic.ask()).try_commit()
         elif time.monotonic() - self._watched_at > WATCH_S:
-            try:
-                shape = self._require_same(self._topic.shape())
-            except BrokerUnavailable:
-                if ends is None:
-                    return  # whoever reads on and on waits; the log has said so
-                raise
-            self._follow_topic(shape.partitions)
-        elif ends is not None and time.monotonic() - heard_at > self._timeout_s and self._group is None:
+            self._watched_at = time.monotonic()
+            self._partitions = self._require_same(self._topic.shape()).partitions
+        elif ends is not None and time.monotonic() - self._heard_at > self._timeout_s and self._group is None:
             raise BrokerUnavailable(
                 f"Kafka gave no record of topic {self.topic!r} for {self._timeout_s:g} s, and its end is not reached. "
                 "Check that the leaders of its partitions run"
@@ -323,8 +361,12 @@ class Reader:
         self._transaction = transaction
         return transaction
 
-    def _commit(self, transaction: Transaction, fetched: Fetched, question: Future[Any]) -> None:
-        """Store the positions, ask who stands behind the topic's name, and commit; or roll back."""
+    def _commit(self, transaction: Transaction, fetched: Fetched, question: Future[Any]) -> bool:
+        """Ask who stands behind the topic's name, store the positions, and commit; or roll back.
+
+        Returns:
+            False: rolled back, because the database has other positions than this transaction goes on from
+        """
         database = self._ours.database
         try:
             if not database.is_in_transaction():
@@ -333,6 +375,8 @@ class Reader:
                     f"database without their offsets, and come again ({self._range(fetched)}). Leave commit and "
                     "rollback to the reader"
                 )
+            # Before the positions, whose rows are locked from then on.
+            partitions = self._topic.confirm(question, self._topic_shape.id)
             now_ms = time.time_ns() // 1_000_000
             behind = [
                 partition
@@ -342,8 +386,7 @@ class Reader:
             if behind:
                 self._roll_back()
                 self._stand_back(behind)
-                return
-            partitions = self._topic.confirm(question, self._topic_shape.id)
+                return False
             database.commit()
         except BaseException:
             self._roll_back()
@@ -352,7 +395,8 @@ class Reader:
         self._transaction = None
         for partition, position in fetched.positions.items():
             self._ours.held[partition] = Held(position, self._ours.held[partition].generation)
-        self._follow_topic(partitions)
+        self._partitions, self._watched_at = partitions, time.monotonic()
+        return True
 
     def _range(self, fetched: Fetched) -> str:
         return ", ".join(
@@ -364,15 +408,25 @@ class Reader:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             transaction.end()
+            # Kafka's client is behind its records, and the next position would jump over them.
+            self._rewind = True
             self._ours.database.rollback()
 
-    def _go_back(self, error: Exception, ends: Mapping[int, int] | None) -> None:
+    def _go_back(self, error: Exception) -> None:
         """Connect again after the database was away, and read on from what it has; our last commit may be in it."""
-        log.warning("the database is away; its transaction comes again", reader=self.name, why=str(error).strip())
         self._roll_back()
-        time.sleep(AGAIN_S)
-        self._ours.connect(None if ends is None else self._timeout_s)
-        self._stand_back([])
+        begun = time.monotonic()
+        while True:
+            log.warning("the database is away; its transaction comes again", reader=self.name, why=str(error).strip())
+            time.sleep(AGAIN_S)
+            try:
+                self._ours.connect(self._limit_s)
+                return self._stand_back([])
+            except Exception as again:
+                is_late = self._limit_s is not None and time.monotonic() - begun > self._limit_s
+                if is_late or not self._store.is_away(again):
+                    raise
+                error = again
 
     def _stand_back(self, behind: list[int]) -> None:
         """Read on from what the database has of the partitions that are still ours.
@@ -390,7 +444,9 @@ class Reader:
                 f"{self._store.where}. Nothing of this one's transaction was kept. Let the other go on, give this one "
                 "a name of its own, or share the partitions (group=...)"
             )
-        log.warning("reading again from what is stored", reader=self.name, partitions=behind, taken_over=lost)
+        if behind or lost:
+            log.warning("reading again from what is stored", reader=self.name, partitions=behind, taken_over=lost)
         self._read_on()
+        self._rewind = False
         if lost:
             self._kafka.join_again()  # only the group knows whether they are still ours

@@ -114,9 +114,12 @@ class Source:
         return self._assigned is not None
 
     def new_assignment(self) -> list[int] | None:
-        """The partitions that are ours now; None: they are the same as before."""
-        found, self._assigned = self._assigned, None
-        return found
+        """The partitions that are ours now, until `followed`; None: they are the same as before."""
+        return self._assigned
+
+    def followed(self) -> None:
+        """They were taken over, and `read_from` was called."""
+        self._assigned = None
 
     # -- records
 
@@ -185,6 +188,7 @@ class Source:
             # The last record of a partition may be a marker of a transaction, which is never delivered.
             if partition in self._next and message.offset() > self._next[partition]:
                 self._next[partition] = message.offset()
+                self._epochs[partition] = NO_EPOCH  # the marker's may be a later one than the last record's
                 fetched.positions[partition] = Position(message.offset(), self._epochs[partition])
             return
         where = f"topic {self._topic!r} partition {partition}"
@@ -196,6 +200,9 @@ class Source:
             )
         if code in {Codes.UNKNOWN_TOPIC_OR_PART, Codes._UNKNOWN_TOPIC, Codes._UNKNOWN_PARTITION}:  # noqa: SLF001
             raise TopicMissing(f"{where} is not there any more. Was it deleted?")
+        if code == Codes._MAX_POLL_EXCEEDED:  # noqa: SLF001
+            log.warning("Kafka's group has gone on without this reader, which joins again", topic=self._topic)
+            return
         if not (error.retriable() or code in PASSING):
             raise ReaderError(f"{where} cannot be read: {explained(error)}")
         log.warning("Kafka does not answer", topic=self._topic, partition=partition, why=error.str())

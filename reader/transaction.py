@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.errors import ReaderMisused
+from kafka_ratchet.errors import ReaderFenced, ReaderMisused
 from kafka_ratchet.reader.event import Event
 from kafka_ratchet.reader.stores.database import Database, Rows, ends_transaction
 
@@ -19,10 +19,10 @@ class Transaction:
     Args:
         events: its records.
         database: in a transaction.
-        commit: stores the positions and commits.
+        commit: stores the positions and commits; False: it was rolled back, because they were moved meanwhile.
     """
 
-    def __init__(self, events: list[Event], database: Database, commit: Callable[[], None]) -> None:
+    def __init__(self, events: list[Event], database: Database, commit: Callable[[], bool]) -> None:
         self.events = events
         """In the order of each partition's offsets."""
         self._database, self._commit = database, commit
@@ -79,9 +79,19 @@ class Transaction:
 
         Raises:
             ReaderMisused: the transaction has ended.
+            ReaderFenced: its partitions are another process' by now, or an earlier commit whose answer was lost had
+                moved them: nothing of this one was kept.
         """
+        if not self.try_commit():
+            raise ReaderFenced(
+                "nothing of this transaction was kept: its partitions were taken over, or moved by a commit whose "
+                "answer was lost. What is not in the database comes again"
+            )
+
+    def try_commit(self) -> bool:
+        """As `commit`, for the loop: False where nothing was kept, and the records come again where they have to."""
         self._require_open()
-        self._commit()
+        return self._commit()
 
     def end(self) -> None:
         """Let nothing more be executed in it."""
@@ -98,6 +108,11 @@ class Transaction:
 
     def _require_allowed(self, statement: str) -> None:
         self._require_open()
+        if self._database.has_ended():
+            raise ReaderMisused(
+                "the database or the program has ended this transaction: what it executed before is rolled back or "
+                "committed without its offsets. Leave the loop; its records come again"
+            )
         if ends_transaction(statement):
             raise ReaderMisused(
                 f"{statement.split(None, 1)[0]}: the reader begins and ends transactions, so that rows and offsets "

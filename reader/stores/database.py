@@ -35,6 +35,9 @@ class Database(Protocol):
     def is_in_transaction(self) -> bool:
         """Whether the transaction that `begin` began is open: a program may have ended it by itself."""
 
+    def has_ended(self) -> bool:
+        """Whether the transaction is known to have ended, without asking the database."""
+
     def commit(self) -> None:
         """End it, with all of its changes."""
 

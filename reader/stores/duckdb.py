@@ -84,6 +84,10 @@ class DuckdbDatabase:
         """See `Database.is_in_transaction`."""
         return self._number() == self._began
 
+    def has_ended(self) -> bool:
+        """See `Database.has_ended`: DuckDB has to be asked."""
+        return False
+
     def commit(self) -> None:
         """See `Database.commit`."""
         self.connection.commit()

@@ -82,6 +82,7 @@ class PostgresDatabase:
         self.connection = connection
         self._transaction: Any = None
         self._cursor: Cursor | None = None
+        self._began: Any = None
 
     def create(self, table: str, statement: str) -> None:
         """See `Database.create`. Who may not make tables needs one that somebody else has made."""
@@ -95,12 +96,26 @@ class PostgresDatabase:
         """See `Database.begin`."""
         self._transaction = self.connection.transaction()
         self._transaction.__enter__()
+        self._began = self._now()
+
+    def _now(self) -> Any:
+        """When the open transaction began, by the server; another one has another time."""
+        [(now,)] = self.connection.execute("SELECT now()").fetchall()
+        return now
 
     def is_in_transaction(self) -> bool:
         """See `Database.is_in_transaction`."""
         from psycopg.pq import TransactionStatus
 
-        return self.connection.info.transaction_status != TransactionStatus.IDLE
+        status = self.connection.info.transaction_status
+        # After COMMIT AND CHAIN, or COMMIT and BEGIN, another transaction is open.
+        return status != TransactionStatus.IDLE and (status != TransactionStatus.INTRANS or self._now() == self._began)
+
+    def has_ended(self) -> bool:
+        """See `Database.has_ended`."""
+        from psycopg.pq import TransactionStatus
+
+        return self.connection.info.transaction_status == TransactionStatus.IDLE
 
     def commit(self) -> None:
         """See `Database.commit`."""

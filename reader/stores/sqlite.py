@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from kafka_ratchet.errors import DatabaseUnavailable, SettingsError
 
 _AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+OURS: Final = "/* ratchet-reader */"
+"""In the reader's own statements. The authorizer is asked when a statement is compiled, and Python keeps compiled ones
+by their text: a program's COMMIT must not find ours."""
 
 
 class Sqlite:
@@ -68,7 +74,6 @@ class SqliteDatabase:
     def _run(self, statement: str) -> None:
         self._ours = True
         try:
-            # The authorizer is asked when a statement is compiled; one from the cache would not ask.
             self.connection.execute(statement)
         finally:
             self._ours = False
@@ -79,20 +84,25 @@ class SqliteDatabase:
 
     def begin(self) -> None:
         """See `Database.begin`."""
-        self._run("BEGIN IMMEDIATE")  # a deferred one may find at its first write that another was quicker
+        self._run(f"BEGIN IMMEDIATE {OURS}")  # a deferred one may find at its first write that another was quicker
 
     def is_in_transaction(self) -> bool:
         """See `Database.is_in_transaction`."""
         return self.connection.in_transaction
 
+    def has_ended(self) -> bool:
+        """See `Database.has_ended`: SQLite itself rolls back by `OR ROLLBACK`, `RAISE(ROLLBACK)` or a full disk."""
+        return not self.connection.in_transaction
+
     def commit(self) -> None:
         """See `Database.commit`."""
-        self._run("COMMIT")
+        self._run(f"COMMIT {OURS}")
 
     def rollback(self) -> None:
         """See `Database.rollback`."""
-        if self.connection.in_transaction:
-            self._run("ROLLBACK")
+        with suppress(sqlite3.Error):
+            if self.connection.in_transaction:
+                self._run(f"ROLLBACK {OURS}")
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         """See `Database.execute`."""

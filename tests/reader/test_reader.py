@@ -1,3 +1,4 @@
+import asyncio
 import sqlite3
 import threading
 import time
@@ -13,6 +14,7 @@ from kafka_ratchet.errors import PositionLost, ReaderFenced, ReaderMisused, Sett
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.reader import AsyncReader, Reader, Sqlite, Transaction
 from kafka_ratchet.reader.reader import Reader as ReaderClass
+from kafka_ratchet.reader.stores.sqlite import SqliteDatabase
 from tests.reader.conftest import Fill, copy, rows
 
 NewTopic = Callable[..., str]
@@ -224,6 +226,110 @@ def test_processes_of_a_group_share_the_partitions(
             future.result()
     assert rows(bill) == list(range(400))
     assert seen["one"] | seen["two"] == set(range(partitions))
+
+
+def one_after_break(reader: ReaderClass, bill: Path) -> None:
+    """A loop that is left, and one that goes on."""
+    for _ in reader.transactions(until_end=True):
+        break
+    copy(reader)
+
+
+def one_after_an_error(reader: ReaderClass, bill: Path) -> None:
+    def handle(transaction: Transaction) -> None:
+        nonlocal calls
+        calls += 1
+        transaction.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in transaction.events])
+        if calls == 2:
+            raise ZeroDivisionError
+
+    calls = 0
+    with pytest.raises(ZeroDivisionError):
+        reader.run(handle, until_end=True)
+    reader.run(handle, until_end=True)
+
+
+def one_after_a_failed_commit(reader: ReaderClass, bill: Path) -> None:
+    with sqlite3.connect(bill) as database:
+        database.execute("CREATE TABLE known (key PRIMARY KEY)")
+        database.execute("CREATE TABLE use (key REFERENCES known DEFERRABLE INITIALLY DEFERRED)")
+    for number, transaction in enumerate(reader.transactions(until_end=True)):
+        transaction.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in transaction.events])
+        if number == 1:
+            transaction.execute("INSERT INTO use VALUES (1)")
+            with pytest.raises(sqlite3.IntegrityError):
+                transaction.commit()
+
+
+def one_beside_another(reader: ReaderClass, bill: Path) -> None:
+    older = reader.transactions(until_end=True)
+    next(older).execute("INSERT INTO bill VALUES (0, 0)")
+    copy(reader)
+    with pytest.raises(ReaderMisused, match="another loop"):
+        next(older)
+
+
+@pytest.mark.parametrize("again", [one_after_break, one_after_an_error, one_after_a_failed_commit, one_beside_another])
+def test_a_loop_after_a_rollback_reads_the_same_records(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str], again: Callable[[ReaderClass, Path], None]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 90, partitions=1)
+    with Reader(topic, store=ForeignKeys(bill), name="billing", options=options, max_records=30) as reader:
+        again(reader, bill)
+    assert rows(bill) == list(range(90))
+
+
+class ForeignKeys(Sqlite):
+    """SQLite that looks at references, so that a commit can fail."""
+
+    def connect(self, owner: str) -> SqliteDatabase:
+        database = super().connect(owner)
+        database.connection.execute("PRAGMA foreign_keys = on")
+        return database
+
+
+def test_what_sqlite_has_rolled_back_itself_is_not_gone_on_with(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    with sqlite3.connect(bill) as database:
+        database.execute("CREATE UNIQUE INDEX one ON bill (value)")
+    with reader_of(topic, bill, options, max_records=5) as reader:
+        found = reader.transactions(until_end=True)
+        first = next(found)
+        first.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in first.events])
+        second = next(found)
+        for statement in ("COMMIT", "ROLLBACK", "BEGIN IMMEDIATE"):  # ours ran just before
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                second.connection.execute(statement)
+        second.execute("INSERT INTO bill VALUES (?, ?)", second.events[0][:2])
+        with pytest.raises(sqlite3.IntegrityError):
+            second.execute("INSERT OR ROLLBACK INTO bill VALUES (?, ?)", second.events[0][:2])
+        with pytest.raises(ReaderMisused, match="has ended this transaction"):
+            second.execute("INSERT INTO bill VALUES (?, ?)", second.events[1][:2])
+        with pytest.raises(ReaderMisused):
+            next(found)
+    with reader_of(topic, bill, options) as reader:
+        copy(reader)
+    assert rows(bill) == list(range(10))
+
+
+async def copy_on_and_on(reader: AsyncReader) -> None:
+    async for transaction in reader.transactions():
+        await transaction.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in transaction.events])
+
+
+async def test_an_event_loop_that_stops_waiting_for_records_ends(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    topic = new_topic(1)
+    fill(topic, 5, partitions=1)
+    async with AsyncReader(topic, store=Sqlite(bill), name="billing", options=options) as reader:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(copy_on_and_on(reader), 3)
+    assert rows(bill) == list(range(5))
 
 
 async def test_a_reader_in_an_event_loop(new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]) -> None:

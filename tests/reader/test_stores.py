@@ -191,6 +191,6 @@ def test_a_program_that_commits_by_itself_is_told(
         connection = next(found).connection
         with pytest.raises(psycopg.ProgrammingError, match="commit"):
             connection.commit()
-        connection.execute("COMMIT")
+        connection.execute("COMMIT AND CHAIN")
         with pytest.raises(ReaderMisused, match="partition 0 offsets 0 to 9"):
             next(found)
