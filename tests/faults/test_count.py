@@ -103,14 +103,14 @@ def test_an_event_that_a_table_has_twice_is_not_ok() -> None:
 def test_agents_are_asked_for_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[object]()
 
-    def ran(form: object, seed: int, say: object, folder: object, *, agent: bool) -> RunResult:
-        asked.append((form, seed, agent))
+    def ran(form: object, seed: int, say: object, folder: object, *, agent: bool, processes: int) -> RunResult:
+        asked.append((form, seed, agent, processes))
         return RunResult(seed, table_lost=seed)
 
     monkeypatch.setattr("faults.run.run", ran)
-    for arguments in (["--short", "--agent"], ["--agent"], ["--short"]):
+    for arguments in (["--short", "--agent"], ["--agent"], ["--short", "--processes", "2"]):
         assert (
             CliRunner().invoke(cli, ["faults", *arguments, "--seed", "7"]).exit_code == 1
         )  # a table has lost something
-    assert asked == [(SHORT, 7, True), (LONG, 7, True), (SHORT, 7, False)]
+    assert asked == [(SHORT, 7, True, 1), (LONG, 7, True, 1), (SHORT, 7, False, 2)]
     assert CliRunner().invoke(cli, ["faults", "--agent", "producer", "file"]).exit_code == 2
