@@ -23,7 +23,6 @@ from kafka_ratchet.errors import (
     ReaderFenced,
     ReaderMisused,
     SettingsError,
-    TopicReplaced,
 )
 from kafka_ratchet.producers import TopicShape
 from kafka_ratchet.reader.ownership import Ownership
@@ -115,8 +114,6 @@ class Reader:
         """Of the topic, as far as Kafka has told."""
         self._limit_s: float | None = timeout_s
         """How long the database is waited for, in seconds; None: without limit."""
-        self._rewind = False
-        """Kafka's client has read on behind records that are not in the database."""
         self._loop = 0
         """Loops over transactions that were begun; the newest one counts."""
         self._stopped = threading.Event()
@@ -204,7 +201,6 @@ class Reader:
         """Fence other owners of these partitions, and read on from where the database says."""
         self._ours.take_over(partitions, self._topic_shape.id, self._limit_s)
         self._read_on()
-        self._rewind = False
 
     def _read_on(self) -> None:
         self._kafka.read_from({partition: held.position for partition, held in self._ours.held.items()})
@@ -216,21 +212,12 @@ class Reader:
             return
         self._ours.give_back()
         if self._positions.missing(self._ours.database, assigned):
-            self._shape = self._require_same(self._topic.shape())
+            self._shape = self._topic.same_shape(self._topic_shape.id)
             self._add_missing("earliest")
             if self._positions.missing(self._ours.database, assigned):
                 return  # the broker that was asked does not know of the new partition yet
         self._take_over(assigned)
         self._kafka.followed()
-
-    def _require_same(self, shape: TopicShape) -> TopicShape:
-        if shape.id != self._topic_shape.id:
-            raise TopicReplaced(
-                f"topic {self.topic!r} was deleted and created again while it was read: its id was "
-                f"{self._topic_shape.id}, and is {shape.id}. Nothing of the new one was read. `ratchet reader resume "
-                f"{self.name}` decides where to begin"
-            )
-        return shape
 
     def _follow_topic(self) -> None:
         """Read partitions that the topic has got. In a group, Kafka tells."""
@@ -261,7 +248,7 @@ class Reader:
             TopicReplaced, TopicMissing, PositionLost: the topic is not the one that was read, or not whole any more.
             BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
         """
-        return self._transactions(self._topic.ends(range(self._topic_shape.partitions)) if until_end else None)
+        return self._transactions(self._ends(until_end))
 
     def run(self, handle: Callable[[Transaction], object], *, until_end: bool = False) -> None:
         """Call `handle` with each transaction, and commit it when that returns.
@@ -269,7 +256,7 @@ class Reader:
         As a loop over `transactions`, but a database that goes away while `handle` runs is waited for too: it is then
         called again with the same records. Raises as `transactions`, and what `handle` raises.
         """
-        ends = self._topic.ends(range(self._topic_shape.partitions)) if until_end else None
+        ends = self._ends(until_end)
         while True:
             try:
                 for transaction in self._transactions(ends):
@@ -279,6 +266,9 @@ class Reader:
                 if not self._store.is_away(error):
                     raise
                 self._go_back(error)
+
+    def _ends(self, until_end: bool) -> Mapping[int, int] | None:
+        return self._topic.ends(range(self._topic_shape.partitions)) if until_end else None
 
     def _transactions(self, ends: Mapping[int, int] | None) -> Generator[Transaction, None, None]:
         self._loop += 1
@@ -291,16 +281,17 @@ class Reader:
                 if loop != self._loop:
                     raise ReaderMisused("another loop over this reader's transactions has begun: go on with that one")
                 try:
+                    self._follow()
+                    if ends is not None and self._has_reached(ends):
+                        return
                     transaction = self._next(ends)
                     if transaction is not None:
                         yield transaction
                         self._heard_at = time.monotonic()
                         if transaction.is_open:
                             transaction.try_commit()
-                    elif ends is not None and self._has_reached(ends):
-                        return
                 except PositionLost:
-                    self._require_same(self._topic.shape())  # the offset may be one of another topic
+                    self._topic.same_shape(self._topic_shape.id)  # the offset may be one of another topic
                     raise
                 except BrokerUnavailable as error:
                     if ends is not None:
@@ -314,14 +305,16 @@ class Reader:
             if transaction is not None and transaction is self._transaction:
                 self._roll_back()
 
-    def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
-        """The next transaction; None: there is no record yet."""
+    def _follow(self) -> None:
+        """Read the partitions that are ours, from what the database has on."""
         self._follow_group()
-        if self._rewind:
+        if self._kafka.next_offsets != {partition: held.position.next for partition, held in self._ours.held.items()}:
+            # Kafka's client is behind records that were rolled back: the next commit would jump over them.
             self._stand_back([])
         self._follow_topic()
-        if ends is not None and self._has_reached(ends):
-            return None
+
+    def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
+        """The next transaction; None: there is no record yet."""
         fetched = self._kafka.fetch(self._max_records, POLL_S)
         if fetched.positions:
             self._heard_at = time.monotonic()
@@ -336,7 +329,7 @@ class Reader:
             self._begin(fetched, self._topic.ask()).try_commit()
         elif time.monotonic() - self._watched_at > WATCH_S:
             self._watched_at = time.monotonic()
-            self._partitions = self._require_same(self._topic.shape()).partitions
+            self._partitions = self._topic.same_shape(self._topic_shape.id).partitions
         elif ends is not None and time.monotonic() - self._heard_at > self._timeout_s and self._group is None:
             raise BrokerUnavailable(
                 f"Kafka gave no record of topic {self.topic!r} for {self._timeout_s:g} s, and its end is not reached. "
@@ -376,7 +369,7 @@ class Reader:
                     "rollback to the reader"
                 )
             # Before the positions, whose rows are locked from then on.
-            partitions = self._topic.confirm(question, self._topic_shape.id)
+            self._partitions = self._topic.confirm(question, self._topic_shape.id).partitions
             now_ms = time.time_ns() // 1_000_000
             behind = [
                 partition
@@ -395,7 +388,7 @@ class Reader:
         self._transaction = None
         for partition, position in fetched.positions.items():
             self._ours.held[partition] = Held(position, self._ours.held[partition].generation)
-        self._partitions, self._watched_at = partitions, time.monotonic()
+        self._watched_at = time.monotonic()
         return True
 
     def _range(self, fetched: Fetched) -> str:
@@ -408,8 +401,6 @@ class Reader:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             transaction.end()
-            # Kafka's client is behind its records, and the next position would jump over them.
-            self._rewind = True
             self._ours.database.rollback()
 
     def _go_back(self, error: Exception) -> None:
@@ -447,6 +438,5 @@ class Reader:
         if behind or lost:
             log.warning("reading again from what is stored", reader=self.name, partitions=behind, taken_over=lost)
         self._read_on()
-        self._rewind = False
         if lost:
             self._kafka.join_again()  # only the group knows whether they are still ours

@@ -80,9 +80,8 @@ class Source:
         except (KafkaException, ValueError, TypeError) as error:
             raise options_refused(error, options) from None
         self._next: dict[int, int] = {}
-        self._epochs: dict[int, int] = {}
         self._assigned: list[int] | None = None
-        """What Kafka's group has given us since `new_assignment` was asked last."""
+        """What Kafka's group has given us, until `followed`."""
         if group is None:
             # A client that has met no broker when it is assigned partitions reads half a second later. What this call
             # raises, the reader's next question raises too, with its reason.
@@ -123,10 +122,14 @@ class Source:
 
     # -- records
 
+    @property
+    def next_offsets(self) -> dict[int, int]:
+        """Offset of the record that each partition gives next; empty where `read_from` has to be called first."""
+        return dict(self._next)
+
     def read_from(self, positions: Mapping[int, Position]) -> None:
         """Read these partitions, and no others, from these positions on."""
         self._next = {partition: position.next for partition, position in positions.items()}
-        self._epochs = {partition: position.epoch for partition, position in positions.items()}
         self._consumer.assign(
             [
                 TopicPartition(self._topic, partition, position.next)
@@ -157,13 +160,27 @@ class Source:
         return self._taken(messages)
 
     def _taken(self, messages: Sequence[Message]) -> Fetched:
+        try:
+            return self._read(messages)
+        except BaseException:
+            self._next = {}  # what stands behind an error has been taken from the client too
+            raise
+
+    def _read(self, messages: Sequence[Message]) -> Fetched:
         fetched, following = Fetched(), self._next
-        last: dict[int, Message] = {}
+        last: dict[int, Message | None] = {}
+        """The record before the position; None: it is a marker of a transaction."""
         append = fetched.events.append
         for message in messages:
             error = message.error()
             if error is not None:
-                self._take_error(message, error, fetched)
+                if error.code() != END_OF_PARTITION:
+                    self._look_at(message, error)
+                elif message.offset() > following.get(message.partition(), 2**63):
+                    # The last record of a partition may be a marker of a transaction, which is never delivered. Its
+                    # leader epoch may be a later one than the last record's.
+                    following[message.partition()] = message.offset()
+                    last[message.partition()] = None
                 continue
             partition, offset = message.partition(), message.offset()
             if offset < following.get(partition, 2**63):
@@ -175,22 +192,14 @@ class Source:
                     message.key(), message.value(), message.headers() or [], message.timestamp()[1], partition, offset
                 )
             )
-        for partition, message in last.items():
-            epoch = message.leader_epoch()
-            self._epochs[partition] = NO_EPOCH if epoch is None else epoch
-        touched = set(last) | set(fetched.positions)
-        fetched.positions = {each: Position(following[each], self._epochs[each]) for each in sorted(touched)}
+        for partition, record in last.items():
+            epoch = None if record is None else record.leader_epoch()
+            fetched.positions[partition] = Position(following[partition], NO_EPOCH if epoch is None else epoch)
         return fetched
 
-    def _take_error(self, message: Message, error: KafkaError, fetched: Fetched) -> None:
+    def _look_at(self, message: Message, error: KafkaError) -> None:
+        """Raise what cannot be gone on with, and log the rest."""
         code, partition = error.code(), message.partition()
-        if code == END_OF_PARTITION:
-            # The last record of a partition may be a marker of a transaction, which is never delivered.
-            if partition in self._next and message.offset() > self._next[partition]:
-                self._next[partition] = message.offset()
-                self._epochs[partition] = NO_EPOCH  # the marker's may be a later one than the last record's
-                fetched.positions[partition] = Position(message.offset(), self._epochs[partition])
-            return
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:
             raise PositionLost(

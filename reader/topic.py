@@ -38,7 +38,7 @@ class TopicReading:
         self.topic, self._timeout_s = topic, timeout_s
         self._admin: AdminClient = admin_client(options)
 
-    def shape(self, timeout_s: float | None = None) -> TopicShape:
+    def shape(self) -> TopicShape:
         """Id and partition count.
 
         Raises:
@@ -46,8 +46,7 @@ class TopicReading:
             BrokerUnavailable: Kafka does not answer within the limit.
             TopicError: Kafka refuses the question.
         """
-        limit = self._timeout_s if timeout_s is None else timeout_s
-        shape = describe_topic(self._admin, self.topic, timeout_s=limit, say=log.warning)
+        shape = describe_topic(self._admin, self.topic, timeout_s=self._timeout_s, say=log.warning)
         if shape is None:
             raise TopicMissing(f"topic {self.topic!r} does not exist: correct the name, or create it")
         return shape
@@ -59,11 +58,8 @@ class TopicReading:
         )[self.topic]
         return found
 
-    def confirm(self, question: Future[Any], topic_id: str) -> int:
+    def confirm(self, question: Future[Any], topic_id: str) -> TopicShape:
         """Compare the topic that there was when the question was asked, which is after the records were fetched.
-
-        Returns:
-            its partition count
 
         Raises:
             TopicReplaced: it is another one.
@@ -71,15 +67,21 @@ class TopicReading:
         """
         try:
             answer = question.result()
-            shape = TopicShape(self.topic, str(answer.topic_id), len(answer.partitions))
         except KafkaException:
-            shape = self.shape()
+            return self.same_shape(topic_id)
+        return self._require_id(TopicShape(self.topic, str(answer.topic_id), len(answer.partitions)), topic_id)
+
+    def same_shape(self, topic_id: str) -> TopicShape:
+        """As `shape`, of the topic of this id; raises as `confirm`."""
+        return self._require_id(self.shape(), topic_id)
+
+    def _require_id(self, shape: TopicShape, topic_id: str) -> TopicShape:
         if shape.id != topic_id:
             raise TopicReplaced(
                 f"topic {self.topic!r} was deleted and created again while it was read: its id was {topic_id}, and is "
-                f"{shape.id}. The open transaction was rolled back. `ratchet reader resume` decides where to begin"
+                f"{shape.id}. Nothing of the new one was kept. `ratchet reader resume` decides where to begin"
             )
-        return shape.partitions
+        return shape
 
     def beginnings(self, partitions: Sequence[int]) -> dict[int, int]:
         """Offset of the first record that each partition still has. Raises as `ends`."""

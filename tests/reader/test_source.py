@@ -1,0 +1,67 @@
+"""What the client gives, read into records and positions; the client's own class of messages, and no broker."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from kafka_ratchet.errors import PositionLost, ReaderError
+from kafka_ratchet.producers import END_OF_PARTITION
+from kafka_ratchet.reader.positions import NO_EPOCH, Position
+from kafka_ratchet.reader.source import Source
+
+
+@pytest.fixture
+def source() -> Source:
+    """Of partition 0, from offset 5 on."""
+    found = Source("t", {"bootstrap.servers": "127.0.0.1:1"}, "r", "a-group", on_revoked=list)
+    found.read_from({0: Position(5, NO_EPOCH)})
+    return found
+
+
+def message(offset: int, *, epoch: int = -1, error: int | None = None, partition: int = 0) -> Message:
+    found = Message(
+        topic="t", partition=partition, offset=offset, key=b"k", value=b"v", headers=[], timestamp=(1, 7), latency=0.0,
+        leader_epoch=epoch,
+    )  # fmt: skip
+    if error is not None:
+        found.set_error(KafkaError(error))
+    return found
+
+
+def test_a_position_has_the_epoch_of_the_record_before_it(source: Source) -> None:
+    fetched = source._taken([message(5, epoch=3), message(8, epoch=4)])
+    assert [event.offset for event in fetched.events] == [5, 8]
+    assert fetched.positions == {0: Position(9, 4)}
+    assert source.next_offsets == {0: 9}
+
+
+def test_a_position_behind_a_marker_has_no_epoch(source: Source) -> None:
+    """The marker may be of a later epoch: with the record's, Kafka would take the position for a truncated log."""
+    fetched = source._taken([message(5, epoch=3), message(7, error=END_OF_PARTITION)])
+    assert fetched.positions == {0: Position(7, NO_EPOCH)}
+    assert source._taken([message(7, error=END_OF_PARTITION)]).positions == {}
+    assert source._taken([message(7, epoch=5)]).positions == {0: Position(8, 5)}
+
+
+def test_what_was_read_before_is_left_out(source: Source) -> None:
+    stale = [message(4), message(3, error=END_OF_PARTITION), message(9, partition=1)]
+    fetched = source._taken([*stale, message(0, partition=1, error=END_OF_PARTITION)])
+    assert (fetched.events, fetched.positions, source.next_offsets) == ([], {}, {0: 5})
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [(KafkaError._AUTO_OFFSET_RESET, PositionLost), (KafkaError.TOPIC_AUTHORIZATION_FAILED, ReaderError)],
+)
+def test_after_an_error_nothing_is_gone_on_with(source: Source, code: int, raised: type[Exception]) -> None:
+    """The client has given what stands behind the error too, and would not give it again."""
+    with pytest.raises(raised):
+        source._taken([message(5), message(6, error=code), message(7)])
+    assert source.next_offsets == {}
+
+
+@pytest.mark.parametrize("code", [KafkaError._MAX_POLL_EXCEEDED, KafkaError._TRANSPORT])
+def test_what_passes_is_gone_on_after(source: Source, code: int) -> None:
+    fetched = source._taken([message(-1, error=code, partition=-1), message(5)])
+    assert [event.offset for event in fetched.events] == [5]
