@@ -1,5 +1,7 @@
 """The program that a reader's fault run kills: it copies a topic into a table, and may end itself at a chosen moment.
 
+It also raises once, after it has written rows, and goes on with the same reader, as a program that handles its errors.
+
 Arguments: store, where, bootstrap, topic, group or `-`, moment or `-`, until_end or `-`.
 """
 
@@ -25,6 +27,14 @@ AFTER: Final = "after-commit"
 
 MOST: Final = 40
 """Records of a transaction: many commits, and many moments to be killed at."""
+
+
+SLIPS_AT: Final = 2
+"""The transaction in which the program fails by itself, once; it goes on with the same reader."""
+
+
+class Slip(Exception):
+    """The program's own error."""
 
 
 def store_of(kind: str, where: str) -> Store:
@@ -63,6 +73,8 @@ def main() -> None:
         rows = [(int(event.value or b""), event.partition, event.offset) for event in transaction.events]
         transaction.executemany(statement, rows)
         print(f"took {len(rows)}", flush=True)
+        if transactions == SLIPS_AT:
+            raise Slip
         if transactions == 3 and moment == BEFORE:
             _die()
         if transactions == 3 and moment in (IN, AFTER):
@@ -73,7 +85,10 @@ def main() -> None:
         topic, store=store, name=NAME, options=options, group=None if group == "-" else group, max_records=MOST
     ) as reader:
         print("ready", flush=True)
-        reader.run(write, until_end=until_end != "-")
+        try:
+            reader.run(write, until_end=until_end != "-")
+        except Slip:
+            reader.run(write, until_end=until_end != "-")
     print("done", flush=True)
 
 
