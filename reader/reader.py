@@ -234,9 +234,9 @@ class Reader:
     def transactions(self, *, until_end: bool = False) -> Generator[Transaction, None, None]:
         """Transactions with at least one record each.
 
-        One commits when the next is asked for. `break` and exceptions roll it back; its records come again at the next
-        start. Where the database goes away between two, it is waited for; an error of the program's own statements
-        ends the loop, see `run`.
+        One commits when the next is asked for. `break` and exceptions roll it back; its records come again in the
+        next loop, or at the next start. Where the database goes away between two, it is waited for; an error of the
+        program's own statements ends the loop, see `run`.
 
         Args:
             until_end: end with the records that are committed now; in a group, once all of its processes have come so
