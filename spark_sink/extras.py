@@ -16,6 +16,7 @@ SINK_EXTRAS: Final = {
     "py4j": "spark",
     "pyarrow": "spark",
     "pyiceberg": "iceberg",
+    "pymysql": "mysql",
     "pyspark": "spark",
     "sqlalchemy": "iceberg",
 }

@@ -79,7 +79,7 @@ def test_every_import_is_a_dependency_or_in_the_extra_that_is_named_for_it() -> 
 
 def test_the_extras() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {"worker", "spark", "postgres", "duckdb", "iceberg", "otel", "all"}
+    assert set(extras) == {"worker", "spark", "postgres", "duckdb", "mysql", "iceberg", "otel", "all"}
     assert extras["all"] == [f"kafka-ratchet[{','.join(sorted(set(extras) - {'all'}, key=list(extras).index))}]"]
     assert set(EXTRAS.values()) == set(extras) - {"all"}
 
