@@ -9,8 +9,16 @@ from typing import Final
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 SINK_EXTRAS: Final = {
+    "attrs": "registry",
+    "authlib": "registry",
+    "cachetools": "registry",
+    "certifi": "registry",
     "deltalake": "spark",
     "duckdb": "duckdb",
+    "google": "registry",
+    "google.protobuf": "registry",
+    "httpx2": "registry",
+    "jsonschema": "registry",
     "pandas": "spark",
     "psycopg": "postgres",
     "py4j": "spark",

@@ -24,6 +24,9 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = SINK_EXTRAS | WORKER_EXTRAS | OTHER_EXTRAS
 BROUGHT_BY = {
+    "attrs": "confluent-kafka",
+    "google": "confluent-kafka",
+    "jsonschema": "confluent-kafka",
     "jinja2": "aiohttp-jinja2",
     "mode": "faust-streaming",
     "py4j": "pyspark",
@@ -79,7 +82,7 @@ def test_every_import_is_a_dependency_or_in_the_extra_that_is_named_for_it() -> 
 
 def test_the_extras() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {"worker", "spark", "postgres", "duckdb", "mysql", "iceberg", "otel", "all"}
+    assert set(extras) == {"worker", "spark", "postgres", "duckdb", "mysql", "iceberg", "registry", "otel", "all"}
     assert extras["all"] == [f"kafka-ratchet[{','.join(sorted(set(extras) - {'all'}, key=list(extras).index))}]"]
     assert set(EXTRAS.values()) == set(extras) - {"all"}
 
