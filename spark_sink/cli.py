@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.compact_command import run_compact
 from kafka_ratchet.spark_sink.errors import Fenced, SinkError
 from kafka_ratchet.spark_sink.extras import missing_extra
 from kafka_ratchet.spark_sink.job.access import Access
@@ -41,7 +42,7 @@ EXIT_FENCED = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; or, where the first word is `vacuum`, remove what killed ones have left.
+    """Run the job; or, by the first word, `vacuum` what killed ones have left, or `compact` small files.
 
     Args:
         arguments: the command line without the program's name; None: the process's own.
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     end_with_parent()
     words = sys.argv[1:] if arguments is None else list(arguments)
-    removing = words[:1] == ["vacuum"]
+    upkeep = {"compact": run_compact, "vacuum": run_vacuum}.get(next(iter(words), ""))
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     hide_in_tracebacks()
@@ -59,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if handler.formatter is not None and not isinstance(handler.formatter, HidingFormatter):
             handler.setFormatter(HidingFormatter(handler.formatter))
     try:
-        if removing:
-            run_vacuum(words[1:])
+        if upkeep is not None:
+            upkeep(words[1:])
         else:
             spec = job_spec(words)
             if spec.log_format == "json":

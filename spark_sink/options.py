@@ -64,7 +64,8 @@ def option_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark_sink",
         description="Bring the committed records of a Kafka topic into a result table, each exactly once.",
-        epilog="`vacuum` removes what killed jobs have left. --job JSON in place of all options is how `ratchet sink` "
+        epilog="`vacuum` removes what killed jobs have left, `compact` puts small files together. "
+        "--job JSON in place of all options is how `ratchet sink` "
         "starts a job. Exit codes: 0 done, 2 refused with a sentence, 3 fenced "
         "by another job of the same name. Secrets "
         f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "

@@ -277,6 +277,28 @@ def vacuum(
 
 
 @sink.command()
+def compact(
+    name: Name = None,
+    config: Config = None,
+    target_size: Annotated[
+        float, typer.Option("--target-size", min=0.001, max=1_000_000, help="Size of a new file, in MiB.")
+    ] = 128.0,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put small files of the result table together (delta, iceberg), also while the job runs."""
+    from kafka_ratchet.app import settings as settings_of_file
+    from kafka_ratchet.app.status.results import place_of, sink_errors_translated
+    from kafka_ratchet.spark_sink.compact_command import MIB, as_dict, summary
+    from kafka_ratchet.spark_sink.stores.compact import compact as put_together
+
+    place = place_of(settings_of_file.load(config).of_sink(name))
+    with sink_errors_translated():
+        found = put_together(place, int(target_size * MIB), execute=execute)
+    print(json.dumps(as_dict(found, execute=execute)) if as_json else summary(found, execute=execute))
+
+
+@sink.command()
 def package(
     file: Annotated[Path, typer.Argument(help="The zip to write, such as spark_sink.zip.", show_default=False)],
     jars: Annotated[

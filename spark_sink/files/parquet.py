@@ -82,16 +82,39 @@ def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any =
     Returns:
         Its name.
     """
+    name, _, _ = write_batches(table.to_batches(), table.schema, folder, file_prefix, filesystem)
+    return name
+
+
+def write_batches(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, file_prefix: str, filesystem: Any = None
+) -> tuple[str, int, int]:
+    """Write batches that the driver has into one new file; the other arguments are those of `write_files`.
+
+    Returns:
+        Its name, rows and bytes.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
     path = f"{folder}/{name}"
+    rows, gathered = 0, list[pa.RecordBatch]()
     with open(path, "xb") if filesystem is None else filesystem.open_output_stream(path) as file:
-        pq.write_table(table, file, compression="zstd")
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for batch in batches:
+                gathered.append(batch)
+                rows += batch.num_rows
+                if sum(each.nbytes for each in gathered) >= ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(gathered, schema))
+                    gathered = []
+            if gathered:
+                writer.write_table(pa.Table.from_batches(gathered, schema))
         file.flush()
+        size = file.tell()
         if filesystem is None:
             os.fsync(file.fileno())
-    return name
+    return name, rows, size
 
 
 def require_files(folder: Any, written: Sequence[tuple[str, int, int]], named: str = "") -> None:

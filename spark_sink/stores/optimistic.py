@@ -137,6 +137,9 @@ class OptimisticStore(TableStore, Generic[Table]):
         table = self._find()
         return 0 if table is None else self._newest(table)
 
+    def is_there(self) -> bool:
+        return self._find() is not None
+
     def offsets(self) -> dict[int, int]:
         table = self._find()
         if table is None:

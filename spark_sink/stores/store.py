@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from kafka_ratchet.spark_sink.stores.compactor import Compactor
     from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
     from kafka_ratchet.spark_sink.stores.orphans import Orphan
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Job names become part of keys in every store; this alphabet is plain in all of them."""
+
+COMPACTION = "ratchet-compact"
+"""In place of a job's name in the files and generations of `compact`."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
@@ -283,6 +287,22 @@ class TableStore(ResultStore):
         """
         raise NotImplementedError
 
+    def is_there(self) -> bool:
+        """Whether there is such a table; only for stores whose rejects are a table apart."""
+        return False
+
+    def compactor(self) -> Compactor:
+        """What puts small files together, where the store is made of files; see `compact`.
+
+        Raises:
+            OptionRefused: it is not.
+            StoreError: there is no such table.
+        """
+        raise OptionRefused(
+            f"{self._where}: the table is no folder of files that become many, so there is nothing to compact. The "
+            "database itself keeps it in order (VACUUM of PostgreSQL, CHECKPOINT of DuckDB)"
+        )
+
     # -- what subclasses compare
 
     def _require_generation(
@@ -327,8 +347,10 @@ def require_names(name: str, topic: str) -> None:
     """Refuse names that could mean something else inside a store's keys.
 
     Raises:
-        OptionRefused: the job's name or the topic's name has a character that is not allowed.
+        OptionRefused: the job's name or the topic's name has a character that is not allowed, or is taken.
     """
+    if name == COMPACTION:
+        raise OptionRefused(f"job name {name!r}: files that `ratchet sink compact` writes have it. Choose another")
     if not JOB_NAME.fullmatch(name):
         raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:

@@ -28,6 +28,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
     write_mode_actions,
 )
 from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, write_entry
+from kafka_ratchet.spark_sink.stores.delta.compact import DeltaCompactor
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
 from kafka_ratchet.spark_sink.stores.delta.jobs import jobs_of
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
@@ -103,6 +104,9 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         return vacuum.orphans(self._folder, needed=needed)
+
+    def compactor(self) -> DeltaCompactor:
+        return DeltaCompactor(self._folder, self._existing())
 
     def columns(self) -> StructType | None:
         from pyspark.sql.types import StructType

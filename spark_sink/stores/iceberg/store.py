@@ -23,6 +23,7 @@ from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg import vacuum
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
+from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import commits_of_job, inconsistency, offsets_of_rows
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
@@ -91,6 +92,10 @@ class IcebergStore(OptimisticStore["Table"]):
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         table = self._existing() if needed else self._find()
         return iter(()) if table is None else vacuum.orphans(table, self._data_folder(table))
+
+    def compactor(self) -> IcebergCompactor:
+        table = self._existing()
+        return IcebergCompactor(self._catalog, table, self._data_folder(table))
 
     def columns(self) -> StructType | None:
         from pyspark.sql.types import StructType

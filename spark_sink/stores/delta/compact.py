@@ -1,0 +1,151 @@
+"""Small files of a Delta table into larger ones, in log entries that change no data; see `stores.compact`.
+
+delta-rs has an `optimize` of its own. Its files say neither whose they are nor when one of a killed run may go, and in
+a partitioned table their folders have the values as names, which a file system does not always take.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files, write_batches
+from kafka_ratchet.spark_sink.stores.compactor import ATTEMPTS, DataFile, Replacement, require_newest
+from kafka_ratchet.spark_sink.stores.delta.actions import generation_key, newest_generation
+from kafka_ratchet.spark_sink.stores.delta.consistency import require_plain_log
+from kafka_ratchet.spark_sink.stores.delta.vacuum import PLAIN_NAME
+from kafka_ratchet.spark_sink.stores.store import COMPACTION
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Of the protocol's table features, those under which a file can be replaced by another one with the same rows and
+nothing more has to be said: not deletion vectors, row ids, column mapping, change data or clustering."""
+
+LEGACY_WRITER = 2
+"""Writer versions up to this one know `appendOnly` and `invariants` only."""
+
+
+class DeltaCompactor:
+    """A `compactor.Compactor` of one table.
+
+    Args:
+        folder: of the table.
+        table: open.
+
+    Raises:
+        OptionRefused: the table has a feature or property that forbids it.
+    """
+
+    def __init__(self, folder: Folder, table: DeltaTable) -> None:
+        self._folder, self._table = folder, table
+        self._require_plain()
+
+    def look(self) -> list[DataFile]:
+        """Files in the folder itself, of known rows."""
+        self._table.update_incremental()
+        self._require_plain()
+        found = self._actions().select(["path", "size_bytes", "num_records"]).to_pylist()
+        return [
+            DataFile(each["path"], each["size_bytes"], each["num_records"])
+            for each in found
+            if each["num_records"] is not None and PLAIN_NAME.fullmatch(each["path"])
+        ]
+
+    def count(self) -> tuple[int, int]:
+        """By the log."""
+        sizes = self._actions()["size_bytes"].to_pylist()
+        return len(sizes), sum(sizes)
+
+    def take_over(self) -> int:
+        """By an entry of the log with a `txn` action of its own."""
+        from deltalake.exceptions import CommitFailedError
+
+        for attempt in range(1, ATTEMPTS + 1):
+            generation = newest_generation(self._table, COMPACTION) + 1
+            try:
+                self._commit([], generation)
+            except CommitFailedError:
+                if attempt == ATTEMPTS:
+                    raise
+                self._table.update_incremental()
+                continue
+            return generation
+        raise AssertionError
+
+    def rewrite(self, files: Sequence[DataFile], generation: int) -> DataFile:
+        """One after the other; columns that a file lacks are null."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        schema = pa.schema(self._table.schema().to_arrow())
+        paths = [self._folder.inside(file.name) for file in files]
+        # A file from before a column was added lacks it, and is read with null there; Spark's own may have INT96.
+        parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+        rows = ds.dataset(paths, schema, parquet, filesystem=self._folder.filesystem)
+        name, count, size = write_batches(
+            rows.to_batches(use_threads=False),
+            schema,
+            self._folder.inside(),
+            file_prefix(COMPACTION, generation),
+            self._folder.filesystem,
+        )
+        return DataFile(name, size, count)
+
+    def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
+        """An entry whose actions say that no data changes."""
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        require_newest(self._folder, newest_generation(self._table, COMPACTION), generation)
+        written = [(each.new.name, each.new.rows, each.new.bytes) for each in replacements]
+        require_files(self._folder, written)
+        now_ms = int(time.time() * 1000)
+        actions: list[Any] = [
+            AddAction(name, size, {}, now_ms, False, json.dumps({"numRecords": rows})) for name, rows, size in written
+        ]
+        actions += [RemoveAction(old.name, False, now_ms, old.bytes, {}) for each in replacements for old in each.old]
+        try:
+            self._commit(actions, generation)
+        except CommitFailedError:
+            return False
+        require_files(self._folder, written, f"Version {self._table.version()} of the table names it")
+        return True
+
+    def remove(self, file: DataFile) -> None:
+        """From the folder."""
+        self._folder.remove(file.name)
+
+    def _actions(self) -> Any:
+        import pyarrow as pa
+
+        return pa.table(self._table.get_add_actions(flatten=True))
+
+    def _commit(self, actions: list[Any], generation: int) -> None:
+        """The version after the one that was looked at, or an error."""
+        from deltalake import CommitProperties
+        from deltalake.transaction import Transaction
+
+        properties = CommitProperties(
+            max_commit_retries=0, app_transactions=[Transaction(generation_key(COMPACTION), generation)]
+        )
+        self._table.create_write_transaction(
+            actions, mode="append", schema=self._table.schema(), commit_properties=properties
+        )
+
+    def _require_plain(self) -> None:
+        require_plain_log(self._table, self._folder)
+        protocol = self._table.protocol()
+        named = {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - FEATURES
+        old = not protocol.writer_features and protocol.min_writer_version > LEGACY_WRITER
+        if named or old:
+            what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
+            raise OptionRefused(
+                f"{self._folder}: the table has {what}, which Ratchet does not keep when it writes files anew. Compact "
+                "it with the engine that has switched it on (OPTIMIZE)"
+            )

@@ -1,0 +1,113 @@
+"""Data files of an Iceberg table: those of a snapshot, their rows, and new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.files.parquet import write_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.typedef import Record
+
+
+def live_files(table: Table) -> list[FileScanTask]:
+    """The data files of the newest snapshot that `table` was refreshed to, with what deletes rows in them."""
+    return list(table.scan().plan_files())
+
+
+def file_name(path: str) -> str:
+    """The last part of a file's path."""
+    return path.rpartition("/")[2]
+
+
+def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
+    """As the table's files have it.
+
+    Args:
+        schema: of the table.
+        with_ids: the id of each field is in it, so that a column that is renamed later is found in the file.
+    """
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return schema_to_pyarrow(schema, include_field_ids=with_ids)
+
+
+def rows_of(table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    """Rows of these files, without those that are deleted, in the table's own columns and types.
+
+    Args:
+        table: the table.
+        tasks: of `live_files`; one after the other is in memory.
+        columns: only these; none: all.
+    """
+    import pyarrow as pa
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    wanted = table.schema().select(*columns) if columns else table.schema()
+    schema = arrow_schema_of(wanted, with_ids=False)
+    scan = ArrowScan(table.metadata, table.io, wanted, AlwaysTrue())
+    for task in tasks:
+        for batch in scan.to_record_batches([task]):
+            yield from pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()
+
+
+def write_rows(
+    table: Table, folder: Folder, batches: Iterable[pa.RecordBatch], file_prefix: str, partition: Record
+) -> DataFile:
+    """Write rows into one new file that no snapshot names yet.
+
+    Args:
+        table: the table.
+        folder: of its files.
+        batches: in the table's own columns and types.
+        file_prefix: how its name begins, see `parquet.file_prefix`.
+        partition: all rows are in it, by the table's current spec.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema_of(table.schema(), with_ids=True)
+    named = (each for batch in batches for each in pa.Table.from_batches([batch]).cast(schema).to_batches())
+    name, _, _ = write_batches(named, schema, folder.inside(), file_prefix, folder.filesystem)
+    return data_file(table, f"{table.location()}/data/{name}", partition)
+
+
+def data_file(table: Table, path: str, partition: Record) -> DataFile:
+    """What a snapshot says of a Parquet file: its size, and the least and greatest value of each column.
+
+    pyiceberg's own `add_files` takes the partition from those two, which it does not have where a value is long.
+    """
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+    found = table.io.new_input(path)
+    with found.open() as stream:
+        footer = pq.read_metadata(stream)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns=compute_statistics_plan(table.schema(), table.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(table.schema()),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        file_size_in_bytes=len(found),
+        sort_order_id=None,
+        spec_id=table.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
