@@ -151,7 +151,7 @@ async def _who_wrote(
     return found
 
 
-def _writer(data: bytes, offset: int) -> tuple[int, int]:
+def _writer(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     """Producer id and epoch of the batch that holds an offset.
 
     Raises:

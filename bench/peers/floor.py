@@ -22,7 +22,7 @@ OFFSET_AND_LENGTH = struct.Struct(">qi")
 ATTRIBUTES_AT = 21
 
 
-def batches(data: bytes) -> Iterator[tuple[int, EncodedBatch]]:
+def batches(data: bytes | memoryview) -> Iterator[tuple[int, EncodedBatch]]:
     """Whole batches of a fetch, each with the offset after it."""
     at = 0
     while at + LENGTH_FROM <= len(data):
@@ -48,8 +48,8 @@ async def lane(cluster: Cluster, task: Task, partition: int) -> None:
     topic_id = (await cluster.found([task.input]))[task.input].id
     position, is_open, deadline = 0, False, 0.0
 
-    def fetch(offset: int) -> asyncio.Task[bytes]:
-        async def data() -> bytes:
+    def fetch(offset: int) -> asyncio.Task[bytes | memoryview]:
+        async def data() -> bytes | memoryview:
             fetched = await cluster.fetch(
                 task.input,
                 partition,

@@ -11,11 +11,10 @@ import numpy as np
 from bench.subjects import Task, worker_settings
 from kafka_ratchet.agents import deduplicate
 from kafka_ratchet.app.cli import main
-from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.delivery import Delivery
 
 
-def forward_all(_: Sequences, __: object) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
+def forward_all(*_: object) -> Callable[[AsyncIterator[Delivery]], Awaitable[None]]:
     """Stands in for `deduplicate.deduplicate`."""
 
     async def agent(deliveries: AsyncIterator[Delivery]) -> None:

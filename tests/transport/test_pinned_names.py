@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 import aiokafka.codec
+import aiokafka.conn
 import aiokafka.errors
 import faust
 import pytest
@@ -54,6 +55,7 @@ CLUSTER, TRANSACTION = "transport/client/cluster.py", "transport/transactions/re
 PRODUCER = "transport/transactions/producer.py"
 LANES, COMPRESSION = "transport/assignment.py", "transport/batch/compression.py"
 DESCRIBE, CONNECTION = "transport/client/describe.py", "transport/client/connection.py"
+RECEIVING = "transport/client/receiving.py"
 HANGING, BY_ID = "transport/transactions/outcome.py", "transport/client/topic_id.py"
 APPLICATION, FAUST_APP = "app/worker/application.py", "app/worker/faust_app.py"
 TABLE, SECURITY = "tables/table.py", "transport/client/security.py"
@@ -68,8 +70,9 @@ SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
     (CLUSTER, AIOKafkaClient, "send", ["node_id", "request", "group"]),
     (CONNECTION, AIOKafkaConnection, "close", ["reason", "exc"]),
     (CONNECTION, AIOKafkaConnection, "_next_correlation_id", []),
-    (CONNECTION, AIOKafkaConnection, "_handle_frame", ["resp"]),
-    (CONNECTION, AIOKafkaConnection, "_create_reader_task", []),
+    (RECEIVING, AIOKafkaConnection, "_handle_frame", ["resp"]),
+    (RECEIVING, AIOKafkaConnection, "_create_reader_task", []),
+    (RECEIVING, AIOKafkaConnection, "_on_read_task_error", ["self_ref", "read_task"]),
     (CLUSTER, AIOKafkaClient, "add_topic", ["topic"]),
     (CLUSTER, AIOKafkaClient, "force_metadata_update", []),
     (CLUSTER, AIOKafkaClient, "coordinator_lookup", ["coordinator_type", "coordinator_key"]),
@@ -210,6 +213,22 @@ def test_error_numbers(ours: str, name: str, number: int) -> None:
     assert cls is not None, sentence
     assert aiokafka.errors.for_code(number) is cls, sentence
     assert issubclass(cls, aiokafka.errors.KafkaError), sentence
+
+
+def test_what_a_connection_reads_with() -> None:
+    source = inspect.getsource(aiokafka.conn)
+    for line in (
+        "protocol = AIOKafkaProtocol(self._closed_fut, reader, loop=loop)",
+        "self._reader, self._writer, self._protocol = reader, writer, protocol",
+        "self._read_task = self._create_reader_task()",
+        "correlation_id, request, fut = self._requests[0]",
+        "self._last_action = time.monotonic()",
+        "if not self._read_task.done():",
+        "self._read_task.cancel()",
+    ):
+        assert line in source, f"aiokafka's connections read differently; see {RECEIVING}"
+    drain = inspect.getsource(asyncio.StreamWriter.drain)
+    assert "self._protocol._drain_helper()" in drain, f"asyncio drains differently; see {RECEIVING}"
 
 
 async def test_the_request_timeout_of_a_client() -> None:

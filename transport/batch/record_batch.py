@@ -175,7 +175,7 @@ def read_chunk(
     topic: str,
     partition: int,
     start: int,
-    data: bytes,
+    data: bytes | memoryview,
     aborted: list[tuple[int, int]],
     *,
     sequence_header: bytes = b"",
@@ -355,7 +355,9 @@ class _Heads:
         epoch: leader epoch of that batch; -1 where there is none
     """
 
-    def __init__(self, topic: str, partition: int, start: int, data: bytes, aborted: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, topic: str, partition: int, start: int, data: bytes | memoryview, aborted: list[tuple[int, int]]
+    ) -> None:
         self.topic, self.partition, self.data = topic, partition, data
         self.found: list[_Found] = []
         self.next = start
@@ -398,7 +400,9 @@ class _Heads:
         """Where a batch is, for people."""
         return _where(self.topic, self.partition, offset)
 
-    def _check(self, data: bytes, at: int, end: int, base: int, magic: int, crc: int, last: int, count: int) -> None:
+    def _check(
+        self, data: bytes | memoryview, at: int, end: int, base: int, magic: int, crc: int, last: int, count: int
+    ) -> None:
         if magic != 2:
             raise CorruptBatch(f"{self.at(base)}: record format v{magic}; Ratchet reads v2 (Kafka 0.11 and later)")
         if crc32c(memoryview(data)[at + CRC_FROM : end]) != crc:
@@ -408,7 +412,9 @@ class _Heads:
         if base < 0 or base + last > OFFSET_MAX:
             raise CorruptBatch(f"{self.at(base)}: offsets up to {base + last}")
 
-    def _hidden(self, data: bytes, at: int, end: int, base: int, last: int, attributes: int, producer: int) -> bool:
+    def _hidden(
+        self, data: bytes | memoryview, at: int, end: int, base: int, last: int, attributes: int, producer: int
+    ) -> bool:
         """Control batches, and batches of a transaction that was aborted (KIP-98, Fetcher.PartitionRecords)."""
         while self._aborted and self._aborted[-1][1] <= base + last:
             self._open_aborted.add(self._aborted.pop()[0])
@@ -418,7 +424,7 @@ class _Heads:
             return True
         return bool(attributes & TRANSACTIONAL) and producer in self._open_aborted
 
-    def _control_type(self, data: bytes, at: int, end: int, base: int) -> int:
+    def _control_type(self, data: bytes | memoryview, at: int, end: int, base: int) -> int:
         """Type in the key of a control record: 0 abort, 1 commit; others (leader changes) concern nobody here."""
         at += kernels.HEADER_SIZE
         marker = kernels.control_key(np.frombuffer(data, np.uint8)[at:end])

@@ -60,11 +60,12 @@ class Committed(NamedTuple):
 class Fetched(NamedTuple):
     """One partition's part of a fetch response.
 
+    data: record batches; a view of the response's own memory, which nobody writes to
     aborted: (producer id, first offset) of aborted transactions in it
     stable_end: the last stable offset; committed readers see nothing beyond it
     """
 
-    data: bytes
+    data: bytes | memoryview
     aborted: list[tuple[int, int]]
     stable_end: int
 

@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001 - this replaces methods of aiokafka's
 """aiokafka's connections: large batches are not copied, and under uvloop a reset one says so in Kafka's words.
 
-aiokafka 0.14 copies a request twice on its way to the transport, and keeps each response until the next one begins.
-With a batch of 64 MiB that is 192 MiB more.
+aiokafka 0.14 copies a request twice on its way to the transport, and each response four times on its way from there
+(`kafka_ratchet.transport.client.receiving`), of which it keeps one until the next response begins.
 
 Where Kafka and this client refuse each other, the error is a sentence (`AccessRefused`). aiokafka keeps to itself what
 a client could not start of; `refused_by` tells it.
@@ -20,11 +20,13 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
+import aiokafka.conn
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.util import wait_for
 
 from kafka_ratchet.errors import KafkaRefused
+from kafka_ratchet.transport.client import receiving
 from kafka_ratchet.transport.client.produce import BatchRequest
 from kafka_ratchet.transport.client.refused import AccessRefused, refusal
 
@@ -99,28 +101,12 @@ def _send_batch(connection: Any, batch_request: BatchRequest) -> Any:
     return wait_for(answer, connection._request_timeout)
 
 
-async def read(of_connection: Any) -> None:
-    """As aiokafka's own, but that nothing of a response is kept while the next one is waited for."""
-    connection = of_connection()
-    if connection is None:
-        return
-    reader = connection._reader
-    del connection
-    while True:
-        (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
-        response = await reader.readexactly(size)
-        connection = of_connection()
-        if connection is None:
-            return
-        connection._handle_frame(response)
-        del connection, response
-
-
 def mend_connections() -> None:
-    """Put these methods in the place of aiokafka's, for every client of this process, Faust's too.
+    """Put these in the place of aiokafka's, for every client of this process, Faust's too.
 
     A call, not an import for its effect: one of those was lost when files moved, and nothing failed but a fault run.
     """
     AIOKafkaConnection.connect = connect
     AIOKafkaConnection.send = send
-    AIOKafkaConnection._read = staticmethod(read)
+    AIOKafkaConnection._create_reader_task = receiving.create_reader_task
+    aiokafka.conn.AIOKafkaProtocol = receiving.Connected

@@ -66,11 +66,12 @@ def _first_error(port: int, send: Callable[[AIOKafkaConnection], Any]) -> Except
 def test_a_worker_has_the_mended_methods() -> None:
     # In a process of its own: here the module above is imported, whatever a worker does.
     program = (
-        "import kafka_ratchet.app.worker.process; from aiokafka.conn import AIOKafkaConnection as its; "
-        "print(its.send.__module__, its._read.__module__)"
+        "import kafka_ratchet.app.worker.process, aiokafka.conn; its = aiokafka.conn.AIOKafkaConnection; "
+        "print(its.send.__module__, its._create_reader_task.__module__, aiokafka.conn.AIOKafkaProtocol.__module__)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["kafka_ratchet.transport.client.connection"] * 2, done.stderr
+    ours = "kafka_ratchet.transport.client"
+    assert done.stdout.split() == [f"{ours}.connection", *[f"{ours}.receiving"] * 2], done.stderr
 
 
 # Requests whose answer nobody waits for get the reset as their error.
