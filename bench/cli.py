@@ -215,6 +215,37 @@ def page(
 
 
 @bench.command()
+def partitions(
+    count: Annotated[int, typer.Option("--partitions", help="Partitions of the stream.", min=8)] = 1_000,
+    busy: Annotated[int, typer.Option(help="Of them, those that get records.", min=1)] = 100,
+    records: Records = 2_000_000,
+    keys: Keys = 10_000,
+    idle: Annotated[float, typer.Option(help="Seconds for which the worker is watched while nothing comes.")] = 60.0,
+    rounds: Rounds = 1,
+    json: Json = False,
+) -> None:
+    """Measure one worker with very many partitions next to one with 4: start, idle cost, throughput.
+
+    With --json one line of JSON at the end, otherwise one for each run as well. Exit code 1 if an output is wrong.
+    """
+    from bench.partitions import Many
+    from bench.partitions import partitions as measured
+
+    def say(run: Many) -> None:
+        if not json:
+            print(json_text.dumps(run.as_dict()), flush=True)
+        else:
+            _say(json_text.dumps(run.as_dict()))
+
+    if busy > count:
+        raise typer.BadParameter("there are no more busy partitions than partitions")
+    told = measured(count, busy, records, keys, idle, rounds, say)
+    print(json_text.dumps(told), flush=True)
+    if not told["verified"]:
+        raise typer.Exit(1)
+
+
+@bench.command()
 def plot(
     told: Annotated[Path, typer.Argument(help="Output of `ratchet bench compare --json`.")],
     picture: Annotated[Path, typer.Argument(help="SVG to write.")],

@@ -239,7 +239,7 @@ def measure(
         finally:
             reached.close()
     verified = chosen.is_right(bootstrap, output, truth) if chosen.exact else None
-    _forget(bootstrap, run)
+    forget(bootstrap, run)
     millions = load.records / 1_000_000
     rate = round(load.records / seconds)
     return Measured(
@@ -253,7 +253,7 @@ def measure(
     )
 
 
-def _forget(bootstrap: str, run: str) -> None:
+def forget(bootstrap: str, run: str) -> None:
     """Delete the output and what a subject has made besides, such as a changelog."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():

@@ -13,6 +13,7 @@ from kafka_ratchet.transport import owner as owners
 from kafka_ratchet.transport.batch.record_batch import BATCH_MOST, RecordBatch, read_chunk
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.errors import replaced
+from kafka_ratchet.transport.client.fetch_session import Spot
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, id_text
 from kafka_ratchet.transport.owner import Owner
 
@@ -104,8 +105,21 @@ class Changelog:
         connection: Hashable,
         batch_most: int = BATCH_MOST,
         passed: Callable[[], tuple[float, float]] = passed_s,
+        asking: Hashable = None,
     ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            cluster: connected
+            state: what it is read into
+            partition: number
+            connection: on which to read what may wait or be long
+            batch_most: bytes that one batch may unpack to
+            passed: seconds of two clocks that go on while this process is suspended
+            asking: the connection on which to ask what is answered at once; None: the same
+        """
         self.cluster, self.state, self.partition, self._connection = cluster, state, partition, connection
+        self._asking = connection if asking is None else asking
         self._batch_most, self._passed = batch_most, passed
         self.topic_id = b""
         """16 bytes, as of the last `restore`."""
@@ -134,8 +148,8 @@ class Changelog:
             await self._compare()
         except (TopicReplaced, LogTruncated, StateAhead) as error:
             await self._decided(error)
-        first = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
-        end = await self.cluster.offset(topic, partition, LATEST, self._connection)
+        first = await self.cluster.offset(topic, partition, EARLIEST, self._asking)
+        end = await self.cluster.offset(topic, partition, LATEST, self._asking)
         if state.position < first:
             raise PositionLost(
                 f"{topic}, partition {partition}: the local store ends at offset {state.position}, but the "
@@ -172,7 +186,7 @@ class Changelog:
         before = owner.topics.get(owners.CHANGELOG) if owner else None
         if before is not None and before.id != id_text(self.topic_id):
             raise replaced(topic, before.id, id_text(self.topic_id))
-        end = await self.cluster.offset(topic, self.partition, LATEST, self._connection)
+        end = await self.cluster.offset(topic, self.partition, LATEST, self._asking)
         if state.position > end:
             raise StateAhead(
                 f"{topic}, partition {self.partition}: the local store stands for everything below offset "
@@ -203,9 +217,9 @@ class Changelog:
         A lane that stays halted asks again and again: what was looked through stays so while the log goes on from it.
         """
         topic, partition = self.state.changelog, self.partition
-        end = await self.cluster.offset(topic, partition, LATEST, self._connection)
+        end = await self.cluster.offset(topic, partition, LATEST, self._asking)
         if not await self._goes_on(end):
-            first = await self.cluster.offset(topic, partition, EARLIEST, self._connection)
+            first = await self.cluster.offset(topic, partition, EARLIEST, self._asking)
             self._looked_through = LookedThrough(self.topic_id, Sighting(first, NO_EPOCH), None)
         _, (position, epoch), newest = self._looked_through
         while position < end:
@@ -253,6 +267,11 @@ class Changelog:
         """Whether something was committed that `sight` has not yet seen."""
         return self.state.position > self._sighted
 
+    @property
+    def end(self) -> Spot:
+        """Where the log ended behind the state's last commit, as far as it was looked at."""
+        return Spot(self.topic_id, self.partition, *self._end)
+
     async def has_grown(self) -> bool:
         """Whether there is more than the state's last commit. While its lane has no transaction open, another wrote it.
 
@@ -296,7 +315,7 @@ class Changelog:
             topic,
             partition,
             position,
-            self._connection,
+            self._connection if max_wait_ms else self._asking,
             max_bytes=max_bytes,
             max_wait_ms=max_wait_ms,
             topic_id=self.topic_id,

@@ -41,8 +41,9 @@ from kafka_ratchet.transport import patience, sent_topics
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import CHUNK_SHARE, RecordBatch, read_chunk
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
-from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, shared
 from kafka_ratchet.transport.client.errors import replaced
+from kafka_ratchet.transport.client.fetch_session import Spot
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
 from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
@@ -50,6 +51,7 @@ from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, l
 from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
+from kafka_ratchet.transport.rest import Rest
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
 from kafka_ratchet.transport.ticks import Ticks, tick
 from kafka_ratchet.transport.tracing import TransactionTrace
@@ -58,6 +60,7 @@ from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import Appended, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
+from kafka_ratchet.transport.turns import Turns
 from kafka_ratchet.transport.unread import Unread
 from kafka_ratchet.transport.until_stopped import done_before
 
@@ -70,6 +73,8 @@ WORTH_A_COMMIT: Final = 10_000
 commits before its time, so that whoever catches up has its results at once."""
 SIGHT_EVERY_S: Final = 1.0
 """How often the changelog's leader epoch is looked at: as often as the local store is written."""
+NOTICE_EVERY_S: Final = 1.0
+"""How late a lane that rests may notice what others want of it."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 
@@ -88,6 +93,7 @@ class Lane:
         ticks: Ticks | None = None,
         measures: StreamMeasures | None = None,
         trace: TransactionTrace | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Nothing is started.
 
@@ -101,6 +107,7 @@ class Lane:
             ticks: timers of one's own; None: there are none
             measures: those of the stream, to add to; None: nobody asks
             trace: told of each transaction; None: nobody asks
+            turns: shared by lanes that may not all start at once; None: this one may at any time
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
@@ -108,16 +115,22 @@ class Lane:
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
         self._deliver, self._permit, self._ticks = deliver, permit, ticks
         self.measures = measures or StreamMeasures()
-        self._trace = trace
+        self._trace, self._turns = trace, turns or Turns()
+        self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
+        self._asking = shared(spec.partition)
         self._producer = TransactionalProducer(
             cluster,
             spec.transactional_id,
             spec.group,
             spec.transaction_timeout_ms,
             [(topic, spec.partition) for topic in (*spec.writes, state.changelog)],
+            self._asking,
         )
-        self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
-        self._changelog = Changelog(cluster, state, spec.partition, self._fetching, spec.batch_most)
+        self._changelog = Changelog(
+            cluster, state, spec.partition, self._fetching, spec.batch_most, asking=self._asking
+        )
+        self._rest: Rest | None = None
+        """Of the input, while the lane runs."""
         self._position, self._epoch = 0, NO_EPOCH
         self._unread = Unread()
         self._topics: dict[str, bytes] = {}
@@ -155,7 +168,7 @@ class Lane:
                 commits = self.status.commits
                 try:
                     # While Kafka is away it would never take over, and could not be stopped.
-                    if await done_before(self._stopping, self._take_over()):
+                    if await done_before(self._stopping, self._start()):
                         await self._consume()
                     return
                 except Aborted as error:
@@ -208,6 +221,11 @@ class Lane:
         say = self.log.error if state is LaneState.HALTED else self.log.warning
         say("lane starts again", state=str(state), error=text)
 
+    async def _start(self) -> None:
+        self.status.state = LaneState.STARTING
+        async with self._turns.turn():
+            await self._take_over()
+
     async def _take_over(self) -> None:
         """Fence the previous owner, then read what it has committed.
 
@@ -215,11 +233,10 @@ class Lane:
         and committed, would find an offset that its changelog does not know of.
         """
         spec, state = self.spec, self.state
-        self.status.state = LaneState.STARTING
         self._halting = None
         if spec.sends:
             self.spec = spec = await self._ask_for_sent_topics()
-        if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._fetching):
+        if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._asking):
             # A worker of an earlier version may be at work, or have left a transaction open.
             await self._producer.of(spec.earlier_id).initialise()
         await self._producer.initialise()
@@ -227,7 +244,7 @@ class Lane:
         if self._permit is not None:
             await self._permit()
         self.status.state, restoring_since = LaneState.RESTORING, asyncio.get_running_loop().time()
-        committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._fetching)
+        committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._asking)
         opening = asyncio.ensure_future(asyncio.to_thread(state.open))
         try:
             await asyncio.shield(opening)
@@ -250,7 +267,7 @@ class Lane:
             raise
         is_new = position is None
         if position is None:
-            position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._fetching)
+            position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
             if spec.begins_at_0 and position > 0:
                 raise PositionLost(
                     f"{spec.topic}, partition {spec.partition}: it begins at offset {position}, and nothing of it was "
@@ -278,7 +295,7 @@ class Lane:
     async def _ask_for_sent_topics(self) -> LaneSpec:
         """Ask what may have changed of them. Before anything else: the id may have been left open in any of them."""
         spec, state = self.spec, self.state
-        sends = await sent_topics.ask(self.cluster, spec.sends, self._fetching)
+        sends = await sent_topics.ask(self.cluster, spec.sends, self._asking)
         self._producer.partitions = [
             *((topic, spec.partition) for topic in (*spec.writes, state.changelog)),
             *((topic, number) for topic, sent in sends.items() for number in range(sent.partitions)),
@@ -325,7 +342,7 @@ class Lane:
         """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""
         self._halting = error
 
-    async def _notice_others(self) -> None:
+    async def _notice_others(self, beside: Rest) -> None:
         """Start again where somebody else has written to the changelog.
 
         While no event comes, nothing else tells that the partition was taken over, or moved by an operator.
@@ -333,13 +350,17 @@ class Lane:
         commits = self.status.commits
         if self._producer.state is not State.READY or self._changelog.is_behind:
             return
+        if self._rest is None or not self._rest.is_at_rest:
+            beside.leave()
+        elif beside.is_still(self._changelog.end):
+            return
         if await self._changelog.has_grown() and self._producer.state is State.READY and self.status.commits == commits:
             raise Aborted(f"{self.state.changelog}, partition {self.spec.partition}: another has written to it")
 
     async def _ask_for_limits(self) -> None:
         """Ask for max.message.bytes anew: a record was too large, and the limit may have been raised since."""
         spec, changelog = self.spec, self.state.changelog
-        limits = await self.cluster.message_limits([*spec.writes, changelog], self._fetching)
+        limits = await self.cluster.message_limits([*spec.writes, changelog], self._asking)
         self.spec = replace(
             spec,
             output_limit=limits[spec.output],
@@ -351,17 +372,19 @@ class Lane:
 
     async def _fetch(self, position: int, epoch: int) -> RecordBatch:
         """epoch: of the batch before position."""
-        spec, clock = self.spec, asyncio.get_running_loop().time
+        spec, clock, rest = self.spec, asyncio.get_running_loop().time, self._rest
+        topic_id = self._topics[spec.topic]
+        looks = rest is not None and await rest.over(Spot(topic_id, spec.partition, position, epoch))
         asked, waits = clock(), self.status.end is not None and position < self.status.end
         try:
             fetched = await self.cluster.fetch(
                 spec.topic,
                 spec.partition,
                 position,
-                self._fetching,
+                self._asking if looks else self._fetching,
                 max_bytes=FETCH_BYTES,
-                max_wait_ms=FETCH_WAIT_MS,
-                topic_id=self._topics[spec.topic],
+                max_wait_ms=0 if looks else FETCH_WAIT_MS,
+                topic_id=topic_id,
                 last_epoch=epoch,
             )
         except LogTruncated as error:
@@ -383,6 +406,8 @@ class Lane:
         )
         self._unread.fetched(batch)
         self.status.unread_since_ms = self._unread.since_ms
+        if rest is not None and batch.next > position:
+            rest.heard()
         return batch
 
     async def _fetched(self, fetch: asyncio.Task[RecordBatch]) -> RecordBatch:
@@ -395,9 +420,11 @@ class Lane:
 
     async def _consume(self) -> None:
         clock = asyncio.get_running_loop().time
+        watch = self.cluster.watch(self.state.changelog)
+        rest = self._rest = Rest(watch, self.spec.topic, self.spec.partition)
         stop = asyncio.create_task(self._stopping.wait())
         fetch = asyncio.create_task(self._fetch(self._position, self._epoch))
-        sight = asyncio.create_task(self._sight())
+        sight = asyncio.create_task(self._sight(Rest(watch, self.state.changelog, self.spec.partition)))
         pending: set[asyncio.Task[Any]] = {fetch, stop}
         try:
             while True:
@@ -405,10 +432,7 @@ class Lane:
                 if fetch.done():
                     batch = await self._fetched(fetch)
                     crash_point("fetched")
-                    if self._halting is not None:
-                        raise self._halting
-                    if self._requests_to != (requests := self.switch.requests).position:
-                        await self._forget(requests)
+                    await self._heed()
                     epoch = batch.epoch if batch.epoch >= 0 else self._epoch
                     is_large = len(batch.data) > self.spec.batch_most // CHUNK_SHARE
                     if not is_large:  # two of them would take twice the memory
@@ -421,6 +445,8 @@ class Lane:
                     if is_large:
                         fetch = asyncio.create_task(self._fetch(batch.next, epoch))
                     pending = {fetch, stop}
+                elif self._producer.state is State.READY:
+                    await self._notice(rest)
                 if self._ticks is not None and not self._ticks.wait_s() and not stop.done():
                     await self._tick(self._ticks, stop)
                 if self._producer.state is State.OPEN and (stop.done() or clock() >= self._deadline or self._is_enough):
@@ -431,6 +457,22 @@ class Lane:
             for task in (fetch, stop, sight):
                 task.cancel()
             await asyncio.gather(fetch, stop, sight, return_exceptions=True)
+            rest.leave()
+            self._rest = None
+
+    async def _heed(self) -> None:
+        """Do what others want of the lane, between two batches."""
+        if self._halting is not None:
+            raise self._halting
+        if self._requests_to != (requests := self.switch.requests).position:
+            await self._forget(requests)
+
+    async def _notice(self, rest: Rest) -> None:
+        """Now and then, while no fetch ends."""
+        await self._heed()
+        if rest.is_at_rest:
+            self.status.fetched_at = max(self.status.fetched_at or 0.0, rest.answered_at)
+            self.state.at_rest()
 
     async def _forget(self, requests: Requests) -> None:
         """Apply what was not applied yet, in a transaction of its own: nothing in it is judged before or after.
@@ -450,24 +492,31 @@ class Lane:
         if len(due) == len(waiting):
             self._requests_to = requests.position
 
-    def _wait_s(self, now: float) -> float | None:
-        """How long there is nothing to do unless a record comes; None: for ever."""
-        waits = [self._deadline - now] if self._producer.state is State.OPEN else []
+    def _wait_s(self, now: float) -> float:
+        """How long there is nothing to do unless a record comes."""
+        waits = [NOTICE_EVERY_S]
+        if self._producer.state is State.OPEN:
+            waits.append(self._deadline - now)
         if self._ticks is not None:
             waits.append(self._ticks.wait_s())
-        return max(0.0, min(waits)) if waits else None
+        return max(0.0, min(waits))
 
-    async def _sight(self) -> None:
-        """Look at the changelog's leader epoch behind what was committed, for the local store to keep."""
+    async def _sight(self, beside: Rest) -> None:
+        """Look at the changelog's leader epoch behind what was committed, for the local store to keep.
+
+        beside: while the lane rests, the watch looks at the changelog as well
+        """
         try:
             while True:
                 await asyncio.sleep(SIGHT_EVERY_S)
                 if (sighting := await self._changelog.sight()) is not None:
                     self.state.sighted(sighting)
-                await self._notice_others()
+                await self._notice_others(beside)
         except Exception as error:
             # Whatever it is: without this look nobody would notice that the partition was taken over.
             self._halting = error
+        finally:
+            beside.leave()
 
     @property
     def _is_enough(self) -> bool:

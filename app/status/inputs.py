@@ -103,7 +103,5 @@ class EmptyInputs:
             await asyncio.sleep(ASK_EVERY_S)
 
     async def _had_one(self, topic: str, partitions: int) -> bool:
-        for partition in range(partitions):
-            if await self._cluster.offset(topic, partition, LATEST, "inputs") > 0:
-                return True
-        return False
+        ends = await self._cluster.offsets(topic, range(partitions), LATEST, "inputs")
+        return any(end > 0 for end in ends.values())

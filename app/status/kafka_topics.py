@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from kafka_ratchet.errors import BrokerUnavailable, TransportError
@@ -18,6 +18,16 @@ from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
 
 ADMIN_TIMEOUT_S: Final = 30.0
 """How long an answer of Kafka about topics may take."""
+NEW_TOPIC_S: Final = 180.0
+"""How long brokers may take until they know a topic that was just created: they make some hundreds of partitions a
+second, on a busy machine tens, and a stream of 1,000 partitions has four such topics or five."""
+SETTLING: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
+"""What brokers say of a partition that they do not know yet."""
+SETTLE_PAUSE_S: Final = 0.2
 AT_A_TIME: Final = 10_000
 MEET_S: Final = 5.0
 CONSUME_S: Final = 0.005
@@ -91,31 +101,47 @@ def open_consumer(options: Options, group: str, *, committed: bool = True) -> Co
 
 
 def offset_ranges(
-    asked: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S
+    asked: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S, settle_s: float = 0.0
 ) -> list[OffsetRange]:
     """What each partition of a topic holds, by number: two questions, however many partitions there are.
 
+    Args:
+        asked: see `consumer`
+        topic: name
+        partitions: how many it has
+        timeout_s: how long an answer may take
+        settle_s: how long a partition may be unknown or without a leader, as one is that was just created
+
     Raises:
-        BrokerUnavailable: Kafka did not answer in time.
+        BrokerUnavailable: Kafka did not answer in time, or does not know a partition.
     """
-    firsts, ends = (_offsets(asked, topic, partitions, at, timeout_s) for at in (OFFSET_BEGINNING, OFFSET_END))
+    firsts, ends = (
+        _offsets(asked, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
+    )
     return [OffsetRange(first, end) for first, end in zip(firsts, ends, strict=True)]
 
 
-def _offsets(asked: Consumer, topic: str, partitions: int, at: int, timeout_s: float) -> list[int]:
+def _offsets(asked: Consumer, topic: str, partitions: int, at: int, timeout_s: float, settle_s: float) -> list[int]:
     """at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets takes in the place of a timestamp."""
-    if not partitions:
-        return []
-    try:
-        found = asked.offsets_for_times([TopicPartition(topic, n, at) for n in range(partitions)], timeout=timeout_s)
-    except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic}: its ends cannot be read: {explained(failure.args[0])}") from failure
-    for each in found:
-        if each.error is not None:
-            raise BrokerUnavailable(
-                f"{topic} partition {each.partition}: its end cannot be read: {explained(each.error)}"
+    missing, found, began = set(range(partitions)), dict[int, int](), time.monotonic()
+    while missing:
+        try:
+            answered = asked.offsets_for_times(
+                [TopicPartition(topic, number, at) for number in sorted(missing)], timeout=timeout_s
             )
-    return [int(each.offset) for each in sorted(found, key=lambda each: each.partition)]
+        except KafkaException as failure:
+            raise BrokerUnavailable(f"{topic}: its ends cannot be read: {explained(failure.args[0])}") from failure
+        for each in answered:
+            if each.error is None:
+                found[each.partition] = int(each.offset)
+                missing.discard(each.partition)
+            elif each.error.code() not in SETTLING or time.monotonic() - began >= settle_s:
+                raise BrokerUnavailable(
+                    f"{topic} partition {each.partition}: its end cannot be read: {explained(each.error)}"
+                )
+        if missing:
+            time.sleep(SETTLE_PAUSE_S)
+    return [found[number] for number in range(partitions)]
 
 
 class Consumers:

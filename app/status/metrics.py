@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
 
 import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from kafka_ratchet.app.status.answers import PartitionStatus, StatusProvider
 from kafka_ratchet.transport.lane_spec import LaneState
@@ -39,18 +43,7 @@ class StatusCollector(Collector):
         self._provider, self._version = provider, version
 
     def collect(self) -> Iterator[Metric]:
-        """One family per figure; labels stream and partition."""
-        families = _families()
-        for table in self._provider.tables():
-            families["deduplicate"].add_metric([table.stream, table.origin], int(table.deduplicate))
-            for partition in table.partitions:
-                for name, labels, value in _samples(partition):
-                    families[name].add_metric([table.stream, str(partition.partition), *labels], value)
-        yield from families.values()
-        yield from self._of_the_worker()
-
-    def _of_the_worker(self) -> Iterator[Metric]:
-        """What is not one partition's."""
+        """What is not one partition's; `PartitionsText` has the rest."""
         measures = self._provider.measures()
         build = GaugeMetricFamily("ratchet_build_info", "The worker's version; always 1.", labels=["version"])
         build.add_metric([self._version], 1)
@@ -73,6 +66,71 @@ class StatusCollector(Collector):
                 family.add_metric([stream], cumulated(found), found.seconds)
             yield family
         yield from _counts(measures.streams)
+
+
+class PartitionsText:
+    """The figures of streams and partitions, in Prometheus's text format, as `generate_latest` would write them.
+
+    A worker may have thousands of partitions, and each has some 30 samples. An object for each of them, and its labels
+    sorted and escaped each time, takes a second for 1,000 partitions; so the beginnings of the lines are kept.
+    """
+
+    def __init__(self, provider: StatusProvider) -> None:
+        self._provider = provider
+        self._families = _families()
+        self._heads = {name: _head(family) for name, family in self._families.items()}
+        self._begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
+        """By stream and partition: the beginnings of its lines, by family and further label."""
+
+    def text(self) -> str:
+        """One family per figure, as of now."""
+        lines = {name: [head] for name, head in self._heads.items()}
+        begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
+        for table in self._provider.tables():
+            line = _line(self._families["deduplicate"], [table.stream, table.origin])
+            lines["deduplicate"] += [line, _number(int(table.deduplicate))]
+            for partition in table.partitions:
+                key = table.stream, partition.partition
+                begins = begun[key] = self._begun.get(key, {})
+                for name, label, value in _samples(partition):
+                    line = begins.get((name, label), "")
+                    if not line:
+                        labels = [table.stream, str(partition.partition), *([] if label == NO_MORE else [label])]
+                        line = begins[name, label] = _line(self._families[name], labels)
+                    lines[name] += [line, _number(value)]
+        self._begun = begun  # without partitions that have gone elsewhere
+        return "".join(piece for family in lines.values() for piece in family)
+
+
+def _head(family: CounterMetricFamily | GaugeMetricFamily) -> str:
+    registry = CollectorRegistry()
+    registry.register(_Alone(family))
+    return generate_latest(registry).decode()
+
+
+def _line(family: CounterMetricFamily | GaugeMetricFamily, labels: list[str]) -> str:
+    """A sample's line, up to its value; `tests/app/status/test_metrics.py` compares it with `generate_latest`."""
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    pairs = sorted(zip(family._labelnames, labels, strict=True))  # noqa: SLF001
+    told = ",".join(f'{label}="{value.translate(_ESCAPED)}"' for label, value in pairs)
+    return f"{name}{{{told}}} "
+
+
+_ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+
+
+class _Alone(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+@lru_cache(maxsize=1 << 16)
+def _number(value: float) -> str:
+    """A value, and the end of its line."""
+    return f"{floatToGoString(value)}\n"  # type: ignore[no-untyped-call]
 
 
 def cumulated(found: Histogram) -> list[tuple[str, float]]:
@@ -187,26 +245,31 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     }
 
 
-def _samples(partition: PartitionStatus) -> Iterator[tuple[str, list[str], float]]:
-    """Family, labels beside stream and partition, and value."""
+NO_MORE: Final = "-"
+"""In the place of a third label, where a family has none."""
+STATES: Final = tuple(str(state) for state in LaneState)
+
+
+def _samples(partition: PartitionStatus) -> Iterator[tuple[str, str, float]]:
+    """Family, the label beside stream and partition, and value."""
     for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
-        yield "records", [verdict], getattr(partition, verdict)
-    yield "records", ["late"], partition.too_late
-    yield "records", ["conflict"], partition.conflict
-    for reason in ("inactive", "displaced"):
-        yield "evicted", [reason], getattr(partition, f"evicted_{reason}")
-    yield "jumps", [], partition.jumps
+        yield "records", verdict, getattr(partition, verdict)
+    yield "records", "late", partition.too_late
+    yield "records", "conflict", partition.conflict
+    yield "evicted", "inactive", partition.evicted_inactive
+    yield "evicted", "displaced", partition.evicted_displaced
+    yield "jumps", NO_MORE, partition.jumps
     if partition.late is not msgspec.UNSET:
-        yield "late", [], partition.late
-    yield "invalid_share", ["minute"], partition.recent.now
-    yield "invalid_share", ["before"], partition.recent.before
-    yield "jumped", [], int(partition.recent.has_jumped)
-    for state in LaneState:
-        yield "state", [str(state)], int(partition.state == state)
-    yield "halted", [partition.halted], int(bool(partition.halted))
-    yield "restarts", [], partition.restarts
+        yield "late", NO_MORE, partition.late
+    yield "invalid_share", "minute", partition.recent.now
+    yield "invalid_share", "before", partition.recent.before
+    yield "jumped", NO_MORE, int(partition.recent.has_jumped)
+    for state in STATES:
+        yield "state", state, int(partition.state == state)
+    yield "halted", partition.halted, int(bool(partition.halted))
+    yield "restarts", NO_MORE, partition.restarts
     if partition.input_position is not None and partition.input_end is not None:
-        yield "lag", [], max(0, partition.input_end - partition.input_position)
+        yield "lag", NO_MORE, max(0, partition.input_end - partition.input_position)
     for name in WHERE_KNOWN:
         if (value := getattr(partition, name)) is not None:
-            yield name, [], value
+            yield name, NO_MORE, value

@@ -47,7 +47,7 @@ from kafka_ratchet.app.status.lookup import (
     parse_query,
     parse_sequence,
 )
-from kafka_ratchet.app.status.metrics import StatusCollector
+from kafka_ratchet.app.status.metrics import PartitionsText, StatusCollector
 from kafka_ratchet.app.status.own_tables import TableAnswer, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.version import ratchet_version
@@ -92,6 +92,7 @@ class StatusServer:
         self._provider, self._listening = provider, listening
         self._host, self._port = host, port
         self._worker = worker or worker_name()
+        self._partitions = PartitionsText(provider) if registry is None else None
         if registry is None:
             registry = CollectorRegistry()
             registry.register(StatusCollector(provider, ratchet_version()))
@@ -204,7 +205,10 @@ class StatusServer:
         return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if found.waits else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        body = generate_latest(self._registry)
+        if self._partitions is not None:
+            body = self._partitions.text().encode() + body
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _json(body: WorkerStatus | IdentityAnswer | IdentitiesAnswer | ProducersAnswer | TableAnswer) -> web.Response:

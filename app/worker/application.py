@@ -76,6 +76,7 @@ from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import AlwaysOff
 from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics
 from kafka_ratchet.transport.standby import Standby
+from kafka_ratchet.transport.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -143,6 +144,7 @@ class Stream:
         policies: PolicyFollower,
         claims: ClaimCheck,
         tracing: Tracing,
+        turns: Turns,
         number: int,
         deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
@@ -182,7 +184,7 @@ class Stream:
         ticks = self.program.ticks(number) if self.program else None
         partition = self.sequences.partition(number)
         trace = tracing.of(spec, partial(totals_of, partition))
-        return Lane(cluster, spec, partition, deliver, switch, permit, ticks, self.measures, trace)
+        return Lane(cluster, spec, partition, deliver, switch, permit, ticks, self.measures, trace, turns)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Make the standby of a partition."""
@@ -250,13 +252,11 @@ class Application:
             },
         )
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
+        shared = self.cluster, settings, self.policies, self.claims, self.tracing, Turns()
         self.lanes = Lanes(
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
-            {
-                changelog: partial(stream.lane, self.cluster, settings, self.policies, self.claims, self.tracing)
-                for changelog, stream in by_changelog.items()
-            },
+            {changelog: partial(stream.lane, *shared) for changelog, stream in by_changelog.items()},
             {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
             partial(refusal, bootstrap, settings, program),
         )

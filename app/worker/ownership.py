@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from kafka_ratchet.app.names import changelog_name, earlier_changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
+from kafka_ratchet.app.status.kafka_topics import NEW_TOPIC_S, consumer, offset_ranges
 from kafka_ratchet.app.worker.claims import CHANGELOG, DUPLICATES, OUTPUT, Claim, Claims, claim, now, read_claims, taken
 from kafka_ratchet.errors import BrokerUnavailable, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, describe_topic, explained
@@ -181,7 +181,8 @@ class StreamOwnership:
     def _has_records(self, topic: str) -> bool:
         """Whether anything was ever written to it."""
         with consumer(self._options, self._settings.app) as asked:
-            return any(held.end > 0 for held in offset_ranges(asked, topic, self._found.get(topic, 0), ASK_S))
+            partitions = self._found.get(topic, 0)
+            return any(held.end > 0 for held in offset_ranges(asked, topic, partitions, ASK_S, NEW_TOPIC_S))
 
     def _has_committed(self) -> bool:
         """Whether the group has committed offsets of the input in a lane's transaction."""

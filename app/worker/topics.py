@@ -15,7 +15,7 @@ from kafka_ratchet.app.names import OWNERS_TOPIC, policy_topic
 from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import refuse_missing
-from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, partition_counts
+from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, NEW_TOPIC_S, partition_counts
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, TopicError
 from kafka_ratchet.producers import admin_client, explained, made_topic, no_broker_is_let_in
@@ -200,7 +200,7 @@ def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: st
 
 
 def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str]:
-    config = config_of(admin, topic)
+    config = config_of(admin, topic, NEW_TOPIC_S)
     policy = config["cleanup.policy"]
     if policy != "compact":
         raise TopicError(
@@ -242,8 +242,13 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
         raise _named(f"topic {topic} cannot be created", error) from None
 
 
-def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
+def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S) -> dict[str, str]:
     """A topic's effective configuration.
+
+    Args:
+        admin: connected
+        topic: name
+        settle_s: how long it may be unknown, as one is that was just created
 
     Raises:
         TopicError: it cannot be read.
@@ -260,7 +265,14 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
         except KafkaException as error:
             # A topic that was just created is not known to every broker at once.
             missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-            if not missing or time.monotonic() - began > ADMIN_TIMEOUT_S:
+            waited = time.monotonic() - began
+            if missing and waited > settle_s:
+                raise TopicError(
+                    f"topic {topic}: no broker that was asked knows it {waited:.0f} s after it was created or listed. "
+                    "Look into the brokers' logs whether they are still making its partitions, and start the worker "
+                    "again"
+                ) from None
+            if not missing:
                 raise _named(f"topic {topic}: its configuration cannot be read", error) from None
             time.sleep(0.1)
 
@@ -274,5 +286,5 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
 
 
 def limit_of(admin: AdminClient, topic: str) -> int:
-    """The `max.message.bytes` of a topic."""
-    return int(config_of(admin, topic)["max.message.bytes"])
+    """The `max.message.bytes` of a topic, which may be new."""
+    return int(config_of(admin, topic, NEW_TOPIC_S)["max.message.bytes"])

@@ -78,10 +78,26 @@ def test_another_process_has_the_folder(tmp_path: Path) -> None:
 
 def test_the_folder_is_free_once_the_store_is_closed(tmp_path: Path) -> None:
     store = Store(tmp_path / "0")
+    store.write([], 1, 0)
     with pytest.raises(StateFolderInUse):
         Store(tmp_path / "0")
     store.close()
     Store(tmp_path / "0").close()
+
+
+def test_a_store_makes_no_files_before_the_first_write(tmp_path: Path) -> None:
+    store = Store(tmp_path / "0")
+    store.flush_much()
+    assert (store.get(b"p"), store.find([b"a"]), store.edits(), store.missing, store.bytes) == (None, [], [], None, 0)
+    store.close()
+    assert list((tmp_path / "0").iterdir()) == []
+    store = Store(tmp_path / "0")
+    store.write([(b"ia", value(7))], 5, 1)
+    assert (store.find([b"a"]), store.stands_for) == ([(b"ia", value(7))], (5, 1, None))
+    store.close()
+    store = Store(tmp_path / "0")
+    assert (store.find([b"a"]), store.stands_for) == ([(b"ia", value(7))], (5, 1, None))
+    store.close()
 
 
 def test_a_new_store_is_empty(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from kafka_ratchet.errors import LogTruncated, PositionLost, TopicReplaced
 from kafka_ratchet.transport.client.cluster import EARLIEST, TRANSACTION, Committed, Fetched
 from kafka_ratchet.transport.client.describe import TAGS, TEXT, DescribeTransactionsRequest
+from kafka_ratchet.transport.client.fetch_session import Spot
 from kafka_ratchet.transport.client.topic_id import TopicState
+from kafka_ratchet.transport.client.watch import Place
 from kafka_ratchet.transport.transactions.version_2 import FEATURE, FINALIZED_FEATURES
 from tests.transport.batch.known_batches import HEAD, marker, stamped
 from tests.transport.memory_coordinators import Marker, is_coordinated, refused
@@ -502,6 +504,38 @@ class Fate(Enum):
 SILENT = (Fate.LOST, Fate.UNANSWERED, Fate.LATE, Fate.TWICE)
 
 
+class MemoryPlace(Place):
+    """Looked at now and then, and left out where the worker has lost its way to Kafka: then it is called."""
+
+    def __init__(self, link: Link, topic: str, spot: Spot) -> None:
+        self._link, self._topic = link, topic
+        super().__init__(spot, SimpleNamespace(answered_at=0.0))  # type: ignore[arg-type]
+        self.looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while not self.is_called:
+            await asyncio.sleep(0.05)
+            await self._link._led(self._topic, self.spot.partition)
+            self.is_covered = True
+            if self._link.has_something(self._topic, self.spot):
+                self.call()
+
+
+class MemoryWatch:
+    """In the place of `kafka_ratchet.transport.client.watch.Watch`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def place(self, topic: str, spot: Spot) -> Place | None:
+        if (topic, spot.partition) in self._link.kafka.without_leader:
+            return None
+        return MemoryPlace(self._link, topic, spot)
+
+    def leave(self, place: MemoryPlace) -> None:
+        place.looking.cancel()
+
+
 class Link:
     """A worker's connection, in the place of `kafka_ratchet.transport.client.cluster.Cluster`."""
 
@@ -590,6 +624,9 @@ class Link:
             await asyncio.sleep(0.05)
             await self._alive()
 
+    def watch(self, name: str) -> MemoryWatch:
+        return MemoryWatch(self)
+
     async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
         await self._led(topic, partition)
         log = self.kafka.logs[topic, partition]
@@ -602,8 +639,19 @@ class Link:
     async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
         await self._alive()
         there = [name for name in besides if (name, 0) in self.kafka.logs]
-        logs = {name: self.kafka.logs[name, 0] for name in (*names, *there)}
-        return {name: TopicState(self.kafka.topic_id(name), 1, {0: log.leader_epoch}) for name, log in logs.items()}
+        for name in names:
+            _ = self.kafka.logs[name, 0]  # there it is
+        return {name: TopicState(self.kafka.topic_id(name), 1) for name in (*names, *there)}
+
+    def has_something(self, topic: str, spot: Spot) -> bool:
+        """Whether a broker's answer to the watch would name the partition."""
+        log = self.kafka.logs[topic, spot.partition]
+        return (
+            spot.topic_id != self.kafka.topic_id(topic)
+            or log.diverges(spot.position, spot.last_epoch)
+            or not log.start <= spot.position <= log.end
+            or log.stable_end > spot.position
+        )
 
     async def fetch(
         self,

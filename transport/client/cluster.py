@@ -6,6 +6,7 @@ need record batches as bytes, and transactions whose every step is theirs (docs/
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicReplaced,
 from kafka_ratchet.transport.client.connection import mend_connections, refused_by
 from kafka_ratchet.transport.client.errors import explained, raise_for, replaced, truncated
 from kafka_ratchet.transport.client.retry import Retry
+from kafka_ratchet.transport.client.together import Together
 from kafka_ratchet.transport.client.topic_id import (
     NO_EPOCH,
     NOT_THIS_TOPIC,
@@ -32,8 +34,18 @@ from kafka_ratchet.transport.client.topic_id import (
     id_text,
     topics_of,
 )
+from kafka_ratchet.transport.client.watch import Watch
 
 mend_connections()
+
+REFRESH_S: Final = 0.0001
+"""For each partition, until metadata is asked for again: five times of what reading it takes."""
+DESCRIPTIONS: Final = 8
+"""Sets of topics whose last answer is kept; a worker asks for few different ones, again and again."""
+
+SHARED: Final = 16
+"""Connections on which what is answered at once is asked by everyone, instead of on two of each lane's own. A broker
+answers the requests of a connection one after the other, so there are as many as lanes that start at a time."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -48,6 +60,11 @@ GONE_AFTER_S: Final = 10.0
 """How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
 returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
 TOPIC_RESOURCE: Final = 2
+
+
+def shared(number: int) -> Hashable:
+    """The connection for short requests of a partition of this number. Nothing that waits may be asked there."""
+    return "shared", number % SHARED
 
 
 class Committed(NamedTuple):
@@ -78,6 +95,11 @@ class Cluster:
         self.request_timeout_ms = request_timeout_ms
         self._client: AIOKafkaClient | None = None
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._refresh_at = float("-inf")
+        self._watches: dict[str, Watch] = {}
+        self._descriptions = Together(self._describe)
+        self._described: dict[tuple[str, ...], tuple[bytes, dict[str, TopicState]]] = {}
+        """The last answers about topics, by their names, and what they say."""
 
     async def start(self, timeout_s: float) -> None:
         """Connect.
@@ -113,6 +135,9 @@ class Cluster:
 
     async def close(self) -> None:
         """Close all connections."""
+        watches, self._watches = self._watches, {}
+        for each in watches.values():
+            await each.close()
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -132,6 +157,17 @@ class Cluster:
         """
         return await self.client.send(node, request, group=connection)
 
+    def watch(self, name: str) -> Watch:
+        """What looks at many partitions for those who wait there: one of each name, with a connection of its own."""
+        if name not in self._watches:
+            self._watches[name] = Watch(self, name)
+        return self._watches[name]
+
+    def known_leader(self, topic: str, partition: int) -> int | None:
+        """The broker that leads a partition, as far as it is known."""
+        node = self.client.cluster.leader_for_partition(TopicPartition(topic, partition))
+        return None if node is None or node == -1 else int(node)
+
     async def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition.
 
@@ -139,14 +175,16 @@ class Cluster:
             aiokafka.errors.KafkaError: not known at the moment; metadata is being refreshed.
         """
         client = self.client
-        where = TopicPartition(topic, partition)
-        if client.cluster.leader_for_partition(where) in (None, -1):
-            await client.add_topic(topic)
+        node = self.known_leader(topic, partition)
+        if node is None:
+            await client.add_topic(topic)  # which asks, where it is new
+            node = self.known_leader(topic, partition)
+        if node is None:
             await client.force_metadata_update()
-        node = client.cluster.leader_for_partition(where)
-        if node is None or node == -1:
+            node = self.known_leader(topic, partition)
+        if node is None:
             raise kafka.LeaderNotAvailableError(f"{topic}, partition {partition} has no leader")
-        return int(node)
+        return node
 
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions of each topic, asked anew, with one request for all; 0 where there is no such topic.
@@ -184,8 +222,17 @@ class Cluster:
             raise
 
     def refresh(self) -> None:
-        """Leaders have moved: fetch the metadata again in the background."""
-        if self._client is not None:
+        """Leaders have moved: fetch the metadata again in the background.
+
+        Not at once where that was done just now: it takes a moment for each partition, and thousands of lanes may ask,
+        again and again. Whoever still fails after that asks once more.
+        """
+        if self._client is None:
+            return
+        now, known = asyncio.get_running_loop().time(), self._client.cluster
+        if now >= self._refresh_at:
+            partitions = sum(len(known.partitions_for_topic(topic) or ()) for topic in known.topics())
+            self._refresh_at = now + REFRESH_S * partitions
             self._client.force_metadata_update()
 
     async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
@@ -201,6 +248,27 @@ class Cluster:
             except kafka.KafkaError as error:
                 self.refresh()
                 await retry.wait(error)
+
+    async def offsets(self, topic: str, partitions: Iterable[int], which: int, connection: Hashable) -> dict[int, int]:
+        """As `offset`, of several partitions, with one request to each broker that leads some."""
+        retry = Retry("list offsets", topic=topic)
+        missing, found = set(partitions), dict[int, int]()
+        while missing:
+            try:
+                by_leader: dict[int, list[tuple[int, int]]] = {}
+                for partition in sorted(missing):
+                    by_leader.setdefault(await self.leader(topic, partition), []).append((partition, which))
+                for leader, asked in by_leader.items():
+                    request = OffsetRequest(-1, READ_COMMITTED, [(topic, asked)])
+                    response = await self.send(leader, request, connection)
+                    for partition, code, _, offset in response.topics[0][1]:
+                        raise_for(code)
+                        found[partition] = int(offset)
+                        missing.discard(partition)
+            except kafka.KafkaError as error:
+                self.refresh()
+                await retry.wait(error)
+        return found
 
     async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
         """What the group has committed; None where there is nothing. Tries until it is known.
@@ -226,16 +294,28 @@ class Cluster:
         Raises:
             TransportError: Kafka is older than 3.1 and knows no topic ids.
         """
-        request = TopicsRequest(sorted(set(names)))
-        retry = Retry("describe topics", topics=sorted(set(names)))
+        wanted = set(names)
+        retry = Retry("describe topics", topics=sorted(wanted))
         while True:
             try:
-                return topics_of(await self.send(self.client.get_random_node(), request, "topics"))
+                found = await self._descriptions.ask(wanted)
+                return {name: state for name, state in found.items() if name in wanted}
             except (kafka.IncompatibleBrokerVersion, NotImplementedError) as error:
                 raise TransportError(f"Kafka 3.1 or newer is needed, which gives topics an id: {error}") from None
             except kafka.KafkaError as error:
                 self.refresh()
                 await retry.wait(error)
+
+    async def _describe(self, names: set[str]) -> dict[str, TopicState]:
+        asked = tuple(sorted(names))
+        response = await self.send(self.client.get_random_node(), TopicsRequest(list(asked)), "topics")
+        before, states = self._described.get(asked, (b"", {}))
+        if response.body != before:  # mostly it is the same, and of thousands of partitions
+            states = topics_of(response)
+            if len(self._described) >= DESCRIPTIONS:
+                self._described.clear()
+            self._described[asked] = response.body, states
+        return states
 
     async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
         """`topics`, all of them. besides: others that are asked for as well, and may not be there.

@@ -18,7 +18,7 @@ take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any, Final
 
 import structlog
@@ -68,7 +68,13 @@ class TransactionalProducer:
     """
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, group: str, timeout_ms: int, partitions: Iterable[TopicPartition]
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        group: str,
+        timeout_ms: int,
+        partitions: Iterable[TopicPartition],
+        asking: Hashable = None,
     ) -> None:
         """Nothing is sent yet.
 
@@ -78,6 +84,8 @@ class TransactionalProducer:
             group: whose offsets are committed.
             timeout_ms: after which the coordinator aborts an open transaction.
             partitions: all that this id writes to; looked at for what an earlier owner has left open.
+            asking: the connection on which the id is taken over; None: its own, which is not made before a transaction
+                begins.
         """
         self.cluster, self.transactional_id, self.timeout_ms = cluster, transactional_id, timeout_ms
         self.partitions = list(partitions)
@@ -85,7 +93,8 @@ class TransactionalProducer:
         self.begun = 0
         """Transactions."""
         self._connection = ("transaction", transactional_id)
-        self._requests = TransactionRequests(cluster, transactional_id, group, self._connection)
+        self._asking = self._connection if asking is None else asking
+        self._requests = TransactionRequests(cluster, transactional_id, group, self._connection, self._asking)
         self._sequences: dict[tuple[str, int], int] = {}
         self._members: set[TopicPartition] = set()
         self._owed: HangingTransaction | None = None
@@ -174,14 +183,14 @@ class TransactionalProducer:
         return asked
 
     async def _hanging(self) -> HangingTransaction | None:
-        return await last_end(self.cluster, self.transactional_id, self.partitions, self._connection, self._owed)
+        return await last_end(self.cluster, self.transactional_id, self.partitions, self._asking, self._owed)
 
     async def _record(self, hanging: HangingTransaction) -> None:
         """Record the outcome in Kafka: the coordinator is about to forget it, and this process may die."""
         retry = Retry("record how a transaction ended", id=self.transactional_id)
         while True:
             try:
-                return await record_outcome(self.cluster, self.transactional_id, hanging, self._connection)
+                return await record_outcome(self.cluster, self.transactional_id, hanging, self._asking)
             except kafka.GroupAuthorizationFailedError:
                 log.warning(
                     "this user may not commit offsets for a group that is named as its transactional id: if the "
@@ -282,7 +291,9 @@ class TransactionalProducer:
         transactional_id: as an earlier version of Ratchet had it for this partition
         """
         group = self._requests.group
-        return TransactionalProducer(self.cluster, transactional_id, group, self.timeout_ms, self.partitions)
+        return TransactionalProducer(
+            self.cluster, transactional_id, group, self.timeout_ms, self.partitions, self._asking
+        )
 
     async def commit(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
         """Commit everything produced together with the consumed offset (the next one to read).

@@ -69,16 +69,20 @@ class Appended(NamedTuple):
 class TransactionRequests:
     """Each raises `aiokafka.errors.KafkaError` when it was refused, or nobody knows whether it was carried out."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, group: str, connection: Hashable) -> None:
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, group: str, connection: Hashable, asking: Hashable
+    ) -> None:
         """Nothing is sent yet.
 
         Args:
             cluster: connected.
             transactional_id: whose requests these are.
             group: whose offsets are committed.
-            connection: that they go on, in this order.
+            connection: that those of a transaction go on, in this order.
+            asking: that the id is taken over on.
         """
-        self.cluster, self.transactional_id, self.group, self.connection = cluster, transactional_id, group, connection
+        self.cluster, self.transactional_id, self.group = cluster, transactional_id, group
+        self.connection, self.asking = connection, asking
         self.producer_id, self.epoch = -1, -1
         self.ends_raise_epoch = False
         """Whether every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
@@ -88,7 +92,7 @@ class TransactionRequests:
     async def ends_raise_epochs(self) -> bool:
         """Whether the cluster raises the epoch with every end; to be asked before `initialise`."""
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
-            return await ends_raise_epochs(self.cluster, node, self.connection)
+            return await ends_raise_epochs(self.cluster, node, self.asking)
 
     async def initialise(self, timeout_ms: int, *, ends_raise: bool) -> None:
         """Take the id over: whoever had it is fenced, and what it has open is aborted.
@@ -99,7 +103,7 @@ class TransactionRequests:
         """
         request = InitProducerIdRequest(self.transactional_id, timeout_ms)
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
-            response = await self.cluster.send(node, request, self.connection)
+            response = await self.cluster.send(node, request, self.asking)
             raise_for(response.error_code)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self.ends_raise_epoch, self.in_doubt = ends_raise, False

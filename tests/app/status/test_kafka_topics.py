@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.status.kafka_topics import Consumers, offset_ranges, records, records_between
 from kafka_ratchet.errors import BrokerUnavailable
@@ -45,3 +47,14 @@ def test_committed_records_of_several_partitions_by_one_client(broker: str, new_
         with pytest.raises(BrokerUnavailable, match="cannot be read"), clients.consumer("reads") as asked:
             offset_ranges(asked, topic, 4, 5)
     producer.abort_transaction(60)
+
+
+def test_a_topic_that_brokers_do_not_know_yet_is_waited_for(broker: str, new_topic: Callable[..., str]) -> None:
+    """What a first start with very many new partitions failed of."""
+    topic = new_topic(1) + "-later"
+    admin = AdminClient({"bootstrap.servers": broker})
+    made = threading.Timer(1.0, lambda: admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30))
+    made.start()
+    with Consumers({"bootstrap.servers": broker}) as clients, clients.consumer("reads") as asked:
+        assert [tuple(each) for each in offset_ranges(asked, topic, 3, 5, settle_s=60)] == [(0, 0)] * 3
+    made.join()

@@ -1,0 +1,251 @@
+"""One worker with very many partitions: how long it takes to start, what idle ones cost, how fast the busy ones are.
+
+The records are sent in one transaction while the worker waits: it sees nothing of them until that is committed, and
+then all at once. So what is measured is the worker with every lane at work, and not its start.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from bench.kafka import create, produce
+from bench.load import HEAD, PARTITIONS, SEQUENCE, Load, Truth, filled, filler_of, is_right, producer_options
+from bench.measure import END_WITHIN_S, Result, Running, forget
+from bench.process import cpu_seconds, peak_bytes
+from bench.spread import spread
+from bench.subjects import SUBJECTS, Task
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.app.local.ports import free_port
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
+from kafka_ratchet.errors import BenchFailed
+
+READY_WITHIN_S: Final = 900.0
+SETTLE_S: Final = 10.0
+"""Between the last lane's start and the look at idle ones: stores are written, connections are closed."""
+LOOK_S: Final = 0.05
+READY_LOOK_S: Final = 0.2
+COMMIT_MS: Final = 100
+COMMIT_WITHIN_S: Final = 60.0
+MEASURED: Final = ("seconds", "cpu_s", "broker_cpu_s")
+OPEN_MS: Final = 900_000
+"""How long the input's transaction may stay open: Kafka's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What something has taken.
+
+    Attributes:
+        seconds: on the clock
+        cpu_s: CPU seconds of the worker
+        broker_cpu_s: of the broker
+    """
+
+    seconds: float
+    cpu_s: float
+    broker_cpu_s: float
+
+    @property
+    def core(self) -> float:
+        """Share of a core that the worker took."""
+        return self.cpu_s / self.seconds
+
+    @property
+    def broker_core(self) -> float:
+        """The same of the broker."""
+        return self.broker_cpu_s / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Many(Result):
+    """A run.
+
+    Attributes:
+        partitions: of the stream
+        busy: those that get records
+        start: from the process's start until every lane runs, on new topics
+        again: the same of a second start
+        idle: while nothing comes
+        work: from the moment that the records are to be seen to the last commit
+        records_per_s: of the busy partitions, in that time
+        peak_mb: megabytes, highest resident size since the second start
+        verified: whether the output is right
+    """
+
+    partitions: int
+    busy: int
+    start: Spent
+    again: Spent
+    idle: Spent
+    work: Spent
+    records_per_s: int
+    peak_mb: int
+    verified: bool
+
+
+def partitions(
+    count: int, busy: int, records: int, keys: int, idle_s: float, rounds: int, say: Callable[[Many], None]
+) -> dict[str, Any]:
+    """Run a worker with many partitions and one with PARTITIONS, in turn.
+
+    Args:
+        count: partitions
+        busy: of them, those that get records
+        records: of each run
+        keys: identities
+        idle_s: seconds for which the worker is watched while nothing comes
+        rounds: how often each runs
+        say: is told each run as it ends
+
+    Returns:
+        ratios of the first to the second, and what an idle partition costs: shares of a core
+
+    Raises:
+        BenchFailed: a worker does not start, or does not come to the end.
+    """
+    few_of = replace(Load(), records=records, keys=keys)
+    many: list[Many] = []
+    few: list[Many] = []
+    with tempfile.TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
+        for _ in range(rounds):
+            for runs, load, number in (many, replace(few_of, partitions=count), busy), (few, few_of, PARTITIONS):
+                runs.append(_run(broker, load, number, idle_s))
+                say(runs[-1])
+    more = count - PARTITIONS
+    pairs = list(zip(many, few, strict=True))
+    return {
+        "throughput_ratio": spread(a.records_per_s / b.records_per_s for a, b in pairs),
+        "cpu_ratio": spread(a.work.cpu_s / b.work.cpu_s for a, b in pairs),
+        "idle_core_each": spread(((a.idle.core - b.idle.core) / more for a, b in pairs), 6),
+        "idle_broker_core_each": spread(((a.idle.broker_core - b.idle.broker_core) / more for a, b in pairs), 6),
+        **{f"start_{name}": spread((getattr(a.start, name) for a in many), 2) for name in MEASURED},
+        **{f"again_{name}": spread((getattr(a.again, name) for a in many), 2) for name in MEASURED},
+        "verified": all(run.verified for run in (*many, *few)),
+    }
+
+
+def _run(broker: EmbeddedBroker, load: Load, busy: int, idle_s: float) -> Many:
+    run = f"partitions-{load.partitions}-{uuid.uuid4().hex[:8]}"
+    topic, output = f"bench.{run}.in", f"bench.{run}.out"
+    create(broker.bootstrap, topic, partitions=load.partitions)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-bench-"))
+        task = Task(broker.bootstrap, topic, output, f"bench-{run}", folder, COMMIT_MS, load.partitions)
+        first, start = _start(broker, task)
+        first.stop()
+        running, again = _start(broker, task)
+        stack.callback(running.stop)
+        time.sleep(SETTLE_S)
+        idle = _spent(broker, running, lambda: time.sleep(idle_s))
+        numbers = [index * load.partitions // busy for index in range(busy)]
+        truth, commit = _send_unseen(broker.bootstrap, topic, load, numbers)
+        commit()
+        work = _spent(broker, running, lambda: _wait(task, numbers, running))
+        peak = peak_bytes(running.process.pid)
+    right = is_right(broker.bootstrap, output, truth)
+    forget(broker.bootstrap, run)
+    rate = round(load.records / work.seconds)
+    return Many("ratchet", load.partitions, busy, start, again, idle, work, rate, peak >> 20, right)
+
+
+def _spent(broker: EmbeddedBroker, running: Running, work: Callable[[], None]) -> Spent:
+    pid, began = running.process.pid, time.monotonic()
+    before, broker_before = cpu_seconds(pid), cpu_seconds(broker.java_pid)
+    work()
+    return _since(began, cpu_seconds(pid) - before, cpu_seconds(broker.java_pid) - broker_before)
+
+
+def _since(began: float, cpu_s: float, broker_cpu_s: float) -> Spent:
+    return Spent(round(time.monotonic() - began, 3), round(cpu_s, 2), round(broker_cpu_s, 2))
+
+
+def _start(broker: EmbeddedBroker, task: Task) -> tuple[Running, Spent]:
+    """Start the worker, and wait until every lane runs."""
+    port = free_port()
+    command = SUBJECTS["ratchet"].command(task)
+    with (Path(task.folder) / "ratchet.toml").open("a", encoding="utf-8") as config:
+        config.write(f"\n[web]\nstatus_port = {port}\n")
+    began, broker_before = time.monotonic(), cpu_seconds(broker.java_pid)
+    running = Running(command, "worker runs")
+    try:
+        while not _is_ready(port):
+            running.check()
+            if time.monotonic() - began > READY_WITHIN_S:
+                raise BenchFailed(f"the worker is not ready after {READY_WITHIN_S:.0f} s. It said:\n{running.said}")
+            time.sleep(READY_LOOK_S)
+    except BaseException:
+        running.kill()
+        raise
+    cpu_s = cpu_seconds(running.process.pid)
+    return running, _since(began, cpu_s, cpu_seconds(broker.java_pid) - broker_before)
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _send_unseen(bootstrap: str, topic: str, load: Load, numbers: list[int]) -> tuple[Truth, Callable[[], None]]:
+    """Send the records in a transaction. numbers: partitions; each key has one. Returns what commits it."""
+    producer = Producer(
+        {**producer_options(bootstrap, load), "transactional.id": topic, "transaction.timeout.ms": OPEN_MS}
+    )
+    producer.init_transactions(COMMIT_WITHIN_S)
+    producer.begin_transaction()
+    choose = random.Random(1)
+    filler, last = filler_of(choose, load), [0] * load.keys
+    for number in range(load.records):
+        user = choose.randrange(load.keys)
+        if number % 5 < 4 or not last[user]:  # otherwise the last one once more
+            last[user] += 1
+        headers: list[tuple[str, str | bytes | None]] = [("ratchet-sequence", SEQUENCE.pack(last[user]))]
+        value = filled(HEAD % (last[user], user), filler, user * 31 + last[user], load)
+        where = numbers[user % len(numbers)]
+        produce(producer, topic, value, b"user-%d" % user, headers=headers, partition=where)
+        producer.poll(0)
+    producer.flush(END_WITHIN_S)
+    return Truth(last), lambda: producer.commit_transaction(COMMIT_WITHIN_S)
+
+
+def _wait(task: Task, numbers: Iterable[int], running: Running) -> None:
+    """Until the group has committed the end of each of these partitions."""
+    with consumer({"bootstrap.servers": task.bootstrap}, "bench-ends") as asked:
+        held = offset_ranges(asked, task.input, task.partitions)
+    options = {"bootstrap.servers": task.bootstrap, "group.id": task.group, "isolation.level": "read_uncommitted"}
+    reader = Consumer({**options, "log_level": 0})
+    missing = [TopicPartition(task.input, number) for number in numbers]
+    ends_at = time.monotonic() + END_WITHIN_S
+    try:
+        while missing:
+            running.check()
+            if time.monotonic() > ends_at:
+                raise BenchFailed(f"{len(missing)} partitions are not at their end. It said:\n{running.said}")
+            time.sleep(LOOK_S)
+            try:
+                found = reader.committed(missing, timeout=10)
+            except KafkaException:
+                continue
+            missing = [
+                TopicPartition(task.input, place.partition)
+                for place in found
+                if place.offset < held[place.partition].end
+            ]
+    finally:
+        reader.close()

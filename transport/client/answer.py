@@ -1,0 +1,84 @@
+"""Reading an answer of Kafka's field by field: for those that are long, or come very often.
+
+aiokafka reads by schemas, a Python call for each field of each partition.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from aiokafka.errors import KafkaError
+
+
+class Unreadable(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """An answer ends before its last field."""
+
+
+class Reader:
+    """A place in an answer in compact encoding (KIP-482), which each call moves on.
+
+    Raises:
+        Unreadable: by each method, where the answer ends before.
+    """
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data, self._at = data, at
+
+    def take(self, form: struct.Struct) -> tuple[Any, ...]:
+        """Fields of fixed sizes."""
+        try:
+            found = form.unpack_from(self._data, self._at)
+        except struct.error as error:
+            raise Unreadable(str(error)) from None
+        self._at += form.size
+        return found
+
+    def number(self) -> int:
+        """An unsigned integer of variable length."""
+        found = shift = 0
+        try:
+            while (byte := self._data[self._at]) & 0x80:
+                found |= (byte & 0x7F) << shift
+                shift += 7
+                self._at += 1
+        except IndexError:
+            raise Unreadable("it ends within a number") from None
+        self._at += 1
+        return found | byte << shift
+
+    def length(self) -> int:
+        """Of the array or bytes that follow; 0 where they are null."""
+        return max(0, self.number() - 1)
+
+    def take_bytes(self, size: int) -> bytes:
+        """So many bytes."""
+        begin = self._at
+        self.skip(size)
+        return self._data[begin : self._at]
+
+    def text(self) -> str:
+        """A text in UTF-8; "" where it is null."""
+        return self.take_bytes(self.length()).decode()
+
+    def skip(self, size: int) -> None:
+        """Leave out so many bytes."""
+        self._at += size
+        if self._at > len(self._data):
+            raise Unreadable("it ends within a field")
+
+    def skip_text(self) -> None:
+        """Leave out a text, or bytes."""
+        self.skip(self.length())
+
+    def tags(self) -> dict[int, bytes]:
+        """Tagged fields, by tag."""
+        return {self.number(): self.take_bytes(self.number()) for _ in range(self.number())}
+
+    def skip_tags(self) -> None:
+        """Leave out the tagged fields."""
+        for _ in range(self.number()):
+            self.number()
+            self.skip(self.number())

@@ -1,0 +1,181 @@
+"""Fetching from very many partitions at once, by a session that the broker keeps (KIP-227).
+
+The first request of a session names every partition; those that follow name what has changed since, and the broker
+answers with those partitions alone of which it has something to say. Kafka 3.1 or newer, as for all that goes by topic
+ids.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Schema
+
+from kafka_ratchet.transport.client.answer import Reader
+from kafka_ratchet.transport.client.topic_id import DIVERGING_EPOCH, ID_BYTES, NO_EPOCH, READ_COMMITTED
+
+NO_SESSION: Final = 0
+LEAST_BYTES: Final = 1
+"""Of each partition and of the whole answer: who looks wants to know that there is something, and gets one batch."""
+
+_HEAD: Final = struct.Struct(">iiiibii")
+_PLACE: Final = struct.Struct(">iiqiqiB")
+_PLAIN: Final = struct.Struct(">i")
+_NO_LOG_START: Final = -1
+_CONSUMER: Final = -1
+_NO_TAGS, _EMPTY = b"\x00", b"\x01"
+
+_ANSWER_HEAD: Final = struct.Struct(">ihi")
+_ANSWERED: Final = struct.Struct(">ihqqq")
+_ABORTED: Final = 16
+_REPLICA: Final = 4
+"""bytes of fields that nobody here asks for, but for the tags behind them."""
+
+
+class Spot(NamedTuple):
+    """A place in a partition, to be looked at.
+
+    topic_id: 16 bytes; position: offset; last_epoch: leader epoch of the batch before it, or NO_EPOCH
+    """
+
+    topic_id: bytes
+    partition: int
+    position: int
+    last_epoch: int = NO_EPOCH
+
+
+class Looked(NamedTuple):
+    """What the broker says of a partition.
+
+    error_code: 0 where all is well; stable_end: the last stable offset; has_records: whether the answer brings some;
+    parts: whether the log as it is now is not the one that was read up to the position
+    """
+
+    topic_id: bytes
+    partition: int
+    error_code: int
+    stable_end: int
+    has_records: bool
+    parts: bool
+
+
+class SessionAnswer(NamedTuple):
+    """An answer. error_code: about the session; session_id: NO_SESSION where the broker keeps none."""
+
+    error_code: int
+    session_id: int
+    looked: list[Looked]
+
+
+class SessionFetchResponse_v13(Response):  # type: ignore[misc]
+    """Kept as it came: see `answer_of`."""
+
+    API_KEY = 1
+    API_VERSION = 13
+    SCHEMA = Schema()
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self.body = body
+
+    @classmethod
+    def decode(cls, data: Any) -> SessionFetchResponse_v13:
+        """All of it."""
+        return cls(data if isinstance(data, bytes) else data.read())
+
+
+class SessionFetchRequest_v13(RequestStruct):  # type: ignore[misc]
+    """Written as it goes out."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 1
+    API_VERSION = 13
+    RESPONSE_TYPE = SessionFetchResponse_v13
+    SCHEMA = Schema()
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self.body = body
+
+    def encode(self) -> bytes:
+        """As it was made."""
+        return self.body
+
+
+class SessionFetchRequest(Request[SessionFetchRequest_v13]):  # type: ignore[misc]
+    """Asks whether anything has come anywhere, and waits for it."""
+
+    API_KEY = 1
+
+    def __init__(
+        self, session: tuple[int, int], max_wait_ms: int, spots: Iterable[Spot], forgotten: Iterable[tuple[bytes, int]]
+    ) -> None:
+        """What is asked for.
+
+        Args:
+            session: its id and the number of this request in it, from 1; (NO_SESSION, 0) begins one
+            max_wait_ms: how long the broker may hold back an answer without records
+            spots: those that are new in the session, or have moved
+            forgotten: topic id and partition of those that are not asked for any more
+        """
+        self._body = b"".join(_encoded(session, max_wait_ms, spots, forgotten))
+
+    def build(self, request_struct_class: type[SessionFetchRequest_v13]) -> SessionFetchRequest_v13:
+        """For aiokafka."""
+        return request_struct_class(self._body)
+
+
+def _encoded(
+    session: tuple[int, int], max_wait_ms: int, spots: Iterable[Spot], forgotten: Iterable[tuple[bytes, int]]
+) -> Iterator[bytes]:
+    places: dict[bytes, list[bytes]] = {}
+    for topic_id, partition, position, last_epoch in spots:
+        places.setdefault(topic_id, []).append(
+            _PLACE.pack(partition, NO_EPOCH, position, last_epoch, _NO_LOG_START, LEAST_BYTES, 0)
+        )
+    numbers: dict[bytes, list[bytes]] = {}
+    for topic_id, partition in forgotten:
+        numbers.setdefault(topic_id, []).append(_PLAIN.pack(partition))
+    yield _HEAD.pack(_CONSUMER, max_wait_ms, 1, LEAST_BYTES, READ_COMMITTED, *session)
+    for topics in (places, numbers):
+        yield _length(topics)
+        for topic_id, partitions in topics.items():
+            yield from (topic_id, _length(partitions), *partitions, _NO_TAGS)
+    yield from (_EMPTY, _NO_TAGS)  # no rack
+
+
+def _length(of: Any) -> bytes:
+    number, found = len(of) + 1, bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
+    """What an answer says.
+
+    Raises:
+        aiokafka.errors.KafkaError: it ends before its last field.
+    """
+    answer = Reader(response.body)
+    _, error_code, session_id = answer.take(_ANSWER_HEAD)
+    looked = []
+    for _ in range(answer.length()):
+        topic_id = answer.take_bytes(ID_BYTES)
+        for _ in range(answer.length()):
+            partition, code, _, stable_end, _ = answer.take(_ANSWERED)
+            for _ in range(answer.length()):
+                answer.skip(_ABORTED)
+                answer.skip_tags()
+            answer.skip(_REPLICA)
+            records = answer.length()
+            answer.skip(records)
+            parts = DIVERGING_EPOCH in answer.tags()
+            looked.append(Looked(topic_id, partition, code, stable_end, records > 0, parts))
+        answer.skip_tags()
+    return SessionAnswer(error_code, session_id, looked)

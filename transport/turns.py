@@ -1,0 +1,42 @@
+"""Lanes that start, a few at a time.
+
+All of a thousand at once would finish together, the first as late as the last, and each would wait so long between two
+of its requests that Kafka might take it for dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from kafka_ratchet.transport.client.cluster import SHARED
+
+AT_ONCE: Final = SHARED
+TURN_S: Final = 5.0
+"""A lane that takes longer waits for something, or reads a long changelog: another one begins beside it."""
+
+
+class Turns:
+    """Gives each lane its turn to start."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._free = asyncio.Semaphore(at_once)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, which lasts as long as the block, but TURN_S at most."""
+        await self._free.acquire()
+        held = [self._free]
+
+        def give_back() -> None:
+            if held:
+                held.pop().release()
+
+        timer = asyncio.get_running_loop().call_later(TURN_S, give_back)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            give_back()
