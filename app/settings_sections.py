@@ -299,6 +299,17 @@ class SinkSettings(_Section):
     """A row for each record, the last row of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()
+    mins: tuple[str, ...] = ()
+    maxes: tuple[str, ...] = ()
+    distinct: tuple[str, ...] = ()
+    """Columns whose distinct values are counted."""
+    window: str | None = Field(default=None, min_length=1)
+    """Length of the windows of event time that totals are of, such as "1 hour"."""
+    slide: str | None = Field(default=None, min_length=1)
+    """From the beginning of one window to that of the next, likewise. None: they do not overlap."""
+    time: str = Field(default="_timestamp", min_length=1)
+    """Column of the rows with the event time."""
     rejects: bool = False
     """Whether values that do not parse go to a table of their own."""
     keep_value: bool = False

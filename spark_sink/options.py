@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS
 from kafka_ratchet.spark_sink.job.spec import Format, JobSpec, Mode
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import Kind
 from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.registry import STORES
@@ -43,8 +44,7 @@ def job_spec(words: Sequence[str]) -> JobSpec:
     return JobSpec(
         **{
             **options,
-            "key": tuple(options["key"]),
-            "sums": tuple(options["sums"]),
+            **{name: tuple(options[name]) for name in ("key", "sums", "averages", "mins", "maxes", "distinct")},
             "jars": tuple(jar for jar in options["jars"].split(",") if jar),
             "kafka_options": _pairs("--kafka-option", options["kafka_options"]),
             "spark_kafka_options": _pairs("--spark-kafka-option", options["spark_kafka_options"]),
@@ -132,18 +132,40 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
         "--kind",
         choices=get_args(Kind),
         default="append",
-        help="append: a row for each record; upsert: the last row of each key; totals: counts and sums of each key",
+        help="append: a row for each record; upsert: the last row of each key; totals: counts, sums, averages and so "
+        "on of each key",
     )
     parser.add_argument("--key", action="append", default=[], metavar="COLUMN", help="upsert, totals: part of the key")
     parser.add_argument(
         "--sum", dest="sums", action="append", default=[], metavar="COLUMN", help="totals: a column to add up"
     )
+    _add_totals_options(parser)
     parser.add_argument("--rejects", action="store_true", help="values that do not parse go to a table of their own")
     parser.add_argument(
         "--keep-value", action="store_true", help="keep _value of every record, not only of what does not parse"
     )
     parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
     parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")
+
+
+def _add_totals_options(parser: argparse.ArgumentParser) -> None:
+    """More than counts and sums."""
+    for option, name, what in (
+        ("--average", "averages", "to take the average of: the sum, the count and both divided"),
+        ("--min", "mins", "to keep the least value of"),
+        ("--max", "maxes", "to keep the greatest value of"),
+        ("--distinct", "distinct", "whose distinct values are counted: exactly below 1,024, then about"),
+    ):
+        parser.add_argument(
+            option, dest=name, action="append", default=[], metavar="COLUMN", help=f"totals: a column {what}"
+        )
+    parser.add_argument(
+        "--window", metavar="LENGTH", help='totals: of each key and window of event time, such as "1 hour"'
+    )
+    parser.add_argument("--slide", metavar="LENGTH", help="from one window to the next, where they overlap")
+    parser.add_argument(
+        "--time", default=RECORD_TIME, metavar="COLUMN", help=f"column with the event time ({RECORD_TIME})"
+    )
 
 
 def _add_client_options(parser: argparse.ArgumentParser) -> None:

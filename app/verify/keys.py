@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ import pyarrow as pa
 
 from kafka_ratchet.app.verify.findings import FindingKind, ResultsReport
 from kafka_ratchet.app.verify.rows import RowOffsets
+from kafka_ratchet.spark_sink.job.recount import list_digest
 
 KEY_SHOWN = 200
 """Characters of a key in a finding; a key may be a megabyte long."""
+
+VALUE_SHOWN = 200
+"""Characters of a value, likewise."""
+
+ROUNDING = 1e-12
+"""Of a quotient of two doubles, whichever way the two were made from decimals."""
 
 Tuple = tuple[Any, ...]
 
@@ -22,13 +30,17 @@ class KeyedRows:
     """The rows of a table with a key, and what they must be.
 
     Args:
-        schema: the key's columns, and behind them what is compared: count and sums, or `_partition` and `_offset`.
+        schema: the key's columns, and behind them what is compared: the totals, or `_partition` and `_offset`.
         width: how many columns the key has.
         report: gets counts and findings.
+        rounded: columns whose last digits are the store's affair, because it divides two numbers that are compared.
     """
 
-    def __init__(self, schema: pa.Schema, width: int, report: ResultsReport) -> None:
+    def __init__(
+        self, schema: pa.Schema, width: int, report: ResultsReport, rounded: Collection[str] = frozenset()
+    ) -> None:
         self._schema, self._width, self._report = schema, width, report
+        self._is_rounded = [name in rounded for name in schema.names[width:]]
         self._held: dict[Tuple, Tuple] = {}
         self._again: Counter[Tuple] = Counter()
 
@@ -43,10 +55,10 @@ class KeyedRows:
         self._report.rows = len(self._held) + self._again.total()
 
     def compare_totals(self, expected: pa.Table) -> None:
-        """Each key's count and sums. What is lost or doubled is counted in records, of which a row has many."""
+        """Each key's count, sums and so on. What is lost or doubled is counted in records, of which a row has many."""
         for key, values in self._tuples(expected.to_batches()):
             held = self._held.pop(key, None)
-            if held == values:
+            if held is not None and self._are_same(held, values):
                 continue
             if held is None:
                 self._add("lost", key, f"has no row; the topic has {self._said(values)}", times=values[0])
@@ -56,6 +68,15 @@ class KeyedRows:
             detail = f"the table says {self._said(held)}, and the topic {self._said(values)}"
             self._add(kind, key, detail, times=abs(missing) or 1)
         self._finish()
+
+    def _are_same(self, held: Tuple, values: Tuple) -> bool:
+        if held == values:
+            return True
+        return all(
+            one == other
+            or (isinstance(one, float) and isinstance(other, float) and _is_near(one, other, is_rounded=is_rounded))
+            for one, other, is_rounded in zip(held, values, self._is_rounded, strict=True)
+        )
 
     def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
         """Each key's row must be the last record that one of the Kafka partitions has of it; none, where it deletes.
@@ -113,7 +134,7 @@ class KeyedRows:
 
     def _tuples(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Tuple, Tuple]]:
         for batch in batches:
-            columns = [_plain(batch.column(field.name).cast(field.type)).to_pylist() for field in self._schema]
+            columns = [_plain(batch.column(field.name), field.type).to_pylist() for field in self._schema]
             for row in zip(*columns, strict=True):
                 yield row[: self._width], row[self._width :]
 
@@ -132,12 +153,29 @@ class KeyedRows:
         self._report.find(kind, f"key {named[:KEY_SHOWN]} {detail}", partition, offset, times)
 
     def _said(self, values: Tuple) -> str:
-        names = self._schema.names[self._width :]
-        return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        fields = list(self._schema)[self._width :]
+        return ", ".join(
+            f"{field.name} {_shown(value, field.type) if isinstance(value, int | str) else value}"[:VALUE_SHOWN]
+            for field, value in zip(fields, values, strict=True)
+        )
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    """Dates and times as numbers, because Python knows fewer years than the tables do."""
+def _is_near(one: float, other: float, *, is_rounded: bool) -> bool:
+    """Whether two numbers that are not equal are the same all the same: both NaN, or but for rounding."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return is_rounded and math.isclose(one, other, rel_tol=ROUNDING)
+
+
+def _plain(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Dates and times as numbers, because Python knows fewer years than the tables do; a list by its digest."""
+    if pa.types.is_list(wanted) and pa.types.is_string(column.type):
+        return column  # it is the digest already
+    column = column.cast(wanted)
+    if pa.types.is_list(wanted):
+        return pa.array(
+            [None if numbers is None else list_digest(numbers) for numbers in column.to_pylist()], pa.string()
+        )
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.int64())
     return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column

@@ -20,7 +20,6 @@ from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.job.plan import resume
 from kafka_ratchet.spark_sink.job.recount import recount
 from kafka_ratchet.spark_sink.job.start import with_columns
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
@@ -105,15 +104,17 @@ class ResultTable:
     def _read_keyed(self) -> None:
 
         write_mode = self._pipeline.write_mode
-        compared = (COUNT_COLUMN, *write_mode.sums) if write_mode.kind == "totals" else ("_partition", "_offset")
+        made = write_mode.aggregates if write_mode.kind == "totals" else []
+        compared = [each.name for each in made] or ["_partition", "_offset"]
         named = self._spec.job(self._pipeline, self._access)
         with self._session() as spark:
             job = with_columns(named, self._planner, self._store, spark)
             if job is None:
                 raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
             columns = arrow_schema(job.pipeline.schema(spark))
-            schema = pa.schema([columns.field(name) for name in (*write_mode.key, *compared)])
-            keys = KeyedRows(schema, len(write_mode.key), self.report)
+            schema = pa.schema([columns.field(name) for name in (*write_mode.row_key, *compared)])
+            rounded = {each.name for each in made if each.rule == "average"}
+            keys = KeyedRows(schema, len(write_mode.row_key), self.report, rounded)
             for _ in range(QUIET_ATTEMPTS):
                 self._rejects = RowOffsets()
                 self._before = self._store.offsets()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.job.reading import Job, records
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import quoted, reduced
+from kafka_ratchet.spark_sink.rows.distinct import quoted
+from kafka_ratchet.spark_sink.rows.write_mode import reduced
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 
 if TYPE_CHECKING:
@@ -16,13 +18,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def list_digest(numbers: Sequence[int]) -> str:
+    """What tells a list of hashes apart; 64 characters."""
+    return hashlib.sha256(",".join(map(str, numbers)).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Recount:
     """The topic's records up to some offsets, by key."""
 
     keys: pa.Table
-    """Totals: key, count and sums of each key. Upsert: key, `_partition` and `_offset` of the last record that each
-    Kafka partition has of it, where that is not a deletion; whose key lies in several partitions has several."""
+    """Totals: the columns of the table, lists as `list_digest` has them. Upsert: key, `_partition` and `_offset` of the
+    last record that each Kafka partition has of it, where that is not a deletion; whose key lies in several partitions
+    has several."""
     deleted: pa.Table
     """Upsert: the same where it is one. Totals: empty."""
     rejects: pa.Table
@@ -52,14 +60,18 @@ def recount(
     from pyspark.sql import functions as F
 
     pipeline, write_mode = job.pipeline, job.pipeline.write_mode
-    if not write_mode.key or pipeline.transform is not None:
+    if not write_mode.row_key or pipeline.transform is not None:
         raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
     with pipeline.read(records(spark, job, start, end), restricted_values=restricted_values) as (rows, rejects):
         if write_mode.kind == "totals":
             keys = reduced(rows, write_mode)
+            for each in write_mode.aggregates:
+                if each.rule == "hashes":  # of many keys the lists would be too much for the driver
+                    numbers = F.array_join(F.col(quoted(each.name)).cast("array<string>"), ",")
+                    keys = keys.withColumn(each.name, F.sha2(numbers, 256))
         else:
             deleted = F.col(DELETED) if pipeline.deletes else F.lit(False)
-            key = [F.col(quoted(name)) for name in write_mode.key]
+            key = [F.col(quoted(name)) for name in write_mode.row_key]
             keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_partition")
             keys = keyed.agg(F.max("_offset").alias("_offset"), F.max_by(DELETED, "_offset").alias(DELETED))
         rejected = [] if rejects is None else to_arrow(rejects.select("_partition", "_offset")).to_batches()

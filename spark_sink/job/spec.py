@@ -18,6 +18,7 @@ from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
+from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME, read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
 from kafka_ratchet.spark_sink.stores.evolution import Evolve
@@ -68,6 +69,16 @@ class JobSpec:
     kind: Kind = "append"
     key: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()
+    mins: tuple[str, ...] = ()
+    maxes: tuple[str, ...] = ()
+    distinct: tuple[str, ...] = ()
+    window: str | None = None
+    """Totals: length of the windows of event time, such as "1 hour". None: one total for all time."""
+    slide: str | None = None
+    """From the beginning of one window to that of the next. None: they do not overlap."""
+    time: str = RECORD_TIME
+    """The rows' column with the event time."""
     rejects: bool = False
     keep_value: bool = False
     sql: str | None = None
@@ -109,6 +120,17 @@ class JobSpec:
             raise OptionRefused(
                 "columns that are inferred are the table's, so that there are none to add. Write the columns down, or "
                 "leave evolve out"
+            )
+        more = self.averages or self.mins or self.maxes or self.distinct
+        if self.evolve is not None and (more or self.window is not None):
+            raise OptionRefused(
+                "evolve adds columns without what the records before had for them, so that a minimum or an average "
+                "would be of a part. Leave evolve out, and choose another table for other totals"
+            )
+        if self.window is None and (self.slide is not None or self.time != RECORD_TIME):
+            raise OptionRefused(
+                f"{'time' if self.slide is None else 'slide'} says something of windows, and there are none. Give "
+                'window too, such as "1 hour"'
             )
         if self.sql is not None and self.transform is not None:
             raise OptionRefused("give either sql or transform: each makes all rows of the result")
@@ -171,7 +193,9 @@ class JobSpec:
         Raises:
             OptionRefused: the parts contradict each other, or name a function or a file that is not there.
         """
-        write_mode = WriteMode(self.kind, self.key, self.sums)
+        windows = None if self.window is None else read_windows(self.window, self.slide, self.time)
+        lists = self.averages, self.mins, self.maxes, self.distinct
+        write_mode = WriteMode(self.kind, self.key, self.sums, windows, *lists)
         return RowPipeline(self.columns, write_mode, self.rejects, self._transform(), self._avro(), self.keep_value)
 
     def _transform(self) -> Transform | None:

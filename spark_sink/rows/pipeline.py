@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.rows import columns as column_types
 from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
 from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
 
 if TYPE_CHECKING:
@@ -116,7 +117,11 @@ class RowPipeline:
 
     @property
     def _knows_tombstones(self) -> bool:
-        return self.transform is None and bool(self.write_mode.key) and set(self.write_mode.key) <= OF_TOMBSTONES
+        """Whether a record without a value says which row of the table it belongs to."""
+        windows = self.write_mode.windows
+        if self.transform is not None or self.write_mode.kind == "append":
+            return False
+        return set(self.write_mode.key) <= OF_TOMBSTONES and (windows is None or windows.time == RECORD_TIME)
 
     def known_schema(self) -> StructType | None:
         """Columns of the result table, without Spark. None: only Spark, or the values, can say.
@@ -166,7 +171,7 @@ class RowPipeline:
             return
         # A tombstone that names no row of a keyed table would else be the row of the key null.
         is_row = state == column_types.PARSED
-        if not self.write_mode.key or self._knows_tombstones:
+        if self.write_mode.kind == "append" or self._knows_tombstones:
             is_row = is_row | (state == column_types.NO_VALUE)
         read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
         try:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS
+from kafka_ratchet.spark_sink.rows.aggregates import (
+    COUNT_COLUMN,
+    Aggregate,
+    aggregates,
+    column_type,
+    totals,
+)
+from kafka_ratchet.spark_sink.rows.distinct import quoted
+from kafka_ratchet.spark_sink.rows.windows import WINDOW_COLUMN, Windows, require_time, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
 Kind = Literal["append", "upsert", "totals"]
-
-COUNT_COLUMN = "_records"
-"""Column of a table of totals: how many rows each of its rows stands for."""
-
-SPARE_DIGITS = 10
-"""What Spark adds to a decimal's digits for its sum; a total has room for 10**10 of the largest values."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,69 @@ class WriteMode:
 
     kind: Kind = "append"
     key: tuple[str, ...] = ()
-    """Columns that identify a row of the table; null is a value like others."""
+    """The rows' columns that identify a row of the table; null is a value like others."""
     sums: tuple[str, ...] = ()
     """Columns that are added up."""
+    windows: Windows | None = None
+    """Totals are of each key and window; None: of each key."""
+    averages: tuple[str, ...] = ()
+    mins: tuple[str, ...] = ()
+    maxes: tuple[str, ...] = ()
+    distinct: tuple[str, ...] = ()
+    """Columns whose distinct values are counted."""
 
     def __post_init__(self) -> None:
         if self.kind == "append" and (self.key or self.sums):
             raise OptionRefused("a result that is appended to has no key and no sums. Choose upsert or totals")
-        if self.kind != "append" and not self.key:
+        if self.kind != "append" and not self.row_key:
             raise OptionRefused(f"a result of kind {self.kind} needs a key: name the columns that identify a row")
-        if self.kind != "totals" and self.sums:
-            raise OptionRefused(f"a result of kind {self.kind} has no sums. Choose totals")
+        for name, names in self.lists.items():
+            if self.kind != "totals" and names:
+                raise OptionRefused(f"a result of kind {self.kind} has no {name}. Choose totals")
+            if len(set(names)) < len(names):
+                raise OptionRefused(f"{name} name a column twice ({', '.join(names)})")
+        if self.kind != "totals" and self.windows is not None:
+            raise OptionRefused(f"a result of kind {self.kind} has no windows. Choose totals, or leave window out")
         named = [*self.key, *self.sums]
         if len(set(named)) < len(named):
             raise OptionRefused(f"key and sums name a column twice ({', '.join(named)})")
+        if self.kind == "totals":
+            self._require_names()
+
+    def _require_names(self) -> None:
+        """Refuse columns of one name: Delta and DuckDB do not tell cases apart."""
+        of = [*self.key, *(name for names in self.lists.values() for name in names)]
+        for reserved, what in ((COUNT_COLUMN, "the count"), (WINDOW_COLUMN, "the window's beginning")):
+            if reserved in map(str.lower, of):
+                raise OptionRefused(f"column {reserved!r} is {what} of a table of totals. Give yours another name")
+        names = [*self.row_key, *(each.name for each in self.aggregates)]
+        name, times = Counter(name.lower() for name in names).most_common(1)[0]
+        if times > 1:
+            raise OptionRefused(
+                f"two columns of the table would have the name {name!r} (it has: {', '.join(names)}). Give one of the "
+                "rows' columns another name, by sql for example"
+            )
+
+    @property
+    def lists(self) -> dict[str, tuple[str, ...]]:
+        """The columns that are aggregated, by the name of their setting."""
+        return {
+            "sums": self.sums,
+            "averages": self.averages,
+            "mins": self.mins,
+            "maxes": self.maxes,
+            "distinct": self.distinct,
+        }
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """Columns that identify a row of the table: the key and, with windows, where the window begins."""
+        return self.key if self.windows is None else (*self.key, WINDOW_COLUMN)
+
+    @cached_property
+    def aggregates(self) -> list[Aggregate]:
+        """A table of totals: its columns behind `row_key`."""
+        return aggregates(self.sums, self.averages, self.mins, self.maxes, self.distinct)
 
 
 APPEND = WriteMode()
@@ -56,15 +109,19 @@ def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
     Raises:
         OptionRefused: the rows lack a column that the shape names, or have it with a type that does not do.
     """
-    from pyspark.sql.types import LongType, StructField, StructType
+    from pyspark.sql.types import StructField, StructType, TimestampType
 
     if write_mode.kind == "append":
         return rows
     fields = {field.name: field.dataType for field in rows.fields}
-    needed = [*write_mode.key, *write_mode.sums, *(("_partition", "_offset") if write_mode.kind == "upsert" else ())]
+    windows = write_mode.windows
+    needed = [*write_mode.key, *(name for names in write_mode.lists.values() for name in names)]
+    needed += ["_partition", "_offset"] if write_mode.kind == "upsert" else []
+    needed += [] if windows is None else [windows.time]
     for name in needed:
         if name not in fields:
             why = " (it says which row of a key is the last)" if name in {"_partition", "_offset"} else ""
+            why = " (the event time of the windows)" if windows is not None and name == windows.time else why
             raise OptionRefused(
                 f"a result of kind {write_mode.kind} needs column {name!r}{why}; the rows have: {', '.join(fields)}"
             )
@@ -72,13 +129,13 @@ def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
         _require_comparable(name, fields[name])
     if write_mode.kind == "upsert":
         return rows
-    if COUNT_COLUMN in write_mode.key or COUNT_COLUMN in write_mode.sums:
-        raise OptionRefused(f"column {COUNT_COLUMN!r} is the count of a table of totals. Give yours another name")
+    if windows is not None:
+        require_time(windows.time, fields[windows.time])
     return StructType(
         [
             *[StructField(name, fields[name]) for name in write_mode.key],
-            StructField(COUNT_COLUMN, LongType()),
-            *[StructField(name, _total(name, fields[name])) for name in write_mode.sums],
+            *([] if windows is None else [StructField(WINDOW_COLUMN, TimestampType())]),
+            *[StructField(each.name, column_type(each, fields.get(each.of))) for each in write_mode.aggregates],
         ]
     )
 
@@ -89,18 +146,14 @@ def reduced(dataframe: DataFrame, write_mode: WriteMode) -> DataFrame:
 
     if write_mode.kind == "append":
         return dataframe
-    key = [F.col(quoted(name)) for name in write_mode.key]
+    if write_mode.windows is not None:
+        dataframe = windowed(dataframe, write_mode.windows)
+    key = [F.col(quoted(name)) for name in write_mode.row_key]
     if write_mode.kind == "upsert":
         row = F.struct(*[F.col(quoted(name)) for name in dataframe.columns])
         last = F.max_by(row, F.struct(F.col("_partition"), F.col("_offset"))).alias("row")
         return dataframe.groupBy(*key).agg(last).select("row.*")
-    fields = {field.name: field.dataType for field in dataframe.schema.fields}
-    sums = []
-    for name in write_mode.sums:
-        # Widened before it is added: a sum of longs would overflow, which ends the job.
-        whole = F.sum(F.col(quoted(name)).cast(_addend(name, fields[name])))
-        sums.append(F.coalesce(whole, F.lit(0)).cast(_total(name, fields[name])).alias(name))
-    return dataframe.groupBy(*key).agg(F.count("*").alias(COUNT_COLUMN), *sums)
+    return totals(dataframe, key, write_mode.aggregates)
 
 
 def _require_comparable(name: str, data_type: DataType) -> None:
@@ -111,29 +164,3 @@ def _require_comparable(name: str, data_type: DataType) -> None:
             f"column {name!r} of type {data_type.simpleString()} cannot be a key: use text, whole numbers, decimals, "
             "booleans, dates or times"
         )
-
-
-def _addend(name: str, data_type: DataType) -> DataType:
-    """Wide enough for one value, and narrow enough that Spark's sum, which adds ten digits, loses none of it."""
-    from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType
-
-    if isinstance(data_type, DecimalType) and data_type.precision <= MAX_DIGITS - SPARE_DIGITS:
-        return data_type
-    if isinstance(data_type, ByteType | ShortType | IntegerType | LongType):
-        return DecimalType(19, 0)
-    raise OptionRefused(
-        f"column {name!r} of type {data_type.simpleString()} cannot be added up exactly: declare it as a whole number "
-        f"or as decimal(digits, places) of at most {MAX_DIGITS - SPARE_DIGITS} digits"
-    )
-
-
-def _total(name: str, data_type: DataType) -> DataType:
-    from pyspark.sql.types import DecimalType
-
-    addend = _addend(name, data_type)
-    return DecimalType(MAX_DIGITS, addend.scale if isinstance(addend, DecimalType) else 0)
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark takes it, whatever characters it has."""
-    return f"`{name.replace('`', '``')}`"

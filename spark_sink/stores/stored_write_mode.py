@@ -6,6 +6,7 @@ With another mode, rows that are there would count twice or be overwritten, even
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Final
 
 from kafka_ratchet.spark_sink.errors import StoreError, WriteModeDiffers
@@ -18,9 +19,16 @@ FORMAT: Final = 1
 
 def write_mode_text(write_mode: WriteMode) -> str:
     """The text that is stored: ASCII, and the same for the same columns in another order."""
-    return json.dumps(
-        {"kind": write_mode.kind, "key": sorted(write_mode.key), "sums": sorted(write_mode.sums)},
-    )
+    parts: dict[str, object] = {
+        "kind": write_mode.kind,
+        "key": sorted(write_mode.key),
+        "sums": sorted(write_mode.sums),
+    }
+    if write_mode.windows is not None:
+        parts["windows"] = asdict(write_mode.windows)
+    # What is not used is not said: a table of counts and sums has the text that earlier versions have stored.
+    parts |= {name: sorted(names) for name, names in write_mode.lists.items() if names and name != "sums"}
+    return json.dumps(parts)
 
 
 def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMode) -> None:
@@ -54,5 +62,8 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
 
 def _described(text: str) -> str:
     parts = json.loads(text)
-    lists = [f"{name} {', '.join(parts[name])}" for name in ("key", "sums") if parts[name]]
+    lists = [f"{name} {', '.join(names)}" for name, names in parts.items() if isinstance(names, list) and names]
+    if windows := parts.get("windows"):
+        slide = "" if windows["slide_s"] == windows["length_s"] else f", each {windows['slide_s']} s"
+        lists.append(f"windows of {windows['length_s']} s{slide}, by {windows['time']}")
     return f"kind {parts['kind']}" + (f" ({'; '.join(lists)})" if lists else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -218,6 +219,34 @@ def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
 
 
 @pytest.mark.parametrize("site", ["delta", POSTGRES], indirect=True)
+def test_windows_and_their_extremes_are_counted_again(follow: Follow, site: Site) -> None:
+    columns = f"{JSON}, at timestamp, heat double"
+    lists = {"averages": ("amount",), "mins": ("at", "heat"), "maxes": ("heat",), "distinct": ("at",)}
+    followed = follow(kind="totals", key=("who",), window="1 hour", time="at", columns=columns, rejects=True, **lists)
+    late = '{"who":"x","amount":0.1,"at":"1969-12-31T23:59:59Z","heat":NaN}'
+    texts = late, '{"who":"x","amount":0.2,"at":"2024-01-01T10:00:00Z"}', '{"who":"y"}', "broken", late
+    for partition in (0, 1):
+        followed.pass_on(partition, values(*texts))
+    followed.stage.commit(5, 5)
+    followed.run(max_records=4)
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert len(site.rows()) == 3
+    change(site, "amount_avg = amount_avg + 0.01", "who = 'x' AND heat_max IS NULL")
+    change(site, "heat_max = 1", "heat_max IS NOT NULL")
+    change(site, "who = 'z'", "who = 'y'")
+    counts, said = found(followed.verify())
+    assert counts == {"altered": 2, "lost": 2, "unexpected": 1}
+    [text] = [text for text in said if "_records 4" in text]
+    key, values_there, values_due = re.split(" the table says |, and the topic ", text)
+    assert key == "altered: key who='x', _window=1969-12-31 23:00:00.000000Z"
+    both = "_records 4, amount 0.40, amount_count 4, amount_avg 0.1, at_min 1969-12-31 23:59:59.000000Z, heat_min nan"
+    assert values_there.startswith(f"{both}, heat_max 1.0, at_hashes '")
+    assert values_there.endswith("', at_distinct 1")
+    assert values_there == values_due.replace("heat_max nan", "heat_max 1.0")
+
+
+@pytest.mark.parametrize("site", ["delta", POSTGRES], indirect=True)
 def test_last_rows_are_counted_again(follow: Follow, site: Site) -> None:
     followed = follow(kind="upsert", key=("_key",))
     followed.pass_on(0, [replace(record(n), key=b"k%d" % (n % 3)) for n in range(9)])
@@ -291,7 +320,9 @@ def test_the_command_names_the_row_and_exits_one(
 
 def _toml(settings: Settings) -> str:
     (stream,) = settings.streams.values()
-    sink = settings.sink.model_dump(exclude_none=True, exclude={"url", "password", "key", "sums"})
+    sink = settings.sink.model_dump(
+        exclude_none=True, exclude={"url", "password", "key", "sums", "averages", "mins", "maxes"}
+    )
     for name in ("url", "password"):
         if (secret := getattr(settings.sink, name)) is not None:
             sink[name] = secret.get_secret_value()

@@ -66,7 +66,7 @@ def write_entry(
     user_metadata |= {"table": str(table.metadata().id), **entry.note}
     # Its own version, which is the next one or none; and how many rows the table then has, where that is known.
     transactions = {**entry.transactions, version_key(entry.job): table.version() + 1}
-    merged = write_mode.key and written
+    merged = write_mode.row_key and written
     rows = UNKNOWN_ROWS if merged else table.count() + sum(rows for _, rows, _ in written)
     transactions[rows_key(entry.job)] = rows
     properties = CommitProperties(
@@ -74,7 +74,7 @@ def write_entry(
         max_commit_retries=0,
         app_transactions=[Transaction(key, version) for key, version in transactions.items()],
     )
-    if write_mode.key and written:
+    if write_mode.row_key and written:
         files = [folder.inside(STAGING, f"{entry.job}.{entry.generation}", name) for name, _, _ in written]
         if merge(table, files, folder.filesystem, write_mode, properties):
             return

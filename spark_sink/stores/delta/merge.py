@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
+from kafka_ratchet.spark_sink.rows.distinct import HASHES
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.merge_sql import PlainDialect, changes
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -16,13 +18,21 @@ PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names that mean the same in every SQL dialect; delta-rs takes conditions as SQL text and has no placeholders."""
 
 
+class _Dialect(PlainDialect):
+    """DataFusion's, which delta-rs has."""
+
+    union = f"array_slice(array_sort(array_union({{target}}, {{source}})), 1, {HASHES})"
+    size = "cardinality({hashes})"
+    last = f"({{hashes}})[{HASHES}]"
+
+
 def require_plain(write_mode: WriteMode) -> None:
     """Refuse names that could be read as SQL.
 
     Raises:
-        OptionRefused: key or sums have one.
+        OptionRefused: the key or a total has one.
     """
-    for name in [*write_mode.key, *write_mode.sums]:
+    for name in [*write_mode.row_key, *(name for names in write_mode.lists.values() for name in names)]:
         if not PLAIN_NAME.fullmatch(name):
             raise OptionRefused(
                 f"column {name!r}: keys and sums of a Delta table have names of letters, digits and '_'. Rename it, "
@@ -54,13 +64,14 @@ def merge(
     import pyarrow.dataset as ds
 
     rows = ds.dataset(files, format="parquet", filesystem=filesystem)
-    same = " AND ".join(f'target."{name}" IS NOT DISTINCT FROM source."{name}"' for name in write_mode.key)
+    # In brackets: to delta-rs's SQL, what follows FROM reaches past an AND.
+    same = " AND ".join(f'(target."{name}" IS NOT DISTINCT FROM source."{name}")' for name in write_mode.row_key)
     merger = table.merge(
         rows.scanner().to_reader(), same, source_alias="source", target_alias="target", commit_properties=properties
     )
     if write_mode.kind == "totals":
-        added = [COUNT_COLUMN, *write_mode.sums]
-        merger = merger.when_matched_update({f'"{name}"': f'target."{name}" + source."{name}"' for name in added})
+        new = changes(write_mode, _Dialect())
+        merger = merger.when_matched_update({f'"{name}"': value for name, value in new.items()})
         merger.when_not_matched_insert_all().execute()
         return True
     if DELETED not in rows.schema.names:

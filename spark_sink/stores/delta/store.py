@@ -231,7 +231,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _staging(self, generation: int) -> list[str]:
         """Folders within the table's for the rows of a merge; files that are added lie in the table's own."""
-        return [STAGING, f"{self._name}.{generation}"] if self._write_mode.key else []
+        return [STAGING, f"{self._name}.{generation}"] if self._write_mode.row_key else []
 
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
@@ -249,7 +249,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return offset_actions(self._name, self._topic, self._topic_id, offsets)
 
     def _require_staged(self, table: DeltaTable, staged: Staged) -> None:
-        if not self._write_mode.key:
+        if not self._write_mode.row_key:
             require_files(self._folder, staged.files)  # a clean-up takes files that no entry names yet
 
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
@@ -262,7 +262,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._version, self._write_mode_actions = self._attempt, {}
 
     def _finish(self, table: DeltaTable, staged: Staged) -> None:
-        if not self._write_mode.key:
+        if not self._write_mode.row_key:
             require_files(self._folder, staged.files, f"Version {self._version} of the table names it")
             return
         with suppress(OSError):  # the commit is done

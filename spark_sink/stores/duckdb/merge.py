@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
+from kafka_ratchet.spark_sink.rows.distinct import HASHES
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.duckdb.file import quoted
+from kafka_ratchet.spark_sink.stores.merge_sql import PlainDialect, changes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+
+class _Dialect(PlainDialect):
+    union = f"list_sort(list_distinct(list_concat({{target}}, {{source}})))[1:{HASHES}]"
+    size = "len({hashes})"
+    last = f"({{hashes}})[{HASHES}]"
 
 
 def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool) -> None:
@@ -26,16 +34,15 @@ def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *,
     if write_mode.kind == "append":
         database.execute(insert)
         return
-    same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM source.{name}" for name in map(quoted, write_mode.key))
+    same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM source.{name}" for name in map(quoted, write_mode.row_key))
     if write_mode.kind == "upsert":
         database.execute(f"DELETE FROM {table} AS target USING source WHERE {same}")  # noqa: S608
         kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM source WHERE NOT {DELETED}"  # noqa: S608
         database.execute(kept if deletes else insert)
         return
-    added = map(quoted, [COUNT_COLUMN, *write_mode.sums])
-    changes = ", ".join(f"{name} = target.{name} + source.{name}" for name in added)
+    new_values = ", ".join(f"{quoted(name)} = {value}" for name, value in changes(write_mode, _Dialect()).items())
     new = f"NOT EXISTS (SELECT 1 FROM {table} AS target WHERE {same})"  # noqa: S608
     database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM source WHERE {new}")  # noqa: S608
-    database.execute(f"UPDATE {table} AS target SET {changes} FROM source WHERE {same}")  # noqa: S608
+    database.execute(f"UPDATE {table} AS target SET {new_values} FROM source WHERE {same}")  # noqa: S608
     database.execute(f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
     database.execute("DROP TABLE ratchet_new")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.rows.aggregates import ADDED, ENDINGS, Aggregate
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
+from kafka_ratchet.spark_sink.rows.distinct import HASHES, SCALE
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +36,8 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
 
     gone = source[DELETED] if DELETED in source.column_names else None
     both = pa.concat_tables([target, source.select(target.column_names)])
-    names = [f"k{n}" for n in range(len(write_mode.key))]
-    keys = pa.table([both[name] for name in write_mode.key], names).append_column("row", pa.array(range(len(both))))
+    names = [f"k{n}" for n in range(len(write_mode.row_key))]
+    keys = pa.table([both[name] for name in write_mode.row_key], names).append_column("row", pa.array(range(len(both))))
     found = keys.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "max")])
     first, last = found["row_min"], found["row_max"]  # where they differ: the row of the target and that of the source
     result = both.take(last)
@@ -45,12 +47,83 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
         kept = pa.chunked_array([pa.array([False] * len(target), pa.bool_()), *gone.chunks]).take(last)
         return result.filter(pc.invert(kept))
     alone = pc.equal(first, last)
-    for name in (COUNT_COLUMN, *write_mode.sums):
-        added = _sum(both[name].take(first), both[name].take(last))
-        position = result.schema.get_field_index(name)
-        column = pc.if_else(alone, result[name], added)
+    for each in write_mode.aggregates:
+        position = result.schema.get_field_index(each.name)
+        if each.rule == "average":
+            new = _average(result[each.of], result[each.of + ENDINGS["filled"]])
+        elif each.rule == "distinct":
+            new = _estimate(result[each.of + ENDINGS["hashes"]])
+        else:
+            new = _taken_up(each, both[each.name].take(first), both[each.name].take(last))
+        column = pc.if_else(alone, result[each.name], new)
         result = result.set_column(position, result.schema.field(position), column)
     return result
+
+
+def _taken_up(aggregate: Aggregate, target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The rule of a column, see `rows.aggregates`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if aggregate.rule in ADDED:
+        return _sum(target, source)
+    if aggregate.rule == "hashes":
+        return _smallest(target, source)
+    below, than = (source, target) if aggregate.rule == "least" else (target, source)
+    is_below = pc.less(below, than)
+    if pa.types.is_floating(source.type):  # to Arrow, NaN is neither below nor above; to Spark it is above all
+        is_below = pc.or_(is_below, pc.and_(pc.is_nan(than), pc.invert(pc.is_nan(below))))
+    is_new = pc.or_(pc.is_null(target), pc.fill_null(is_below, False))
+    return pc.if_else(is_new, source, target)
+
+
+def _average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    some = pc.if_else(pc.greater(count, 0), count, pa.scalar(None, count.type))
+    return pc.divide(total.cast(pa.float64()), some.cast(pa.float64()))
+
+
+def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The smallest different hashes of two lists, for each row."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lists = [_list(column) for column in (target, source)]
+    rows = np.concatenate([pc.list_parent_indices(each).to_numpy() for each in lists])
+    hashes = np.concatenate([pc.list_flatten(each).to_numpy() for each in lists])
+    order = np.lexsort((hashes, rows))
+    rows, hashes = rows[order], hashes[order]
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (rows[1:] != rows[:-1]) | (hashes[1:] != hashes[:-1])
+    rows, hashes = rows[is_new], hashes[is_new]
+    sizes = np.bincount(rows, minlength=len(target))
+    ranks = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ends = np.concatenate([[0], np.cumsum(np.minimum(sizes, HASHES))])
+    merged_lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(hashes[ranks < HASHES], pa.int64()))
+    return pa.chunked_array([merged_lists.cast(source.type)])
+
+
+def _estimate(hashes: pa.ChunkedArray) -> pa.ChunkedArray:
+    """See `rows.distinct`."""
+    import numpy as np
+    import pyarrow as pa
+
+    lists = _list(hashes)
+    starts = lists.offsets.to_numpy()
+    found = np.diff(starts).astype(np.int64)
+    full = found >= HASHES
+    last = lists.values.to_numpy()[starts[:-1][full] + HASHES - 1]
+    found[full] = np.floor(SCALE / last.astype(np.float64)).astype(np.int64)
+    return pa.chunked_array([pa.array(found)])
+
+
+def _list(column: pa.ChunkedArray) -> pa.ListArray:
+    import pyarrow as pa
+
+    return pa.chunked_array(column.chunks, column.type).cast(pa.list_(pa.int64())).combine_chunks()
 
 
 def _sum(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -228,7 +228,7 @@ class IcebergStore(OptimisticStore["Table"]):
         folder = self._data_folder(table)
         folder.make()
         wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        if self._write_mode.key:
+        if self._write_mode.row_key:
             if DELETED in dataframe.columns:
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
             rows = to_arrow(dataframe).select(wanted.names).cast(wanted)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.rows.aggregates import ENDINGS
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
+from kafka_ratchet.spark_sink.rows.distinct import HASHES
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.merge_sql import Dialect, changes
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.types import Column
 
 if TYPE_CHECKING:
+    from typing import LiteralString
+
     from psycopg import sql
 
 
@@ -30,7 +35,7 @@ def deletions(
     from psycopg import sql
 
     def each(form: str, between: str) -> sql.Composed:
-        return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in write_mode.key)
+        return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in write_mode.row_key)
 
     same = each("target.{0} = source.{0}", " AND ")
     same_with_null = sql.SQL("({}) AND {}").format(
@@ -54,15 +59,73 @@ def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
     """What an INSERT does with a row whose key is there: replaces it, or adds to its totals."""
     from psycopg import sql
 
-    added = {COUNT_COLUMN, *write_mode.sums} if write_mode.kind == "totals" else set()
-    changes = [
-        sql.SQL("{0} = target.{0} + excluded.{0}" if column.name in added else "{0} = excluded.{0}").format(
-            sql.Identifier(column.name)
-        )
-        for column in columns
-        if column.name not in write_mode.key
-    ]
-    key = sql.SQL(", ").join(map(sql.Identifier, write_mode.key))
-    if not changes:  # every column is of the key, so that a row that is there is the same
+    if write_mode.kind == "totals":
+        assignments = _taken_up(columns, write_mode)
+    else:
+        assignments = [
+            sql.SQL("{0} = excluded.{0}").format(sql.Identifier(column.name))
+            for column in columns
+            if column.name not in write_mode.row_key
+        ]
+    key = sql.SQL(", ").join(map(sql.Identifier, write_mode.row_key))
+    if not assignments:  # every column is of the key, so that a row that is there is the same
         return sql.SQL("ON CONFLICT ({}) DO NOTHING").format(key)
-    return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(changes))
+    return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(assignments))
+
+
+def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composable]:
+    """What becomes of the columns behind the key."""
+    from psycopg import sql
+
+    dialect = _Dialect({column.name for column in columns if column.type == "text"})
+    new = dict(changes(write_mode, dialect))
+    assignments: list[sql.Composable] = []
+    for each in write_mode.aggregates:
+        if each.rule != "hashes":
+            continue
+        # Both in one: PostgreSQL would merge the lists once for the list, and twice more for the number made of it.
+        of_list = changes(write_mode, dialect, {each.name: sql.SQL("merged.list")})
+        number = each.of + ENDINGS["distinct"]
+        assignments.append(
+            sql.SQL("({}, {}) = (SELECT merged.list, {} FROM (SELECT {} AS list OFFSET 0) AS merged)").format(
+                sql.Identifier(each.name), sql.Identifier(number), of_list[number], new.pop(each.name)
+            )
+        )
+        del new[number]
+    return [
+        *(sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in new.items()),
+        *assignments,
+    ]
+
+
+class _Dialect(Dialect["sql.Composable"]):
+    """PostgreSQL's: the commit's row is `excluded`, text is compared by its bytes in every locale, a list is jsonb."""
+
+    union = (
+        "(SELECT coalesce(jsonb_agg(hash ORDER BY hash), '[]') FROM (SELECT DISTINCT each::bigint AS hash "  # noqa: S608
+        f"FROM jsonb_array_elements_text({{target}} || {{source}}) AS each ORDER BY hash LIMIT {HASHES}) AS smallest)"
+    )
+    size = "jsonb_array_length({hashes})"
+    last = f"({{hashes}} ->> {HASHES - 1})"
+
+    def __init__(self, texts: set[str]) -> None:
+        self._texts = texts
+
+    def compose(self, template: LiteralString, **parts: sql.Composable) -> sql.Composable:
+        from psycopg import sql
+
+        return sql.SQL(template).format(**parts)
+
+    def target(self, column: str) -> sql.Composable:
+        return self._column("target.{}", column)
+
+    def source(self, column: str) -> sql.Composable:
+        return self._column("excluded.{}", column)
+
+    def _column(self, template: LiteralString, column: str) -> sql.Composable:
+        from psycopg import sql
+
+        return sql.SQL(template).format(sql.Identifier(column))
+
+    def ordered(self, column: str, value: sql.Composable) -> sql.Composable:
+        return self.compose('{value} COLLATE "C"', value=value) if column in self._texts else value

@@ -146,7 +146,7 @@ class PostgresStore(SqlStore["Database"]):
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)  # before an index over another key
             with database.transaction():
-                self._state.create_tables(database, tables, self._write_mode.key, self._evolving)
+                self._state.create_tables(database, tables, self._write_mode.row_key, self._evolving)
             self._require_same_topic(database)  # a refusal ends nobody's sessions
             self._state.end_sessions(database, self._state.generation(database))
             with database.transaction():
@@ -271,7 +271,7 @@ class PostgresStore(SqlStore["Database"]):
         deletes = [Column(DELETED, "boolean")] if DELETED in dataframe.columns else []
         copy = self._copy(staging, [Column("ratchet_token", "text"), *columns, *deletes])
         tokens = stage(textual(dataframe), self._state.connection(generation), copy)
-        keyed = table == self._result and self._write_mode.key
+        keyed = table == self._result and self._write_mode.row_key
         insert = self._state.text(
             "INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {staging} "
             "WHERE ratchet_token = ANY({tokens}) AND NOT {deleted} {conflict}",

@@ -20,10 +20,13 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, function_transform, sql_transform
+from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from tests.spark_sink.sites import LOCAL, Site
 
 AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
+
+HOURS = read_windows("1 hour", None, "_timestamp")
 
 Ingest = Callable[..., Outcome]
 
@@ -95,6 +98,12 @@ def test_rejects_and_totals_of_a_real_topic(
         (lambda: RowPipeline(None, WriteMode("append", ("who",))), "has no key"),
         (lambda: RowPipeline(None, WriteMode("upsert", ("who",), ("n",))), "has no sums"),
         (lambda: RowPipeline(None, WriteMode("totals", ("who",), ("who",))), "a column twice"),
+        (lambda: RowPipeline(None, WriteMode("totals", ("_records",))), "is the count"),
+        (lambda: RowPipeline(None, WriteMode("upsert", ("who",), mins=("n",))), "has no mins. Choose totals"),
+        (lambda: RowPipeline(None, WriteMode("append", (), windows=HOURS)), "has no windows. Choose totals"),
+        (lambda: RowPipeline(None, WriteMode("totals", ("who",), maxes=("n", "n"))), "maxes name a column twice"),
+        (lambda: RowPipeline(None, WriteMode("totals", ("N_min",), mins=("n",))), "the name 'n_min'"),
+        (lambda: RowPipeline(None, WriteMode("totals", ("_Window",), windows=HOURS)), "is the window's beginning"),
         (
             lambda: RowPipeline("infer", WriteMode("totals", ("who",)), rejects=True),
             "do not go with sql, transform or totals",
@@ -124,7 +133,11 @@ def test_contradicting_row_pipelines_are_refused(pipeline: Callable[[], RowPipel
             "SELECT _key, CAST(1 AS decimal(38,1)) AS x FROM records",
             "28 digits",
         ),
-        (WriteMode("totals", ("_records",)), "SELECT 1 AS _records FROM records", "is the count"),
+        (WriteMode("totals", ("_key",), mins=("x",)), "SELECT _key, true AS x FROM records", "has no least"),
+        (WriteMode("totals", ("_key",), maxes=("_key",)), None, "has no least"),
+        (WriteMode("totals", ("_key",), averages=("x",)), "SELECT _key, 0.5D AS x FROM records", "cannot be added"),
+        (WriteMode("totals", windows=HOURS), "SELECT 1 AS at FROM records", "'_timestamp' \\(the event time"),
+        (WriteMode("totals", windows=HOURS), "SELECT 1 AS _timestamp FROM records", "of type int is no event time"),
         (WriteMode("upsert", ("x",)), "SELECT *, array(1) AS x FROM records", "cannot be a key"),
         (WriteMode(), "SELECT nonsense FROM records", "sql: .*nonsense"),
         (WriteMode(), "SELEKT 1", "sql: .*Write a query of the view records"),

@@ -185,6 +185,6 @@ class FolderStore(OptimisticStore[Version]):
     def _write(self, version: Version, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._set(version, generation, end)
         target, new = version.rows(), staged.arrow
-        both = merged(target, new, self._write_mode) if self._write_mode.key else pa.concat_tables([target, new])
+        both = merged(target, new, self._write_mode) if self._write_mode.row_key else pa.concat_tables([target, new])
         version.keep(both)
         self._publish(version, self._folder)

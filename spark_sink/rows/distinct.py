@@ -1,0 +1,120 @@
+"""How many distinct values there are, by the smallest of their hashes: a sketch that any SQL can merge.
+
+Of each value a 63-bit hash is taken, and the `HASHES` smallest different ones are kept. Of a union they are the
+smallest of both lists, in any order and however often a value comes. As long as the list is not full, its length is the
+number of distinct values; in a full one the largest hash says how densely hashes lie, and so how many there are
+(Bar-Yossef et al., "Counting distinct elements in a data stream", 2002; Beyer et al., 2007, for the unbiased form).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+HASHES: Final = 1024
+"""That are kept of each row of the table. The standard error is 1 / sqrt(HASHES - 2), 3.1 %; 8 KiB. With another number
+lists that are there would say something else, so it can only change with `stored_write_mode.FORMAT`."""
+
+SCALE: Final = (HASHES - 1) * 2.0**63
+"""The estimate is this, divided by the largest hash of a full list: as a double, without rounding."""
+
+WHICH, HASH = "_ratchet_which", "_ratchet_hash"
+"""Columns of rows on their way into totals: of which column the hash is, 0 for none; and the hash."""
+
+
+def require_countable(name: str, data_type: DataType) -> None:
+    """Refuse values that are written in several ways, because each would count.
+
+    Raises:
+        OptionRefused: the column is of such a type.
+    """
+    from pyspark.sql.types import (
+        BinaryType,
+        BooleanType,
+        DateType,
+        IntegralType,
+        StringType,
+        TimestampNTZType,
+        TimestampType,
+    )
+
+    simple = BinaryType | BooleanType | DateType | IntegralType | StringType | TimestampNTZType | TimestampType
+    if not isinstance(data_type, simple):
+        raise OptionRefused(
+            f"column {name!r} of type {data_type.simpleString()}: distinct values are counted of text, bytes, whole "
+            "numbers, booleans, dates and times. Make text of it in sql"
+        )
+
+
+def hashed(value: Column, data_type: DataType) -> Column:
+    """The hash of a value, 0 to 2**63 - 1; null of null.
+
+    A whole number has that of its digits, so that a column that becomes wider counts none of its values again.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType, TimestampNTZType, TimestampType
+
+    if isinstance(data_type, TimestampType | TimestampNTZType):
+        value = F.unix_micros(value.cast("timestamp"))
+    text = value if isinstance(data_type, BinaryType) else value.cast("string")
+    return F.when(value.isNotNull(), F.shiftrightunsigned(F.xxhash64(text), 1))
+
+
+def with_hashes(
+    dataframe: DataFrame, key: list[Column], made: list[Column], sketches: Mapping[str, tuple[str, DataType]]
+) -> DataFrame:
+    """One row for each key: the key's columns, `made`, and the list of the smallest hashes of each column.
+
+    No task holds more of one key than twice `HASHES` hashes for each column, however many values it has: each row is
+    there once more for each column that is hashed, equal hashes become one row, and all but the smallest are left out.
+
+    Args:
+        dataframe: the rows.
+        key: columns to group by.
+        made: aggregates of the rows.
+        sketches: name of the list, and the rows' column with its type.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    keys = dataframe.select(*key).columns
+    hashes = [hashed(F.col(quoted(name)), data_type) for name, data_type in sketches.values()]
+    none = F.struct(F.lit(0).alias(WHICH), F.lit(None).cast("long").alias(HASH))
+    each = [F.struct(F.lit(n).alias(WHICH), value.alias(HASH)) for n, value in enumerate(hashes, 1)]
+    copied = dataframe.withColumn("_ratchet_copy", F.explode(F.array(none, *each)))
+    copied = copied.withColumn(WHICH, F.col(f"_ratchet_copy.{WHICH}")).withColumn(HASH, F.col(f"_ratchet_copy.{HASH}"))
+    copied = copied.where((F.col(WHICH) == 0) | F.col(HASH).isNotNull())
+    # Sums of the rows that are there for a hash are never looked at; those with 0 are every row once.
+    unlike = copied.groupBy(*key, WHICH, HASH).agg(*made)
+    smallest_first = Window.partitionBy(*key, WHICH).orderBy(HASH)
+    few = unlike.withColumn("_ratchet_rank", F.row_number().over(smallest_first)).where(
+        F.col("_ratchet_rank") <= HASHES
+    )
+    names = [name for name in unlike.columns if name not in {*keys, WHICH, HASH}]
+    first = [F.max(F.when(F.col(WHICH) == 0, F.col(quoted(name)))).alias(name) for name in names]
+    lists = [
+        F.array_sort(F.collect_list(F.when(F.col(WHICH) == n, F.col(HASH)))).alias(name)
+        for n, name in enumerate(sketches, 1)
+    ]
+    return few.groupBy(*key).agg(*first, *lists)
+
+
+def estimate(hashes: Column) -> Column:
+    """How many values the list stands for: exact below `HASHES`."""
+    from pyspark.sql import functions as F
+
+    last = F.get(hashes, F.lit(HASHES - 1)).cast("double")  # null where there is none
+    return F.when(F.size(hashes) < HASHES, F.size(hashes).cast("long")).otherwise(
+        F.floor(F.lit(SCALE) / last).cast("long")
+    )
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it, whatever characters it has."""
+    return f"`{name.replace('`', '``')}`"

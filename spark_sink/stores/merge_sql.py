@@ -1,0 +1,112 @@
+"""How a row of totals takes up a commit's row of its key, as SQL that each store writes in its own quoting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from kafka_ratchet.spark_sink.rows.aggregates import ADDED, ENDINGS
+from kafka_ratchet.spark_sink.rows.distinct import HASHES, SCALE
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+Sql = TypeVar("Sql")
+
+ADD: Final = "{target} + {source}"
+
+# Where either is null the comparison is, and then the ELSE has it; nulls of the source are never taken.
+LEAST: Final = "CASE WHEN {target} IS NULL OR {below} < {than} THEN {source} ELSE {target} END"
+GREATEST: Final = "CASE WHEN {target} IS NULL OR {below} > {than} THEN {source} ELSE {target} END"
+
+AVERAGE: Final = (
+    "CASE WHEN ({count}) > 0 THEN CAST({total} AS DOUBLE PRECISION) / CAST({count} AS DOUBLE PRECISION) END"
+)
+
+DISTINCT: Final = (
+    f"CASE WHEN {{size}} < {HASHES} THEN CAST({{size}} AS BIGINT) "
+    f"ELSE CAST(floor(CAST({SCALE!r} AS DOUBLE PRECISION) / CAST({{last}} AS DOUBLE PRECISION)) AS BIGINT) END"
+)
+
+
+class Dialect(Generic[Sql]):
+    """How a store says what all of them mean alike."""
+
+    union: LiteralString
+    """The `HASHES` smallest different elements of the lists {target} and {source}, in their order."""
+    size: LiteralString
+    """Number of elements of the list {hashes}."""
+    last: LiteralString
+    """Its element number `HASHES`; null where it has less."""
+
+    def compose(self, template: LiteralString, **parts: Sql) -> Sql:
+        """The template with these parts in the place of their names."""
+        raise NotImplementedError
+
+    def target(self, column: str) -> Sql:
+        """A column of the table's row."""
+        raise NotImplementedError
+
+    def source(self, column: str) -> Sql:
+        """A column of the commit's row."""
+        raise NotImplementedError
+
+    def ordered(self, column: str, value: Sql) -> Sql:
+        """A value to be compared: text by its bytes, as Spark does, and NaN above every other number."""
+        return value
+
+
+def changes(write_mode: WriteMode, dialect: Dialect[Sql], merged: Mapping[str, Sql] | None = None) -> Mapping[str, Sql]:
+    """The new value of each column behind the key, where the table has a row of it.
+
+    Args:
+        write_mode: of totals.
+        dialect: the store's.
+        merged: new values of lists of hashes that the store has computed, by column; numbers are made of these then.
+    """
+    new: dict[str, Sql] = {}
+    for each in write_mode.aggregates:
+        if each.rule == "average":
+            total, count = new[each.of], new[each.of + ENDINGS["filled"]]
+            new[each.name] = dialect.compose(AVERAGE, total=total, count=count)
+            continue
+        if each.rule == "distinct":
+            hashes = new[each.of + ENDINGS["hashes"]]
+            size, last = (dialect.compose(template, hashes=hashes) for template in (dialect.size, dialect.last))
+            new[each.name] = dialect.compose(DISTINCT, size=size, last=last)
+            continue
+        target, source = dialect.target(each.name), dialect.source(each.name)
+        if merged is not None and each.name in merged:
+            new[each.name] = merged[each.name]
+            continue
+        if each.rule == "hashes":
+            new[each.name] = dialect.compose(dialect.union, target=target, source=source)
+            continue
+        if each.rule in ADDED:
+            new[each.name] = dialect.compose(ADD, target=target, source=source)
+            continue
+        below, than = dialect.ordered(each.name, source), dialect.ordered(each.name, target)
+        template = LEAST if each.rule == "least" else GREATEST
+        new[each.name] = dialect.compose(template, target=target, source=source, below=below, than=than)
+    return new
+
+
+class PlainDialect(Dialect[str]):
+    """SQL as text, with the aliases `target` and `source`."""
+
+    def compose(self, template: LiteralString, **parts: str) -> str:
+        """See `Dialect`."""
+        return template.format(**parts)
+
+    def target(self, column: str) -> str:
+        """See `Dialect`."""
+        return f"target.{_quoted(column)}"
+
+    def source(self, column: str) -> str:
+        """See `Dialect`."""
+        return f"source.{_quoted(column)}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
