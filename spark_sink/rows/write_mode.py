@@ -94,6 +94,11 @@ class WriteMode:
         """Columns that identify a row of the table: the key and, with windows, where the window begins."""
         return self.key if self.windows is None else (*self.key, WINDOW_COLUMN)
 
+    @property
+    def more_than_sums(self) -> bool:
+        """Whether these are totals that `key` and `sums` do not say all of."""
+        return self.windows is not None or any(names for name, names in self.lists.items() if name != "sums")
+
     @cached_property
     def aggregates(self) -> list[Aggregate]:
         """A table of totals: its columns behind `row_key`."""

@@ -206,6 +206,10 @@ class TableStore(ResultStore):
     evolves: bool = False
     """Whether `open` can add columns to a table that is there."""
 
+    all_totals: bool = False
+    """True: commits go by `WriteMode.row_key` and the rule of each of `WriteMode.aggregates`. False: by `key` and
+    `sums`, so that windows, averages and so on are refused."""
+
     def __init__(
         self,
         location: TableLocation,
@@ -219,6 +223,11 @@ class TableStore(ResultStore):
         evolve: bool = False,
     ) -> None:
         require_names(name, topic)
+        if write_mode.more_than_sums and not self.all_totals:
+            raise OptionRefused(
+                f"store {location.kind} has totals of counts and sums only: it knows no windows, averages, minima, "
+                "maxima and distinct values. Leave them out, or choose delta, postgres, duckdb or iceberg"
+            )
         self._name, self._topic, self._topic_id, self._write_mode = name, topic, topic_id, write_mode
         self._rejects, self._in_tasks, self._evolve = rejects, in_tasks, evolve
         self._generation: int | None = None

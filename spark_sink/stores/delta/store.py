@@ -62,6 +62,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     has_tables = False
     evolves = True
+    all_totals = True
 
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)

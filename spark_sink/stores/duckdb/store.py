@@ -47,6 +47,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
     DuckDB takes locks that network disks do not keep.
     """
 
+    all_totals = True
     needs_local_master = "store duckdb keeps its results in one file on the driver's machine"
 
     def _prepare(self, location: TableLocation) -> None:

@@ -60,6 +60,7 @@ class IcebergStore(OptimisticStore["Table"]):
     `location` names the folder of the tables, or s3://bucket/folder; see `IcebergCatalog`.
     """
 
+    all_totals = True
     restricted_values = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
     def _prepare(self, location: TableLocation) -> None:

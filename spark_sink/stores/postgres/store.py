@@ -48,6 +48,7 @@ class PostgresStore(SqlStore["Database"]):
     needs_path = False
     restricted_values = True
     evolves = True
+    all_totals = True
 
     def _prepare(self, location: TableLocation) -> None:
         if self._in_tasks and (self._write_mode.kind != "append" or self._rejects is not None):

@@ -53,6 +53,8 @@ class Version:
 
 
 class FolderStore(OptimisticStore[Version]):
+    all_totals = True
+
     def _prepare(self, location: TableLocation) -> None:
         self._where = self._root = Path(location.path) / location.table
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kafka_ratchet.spark_sink.errors import WriteModeDiffers
+from kafka_ratchet.spark_sink.errors import OptionRefused, WriteModeDiffers
 from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
 
 HOURS = WriteMode("totals", ("who",), ("n",), read_windows("1 hour", None, "at"), mins=("n", "m"))
@@ -46,3 +50,22 @@ def test_both_sides_are_said(other: WriteMode, sentence: str) -> None:
     text = str(raised.value)
     assert "by kind totals (key who; sums n; mins m, n; windows of 3600 s, by at), and is set to kind totals " in text
     assert sentence in text.partition("is set to")[2]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"windows": read_windows("1 hour", None, "at")},
+        {"averages": ("n",)},
+        {"mins": ("n",)},
+        {"maxes": ("n",)},
+        {"distinct": ("n",)},
+    ],
+)
+def test_a_store_that_goes_by_key_and_sums_refuses_more(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    location = TableLocation("delta", "/nowhere")
+    DeltaStore(location, "job", "events", write_mode=WriteMode("totals", ("who",), ("n",), **more))
+    monkeypatch.setattr(DeltaStore, "all_totals", False)
+    DeltaStore(location, "job", "events", write_mode=WriteMode("totals", ("who",), ("n",)))
+    with pytest.raises(OptionRefused, match="store delta has totals of counts and sums only"):
+        DeltaStore(location, "job", "events", write_mode=WriteMode("totals", ("who",), ("n",), **more))
