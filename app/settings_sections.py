@@ -272,6 +272,8 @@ class SinkSettings(_Section):
 
     stream: str | None = None
     """Name of the stream whose output is read; may be left out where there is only one."""
+    from_input: bool = False
+    """The stream's input is read in place of its output, and judged by Spark; no worker is needed."""
     format: Literal["json", "avro", "bytes"] | None = None
     """What values are; None: json where columns are given, avro where a schema is, else bytes."""
     columns: str | None = Field(default=None, min_length=1)

@@ -200,6 +200,24 @@ def sink(
     print(json_text.dumps(told), flush=True)
 
 
+@bench.command("from-input")
+def from_input(
+    kinds: Annotated[list[str] | None, typer.Argument(help="ratchet, watermark, state; default: all.")] = None,
+    records: Records = 2_000_000,
+    keys: Keys = 1_000_000,
+    at_a_time: Annotated[int, typer.Option(help="Offsets per commit.")] = 500_000,
+    rounds: Rounds = 3,
+) -> None:
+    """Measure `ratchet sink --from-input` into Delta next to what Spark has itself; one line of JSON a run."""
+    from bench.judging import OURS, PEERS, judging
+
+    for kind in kinds or []:
+        if kind not in (OURS, *PEERS):
+            raise typer.BadParameter(f"no kind {kind!r} (there are: {', '.join((OURS, *PEERS))})")
+    load = _load(records, keys, "none", "spread", 4, 200, 1_000_000)
+    print(json_text.dumps(judging(kinds or [OURS, *PEERS], load, at_a_time, rounds, _say)), flush=True)
+
+
 @bench.command()
 def page(
     partitions: Annotated[int, typer.Option(help="Partitions of the stream.", min=8)] = 1_000,

@@ -73,18 +73,24 @@ def sink(
         int, typer.Option(min=1, help="How often each kill is made. Other faults come a quarter as often.")
     ] = 20,
     store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
+    from_input: Annotated[
+        bool, typer.Option("--from-input", help="The job reads a raw topic with duplicates, and judges it itself.")
+    ] = False,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Kill and freeze the Spark job, start it twice, stop its Kafka and database, fill its disk; count the rows."""
     from faults.sink import STORES as SINK_STORES
-    from faults.sink import run_sink
+    from faults.sink import judging_stores, run_sink
 
     for name in store or []:
         if name not in SINK_STORES:
             raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(SINK_STORES)})")
-    result = run_sink(1 if short else times, _drawn(seed), _speaker(json), folder, tuple(store or ()))
+        if from_input and name not in judging_stores():
+            raise typer.BadParameter(f"store {name} keeps no last sequences: --from-input is for {judging_stores()}")
+    only = tuple(store or (judging_stores() if from_input else ()))
+    result = run_sink(1 if short else times, _drawn(seed), _speaker(json), folder, only, from_input=from_input)
     if json:
         print(json_text.dumps(result.as_dict()), flush=True)
     if not result.ok:

@@ -19,12 +19,15 @@ from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLE
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 
 BEFORE = ("before-write", "before-commit")
 """Where the job kills itself: nothing of the commit is done, or all but the commit."""
 IN_TRANSACTION = "in-commit"
 """Inside the commit of a database: the transaction has everything and is open."""
+OF_SEQUENCES = ("before-sequences",)
+"""Likewise, of a job that judges: the rows are written, and the last sequences are not."""
 BETWEEN = "between-commits"
 """Inside the commit of two tables: the rejects are there, the rows are not."""
 AFTER = "after-commit"
@@ -88,7 +91,9 @@ class SinkResult:
         return {"stores": {name: vars(store) for name, store in self.stores.items()}}
 
 
-def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> SinkResult:
+def run_sink(
+    times: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = (), *, from_input: bool = False
+) -> SinkResult:
     """Inject all faults over each store, and count its rows.
 
     Args:
@@ -97,6 +102,7 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
         say: for progress.
         folder: a new folder for logs and tables; None: a temporary one.
         only: names of stores; none: all that can run here.
+        from_input: the job reads a raw topic with duplicates, and judges it itself.
 
     Raises:
         FaultRunFailed: the job did something that it must not do, or hung.
@@ -119,7 +125,7 @@ def run_sink(times: int, seed: int, say: Say, folder: Path | None, only: tuple[s
             began = time.monotonic()
             with ExitStack() as of_store:
                 chance = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
-                run = _StoreFaults(name, broker, folder / name, server, chance, say, of_store)
+                run = _StoreFaults(name, broker, folder / name, server, chance, say, of_store, from_input=from_input)
                 result.stores[name] = run.all(times)
             run.result.seconds = round(time.monotonic() - began, 1)
             say(f"{name}: {vars(result.stores[name])}")
@@ -135,6 +141,11 @@ STORES: dict[str, Callable[[Path, PostgresServer | None], TableLocation]] = {
 }
 WITHOUT_REJECTS = {"postgres"}
 """Rows are committed in the tasks there; with rejects they are staged for one transaction of the driver's."""
+
+
+def judging_stores() -> list[str]:
+    """Those whose job can judge a raw topic itself."""
+    return [name for name in STORES if store_class(name.partition("-")[0]).keeps_sequences]
 
 
 def _of_server(server: PostgresServer | None, table: str) -> TableLocation:
@@ -155,7 +166,10 @@ class _StoreFaults:
         chance: random.Random,
         say: Say,
         stack: ExitStack,
+        *,
+        from_input: bool,
     ) -> None:
+        self._from_input = from_input
         self._name, self._broker, self._chance, self._say = name, broker, chance, say
         self._server = server if name.startswith("postgres") else None
         folder.mkdir()
@@ -165,7 +179,9 @@ class _StoreFaults:
         place = STORES[name](folder if self._disk is None else self._disk.folder, server)
         archive = folder / "classes.jsa"
         rejects = name not in WITHOUT_REJECTS
-        self._environment = SinkEnvironment(name, broker.bootstrap, folder, place, chance, archive, rejects=rejects)
+        self._environment = SinkEnvironment(
+            name, broker.bootstrap, folder, place, chance, archive, rejects=rejects, from_input=from_input
+        )
         self._environment.create_topic()
         self._environment.write()
         if not self._environment.class_archive(archive):
@@ -189,7 +205,8 @@ class _StoreFaults:
 
     def _kills(self, times: int) -> list[Step]:
         inside = BETWEEN if self._environment.place.kind in {"delta", "iceberg"} else IN_TRANSACTION
-        often = {**dict.fromkeys(BEFORE, -(-times // len(BEFORE))), inside: times, AFTER: times}
+        before = (*BEFORE, *OF_SEQUENCES) if self._from_input else BEFORE
+        often = {**dict.fromkeys(before, -(-times // len(BEFORE))), inside: times, AFTER: times}
         steps: list[Step] = []
         for mode in MODES:
             for point, count in often.items():

@@ -20,7 +20,9 @@ from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
 from kafka_ratchet.spark_sink.stores.results import read_rows
@@ -39,6 +41,10 @@ PER_STEP = 600
 
 REJECTED = 10
 """Of so many values one does not parse, where there are rejects."""
+REPEATED = 0.25
+"""Repeats per record of a raw topic: a fifth of all."""
+IDENTITIES = 97
+"""Of a raw topic's partition."""
 NO_JSON = "is no JSON"
 """What such a value is, behind its number."""
 
@@ -72,6 +78,8 @@ class SinkEnvironment:
         chance: decides which transactions are aborted.
         archive: of the JVM's classes; see `class_archive`.
         rejects: a tenth of the values does not parse, and goes to a table of its own.
+        from_input: the topic is a raw one. A fifth of its records are repeats, half of those that are to be rejected
+            have no sequence, and what is aborted has the sequences that come next.
     """
 
     def __init__(
@@ -84,7 +92,9 @@ class SinkEnvironment:
         archive: Path | None,
         *,
         rejects: bool = False,
+        from_input: bool = False,
     ) -> None:
+        self._from_input = from_input
         self.name, self.place, self.rejects = name, place, rejects
         self._bootstrap, self._folder, self._chance, self._archive = bootstrap, folder, chance, archive
         self._topic = f"faults-{name}-{uuid.uuid4().hex[:8]}"
@@ -144,6 +154,7 @@ class SinkEnvironment:
             "--master=local[1]",
             f"--jars={','.join(map(str, spark_jars()))}",
             *(["--rejects"] if self.rejects else []),
+            *(["--from-input"] if self._from_input else []),
         ]
 
     def require(self, job: ChildProcess, codes: Set[int]) -> int:
@@ -203,13 +214,27 @@ class SinkEnvironment:
             producer.begin_transaction()
             first = self._written[partition]
             for n in range(PER_STEP // PARTITIONS):
-                producer.produce(self._topic, self._value(first + n if commits else -1), partition=partition)
+                value = self._value(first + n if commits else -1)
+                headers = self._headers(partition, first + n) if self._from_input else None
+                producer.produce(self._topic, value, partition=partition, headers=headers)
+                if commits and self._from_input and self._chance.random() < REPEATED:
+                    again = self._chance.randrange(first + n + 1)
+                    headers = self._headers(partition, again)
+                    if len(headers) > 1:  # what has no sequence is rejected each time
+                        producer.produce(self._topic, self._value(again), partition=partition, headers=headers)
             producer.flush(PATIENCE_S)  # what is aborted before it was sent would leave nothing to step over
             if commits:
                 producer.commit_transaction(PATIENCE_S)
                 self._written[partition] += PER_STEP // PARTITIONS
             else:
                 producer.abort_transaction(PATIENCE_S)
+
+    def _headers(self, partition: int, n: int) -> list[tuple[str, str | bytes | None]]:
+        """Those of a raw record. Identities come back after a while, with higher sequences."""
+        producer = ("ratchet-producer", f"{partition}-{n % IDENTITIES}".encode())
+        if self.rejects and n % (2 * REJECTED) == 0:
+            return [producer]
+        return [producer, ("ratchet-sequence", str(n).encode())]
 
     def _value(self, n: int) -> str:
         return f"{n} {NO_JSON}" if self.rejects and n % REJECTED == 0 else json.dumps({"n": n})
@@ -243,7 +268,8 @@ class SinkEnvironment:
         Raises:
             FaultRunFailed: they are not.
         """
-        store = make_store(self.place, NAME, self._topic, 0, RowPipeline("n long", rejects=self.rejects))
+        mode = WriteMode(judged=JudgeRule(self._topic) if self._from_input else None)
+        store = make_store(self.place, NAME, self._topic, 0, RowPipeline("n long", mode, rejects=self.rejects))
         try:
             stored = store.offsets()
             found, ahead = self._positions(stored) if stored else (Counter(), set())

@@ -56,6 +56,14 @@ class WriteModeDiffers(SinkError):
     """The job's rows came into the table by another kind, key or sums; going on would double or overwrite silently."""
 
 
+class RuleDiffers(SinkError):
+    """The job's rows were judged by another rule, or by workers; going on would double or drop records silently."""
+
+
+class SequencesLost(SinkError):
+    """The last sequences that the job judges by are gone, or are not those of its rows."""
+
+
 class SparkFailed(SinkError):
     """Spark could not read or compute the records of a range; how far the table is, the table knows."""
 

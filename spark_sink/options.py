@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS
 from kafka_ratchet.spark_sink.job.spec import Format, JobSpec, Mode
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.judging.rule import SEQUENCE_HEADER, Form, Late
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import Kind
 from kafka_ratchet.spark_sink.stores.evolution import Evolve
@@ -74,6 +75,7 @@ def option_parser() -> argparse.ArgumentParser:
         f"iceberg into {CATALOG_VARIABLE} (JSON objects).",
     )
     _add_run_options(parser)
+    _add_judging_options(parser)
     _add_row_options(parser)
     _add_client_options(parser)
     return parser
@@ -111,6 +113,38 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="start although a job of another name has committed the topic to the table: each row is there twice",
     )
     parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
+
+
+def _add_judging_options(parser: argparse.ArgumentParser) -> None:
+    """Whether the topic is a raw one, and by what its records are judged then."""
+    parser.add_argument(
+        "--from-input",
+        action="store_true",
+        help="the topic is a raw one: leave duplicates out, and put what cannot be judged into the rejects table",
+    )
+    parser.add_argument(
+        "--identity",
+        default="producer",
+        help="with --from-input: whose sequence it is. producer, key, partition, header:NAME, or several with commas",
+    )
+    parser.add_argument(
+        "--sequence",
+        default=f"header:{SEQUENCE_HEADER}",
+        help="with --from-input: header:NAME; or none, where an identity is an id of its record",
+    )
+    parser.add_argument(
+        "--sequence-form", choices=get_args(Form), default="guess", help="with --from-input: how it is written"
+    )
+    parser.add_argument(
+        "--reorder-window",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --from-input: sequences below the last one that may come late",
+    )
+    parser.add_argument(
+        "--late", choices=get_args(Late), default="drop", help="with --from-input: what becomes of one below the window"
+    )
 
 
 def _add_row_options(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,13 @@ Config = Annotated[
 Stream = Annotated[
     str | None, typer.Option("--stream", help="Name of the stream. May be left out if the settings have only one.")
 ]
+FromInput = Annotated[
+    bool,
+    typer.Option(
+        "--from-input",
+        help="Read the stream's input, and let Spark judge it. As from_input = true in the sink's section.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end, for scripts.")]
 WhichPartitioner = Annotated[
     Partitioner,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, FromInput, Json, Stream
 from kafka_ratchet.app.cli.sink_group import SinkGroup, sink_name
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def run(
             help="structured mode: allow stateful operators. Their state is discarded at every start.",
         ),
     ] = False,
+    from_input: FromInput = False,
     max_records: Annotated[int, typer.Option(min=1, help="Maximum number of offsets per commit.")] = 1_000_000,
     second_job: Annotated[
         bool,
@@ -83,19 +84,19 @@ def run(
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.local.jars import spark_jars
     from kafka_ratchet.app.log_setup import configure
-    from kafka_ratchet.app.status.results import access_of, spec_of
+    from kafka_ratchet.app.status.results import access_of, reading_input, spec_of, topic_of
     from kafka_ratchet.spark_sink.cli import EXIT_REFUSED
     from kafka_ratchet.spark_sink.errors import SinkError
 
     if context.invoked_subcommand is not None:
         return
-    settings = settings_of_file.load(config).of_sink(sink_name(context))
+    settings = reading_input(settings_of_file.load(config).of_sink(sink_name(context)), asked=from_input)
     configure("warning", settings.log_format)
     _, chosen = settings.stream(stream or settings.sink.stream)
     try:
         spec = spec_of(
             settings,
-            chosen.output,
+            topic_of(settings, chosen),
             settings.bootstrap or "",
             mode=mode.value,
             interval_s=interval,
@@ -114,19 +115,25 @@ def run(
 
 
 @sink.command()
-def status(name: Name = None, config: Config = None, stream: Stream = None, as_json: Json = False) -> None:
+def status(
+    name: Name = None,
+    config: Config = None,
+    stream: Stream = None,
+    from_input: FromInput = False,
+    as_json: Json = False,
+) -> None:
     """Show how far each result table is behind its topic. A running job is not disturbed; Spark is not needed."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.log_setup import say_error
-    from kafka_ratchet.app.status.results import result_stream, sinks_of
+    from kafka_ratchet.app.status.results import reading_input, result_stream, sinks_of
     from kafka_ratchet.errors import RatchetError
     from kafka_ratchet.spark_sink.secrets import hidden
 
     settings = settings_of_file.load(config)
     several = name is None and bool(settings.sinks)
     if not several:
-        chosen = [settings.of_sink(name)]
+        chosen = [reading_input(settings.of_sink(name), asked=from_input)]
         result_stream(chosen[0], stream)  # a wrong name is said before Kafka is looked for
     elif stream is not None:
         chosen = sinks_of(settings, settings.stream(stream)[0])
@@ -172,16 +179,18 @@ def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str,
         sink_errors_translated,
         spec_of,
         store_of,
+        topic_of,
     )
     from kafka_ratchet.spark_sink.job.status import sink_status
 
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
     with sink_errors_translated():
-        planner = planner_of(bootstrap, settings, chosen.output)
-        spec = spec_of(settings, chosen.output, bootstrap)
+        topic = topic_of(settings, chosen)
+        planner = planner_of(bootstrap, settings, topic)
+        spec = spec_of(settings, topic, bootstrap)
         found = sink_status(store_of(spec, access_of(settings), planner.topic_id()), planner)
-    return {"store": kept.store, "job": kept.name, "topic": chosen.output, **found.as_dict()}
+    return {"store": kept.store, "job": kept.name, "topic": topic, **found.as_dict()}
 
 
 def _show_status(found: Mapping[str, Any]) -> None:
@@ -226,21 +235,31 @@ def resume(
     name: Name = None,
     config: Config = None,
     stream: Stream = None,
+    from_input: FromInput = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without this option nothing changes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Decide where a job continues that refuses to run: its table was restored, or its topic was created again."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
-    from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, sink_errors_translated, spec_of
+    from kafka_ratchet.app.status.results import (
+        access_of,
+        planner_of,
+        reading_input,
+        result_stream,
+        sink_errors_translated,
+        spec_of,
+        topic_of,
+    )
     from kafka_ratchet.spark_sink.job.resume import carry_out, plan_resume
 
-    settings = settings_of_file.load(config).of_sink(name)
+    settings = reading_input(settings_of_file.load(config).of_sink(name), asked=from_input)
     kept = settings.sink
     _, chosen = result_stream(settings, stream)
     with choose_broker(settings) as bootstrap, sink_errors_translated():
-        planner = planner_of(bootstrap, settings, chosen.output)
-        spec = spec_of(settings, chosen.output, bootstrap)
+        topic = topic_of(settings, chosen)
+        planner = planner_of(bootstrap, settings, topic)
+        spec = spec_of(settings, topic, bootstrap)
         store = spec.result_store(spec.pipeline(), access_of(settings), planner.topic_id())
         plan = plan_resume(store, planner, source, reason)
         generation = carry_out(plan, store) if execute else None

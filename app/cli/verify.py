@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json, Stream
+from kafka_ratchet.app.cli.options import Config, FromInput, Json, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +68,7 @@ def verify(
     json: Json = False,
     results: Results = False,
     sink: SinkName = None,
+    from_input: FromInput = False,
     state: State = None,
     source: Source = None,
     producer: ProducerName = None,
@@ -94,7 +95,7 @@ def verify(
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.status.results import result_stream, settings_for_results
+    from kafka_ratchet.app.status.results import reading_input, result_stream, settings_for_results
     from kafka_ratchet.app.verify import halted_partitions, verify_results
     from kafka_ratchet.app.verify import verify as verify_stream
     from kafka_ratchet.app.verify.proofs import proof_of, record_proof
@@ -106,6 +107,8 @@ def verify(
         )
     if sink is not None and not results:
         raise SettingsError("--sink and --results go together: it says which result table is compared")
+    if from_input and not results:
+        raise SettingsError("--from-input and --results go together: Spark has judged what is in the result table")
     if replay != (app is not None):
         raise SettingsError("--replay and --app go together: ratchet verify --replay --app MODULE:NAME")
     if replay and (results or source):
@@ -117,7 +120,7 @@ def verify(
     if agents is not None:
         name, settings = agents.stream, agents.settings
     elif results:
-        settings = settings_for_results(settings, stream, sink)
+        settings = reading_input(settings_for_results(settings, stream, sink), asked=from_input)
         name, _ = result_stream(settings, stream)
     else:
         name, _ = settings.stream(stream)
@@ -129,8 +132,10 @@ def verify(
             report = verify_results(named, name, _spark, source=files)
         else:
             report = verify_stream(named, name, state=state, source=files)
+        judged_by_spark = results and settings.sink.from_input
         told = {each.partition for each in report.halted}
-        report.halted += [each for each in halted_partitions(named, name) if each.partition not in told]
+        halted = [] if judged_by_spark else halted_partitions(named, name)
+        report.halted += [each for each in halted if each.partition not in told]
         if record:
             record_proof(named, bootstrap, proof_of(report))
     if json:
@@ -192,8 +197,13 @@ def _spark() -> AbstractContextManager[SparkSession]:
 def _show(console: Console, report: Report) -> None:
     console.print(
         f"{report.stream}: {report.fresh:,} fresh, {report.duplicate:,} duplicate, {report.invalid:,} invalid "
-        f"in the input; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
-        f"{report.pending:,} pending"
+        "in the input"
+        + (
+            ", which Spark judges"
+            if report.from_input
+            else f"; {report.delivered:,} in the output, {report.dead_letters:,} dead letters, "
+            f"{report.pending:,} pending"
+        )
     )
     if report.late or report.conflict:
         console.print(f"  {report.late:,} too late, {report.conflict:,} with another value than the record they repeat")

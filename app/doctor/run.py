@@ -15,7 +15,7 @@ from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.local.connectivity import require_answer
 from kafka_ratchet.app.settings import Settings, load, origins
 from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, records
-from kafka_ratchet.app.status.results import access_of, place_of, result_stream, spec_of
+from kafka_ratchet.app.status.results import access_of, place_of, result_stream, spec_of, topic_of
 from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.errors import RatchetError, SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
@@ -60,7 +60,7 @@ def _sinks(settings: Settings) -> Iterator[Finding]:
         chosen = settings.of_sink(name)
         try:
             stream, found = result_stream(chosen)
-            spec = spec_of(chosen, found.output, settings.bootstrap or "")
+            spec = spec_of(chosen, topic_of(chosen, found), settings.bootstrap or "")
             spec.result_store(spec.pipeline(), access_of(chosen), 0)
         except (SinkError, SettingsError) as error:
             yield Finding("sinks", Mark.ERROR, f"sink {name}: {error}")

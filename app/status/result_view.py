@@ -11,7 +11,7 @@ import structlog
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.in_thread import in_thread
-from kafka_ratchet.app.status.results import access_of, place_of, planner_of, result_stream, spec_of, store_of
+from kafka_ratchet.app.status.results import access_of, place_of, planner_of, result_stream, spec_of, store_of, topic_of
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
@@ -147,9 +147,10 @@ class ResultsView:
         kept = self.settings.sink
         try:
             _, stream = result_stream(self.settings)
-            spec = spec_of(self.settings, stream.output, self._bootstrap)
+            topic = topic_of(self.settings, stream)
+            spec = spec_of(self.settings, topic, self._bootstrap)
             if self._planner is None:
-                self._planner = planner_of(self._bootstrap, self.settings, stream.output, KAFKA_TIMEOUT_S)
+                self._planner = planner_of(self._bootstrap, self.settings, topic, KAFKA_TIMEOUT_S)
             store = store_of(spec, access_of(self.settings), self._planner.topic_id())
             found = sink_status(store, self._planner)
         except (SinkError, SettingsError) as error:
@@ -159,7 +160,7 @@ class ResultsView:
         except Exception:  # of a store's own library; its text may have anything in it
             log.exception("results_failed")
             return replace(self._last, error=f"store {kept.store} cannot be asked; the log of this page says why")
-        return _results(self._last, stream.output, found)
+        return _results(self._last, topic, found)
 
 
 def _results(last: Results, topic: str, found: SinkStatus) -> Results:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from pydantic import SecretStr
 
-from kafka_ratchet.app.repartition import judging
+from kafka_ratchet.app.repartition import arrives_in, judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.errors import SettingsError, SetupError
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.access import Access, as_texts
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.spec import JobSpec, Mode
+from kafka_ratchet.spark_sink.rows.judging.rule import Form, Late, require_without
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+
+class Rule(TypedDict, total=False):
+    """How a raw topic is judged; see `JobSpec`."""
+
+    from_input: bool
+    identity: str
+    sequence: str
+    sequence_form: Form
+    reorder_window: int
+    late: Late
 
 
 class RunOptions(TypedDict, total=False):
@@ -38,6 +50,50 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
         SettingsError: the settings do not say which.
     """
     return settings.stream(name or settings.sink.stream)
+
+
+def topic_of(settings: Settings, stream: StreamSettings) -> str:
+    """The topic of a stream that the one sink of the settings reads."""
+    return stream.input if settings.sink.from_input else stream.output
+
+
+def reading_input(settings: Settings, *, asked: bool) -> Settings:
+    """The settings of one sink, with `from_input` where the command line asks for it."""
+    if not asked:
+        return settings
+    return settings.model_copy(update={"sink": settings.sink.model_copy(update={"from_input": True})})
+
+
+def rule_of(settings: Settings, topic: str) -> Rule:
+    """By what Spark judges a raw topic: the words of the stream that has it as its input.
+
+    Raises:
+        OptionRefused: the stream says something that only workers do.
+        SettingsError: no stream of the settings has it.
+    """
+    name, stream = next(((name, each) for name, each in settings.streams.items() if each.input == topic), (None, None))
+    if name is None or stream is None:
+        raise SettingsError(f"from_input: no stream of the settings has the input {topic!r}")
+    deduplicate = settings.deduplicate if stream.deduplicate is None else stream.deduplicate
+    said = {
+        "deduplicate = false": deduplicate is False,
+        "forward = false": not stream.forward,
+        f"duplicates = {stream.duplicates!r}": stream.duplicates is not None,
+        f"conflicts = {stream.conflicts!r}": stream.conflicts != "ignore",
+        "dense = true": stream.dense,
+        "repartition_by": stream.repartition_by is not None or arrives_in(settings.streams, name) != topic,
+        "max_identities": stream.max_identities is not None,
+        "inactive_after_s": stream.inactive_after_s is not None,
+    }
+    require_without([what for what, there in said.items() if there])
+    return {
+        "from_input": True,
+        "identity": str(stream.identity),
+        "sequence": stream.sequence,
+        "sequence_form": cast("Form", str(stream.sequence_form)),
+        "reorder_window": stream.reorder_window,
+        "late": stream.late,
+    }
 
 
 def sinks_of(settings: Settings, stream: str) -> list[Settings]:
@@ -93,14 +149,16 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
 
     Args:
         settings: whose `[sink]` says it.
-        topic: the stream's output.
+        topic: the stream's topic that is read, see `topic_of`.
         bootstrap: host:port[,host:port].
         run_options: what a run may be told beside the settings.
 
     Raises:
-        OptionRefused: the settings contradict each other.
+        OptionRefused: the settings contradict each other; or, with `from_input`, only workers do what they say.
+        SettingsError: see `rule_of`.
     """
     kept = settings.sink
+    rule: Rule = rule_of(settings, topic) if kept.from_input else {}
     return JobSpec(
         bootstrap,
         topic,
@@ -131,6 +189,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
         metrics_host=kept.metrics_host,
         metrics_file=kept.metrics_file,
         log_format=settings.log_format,
+        **rule,
         **run_options,
     )
 

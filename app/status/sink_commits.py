@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, spec_of
+from kafka_ratchet.app.status.results import access_of, planner_of, result_stream, spec_of, topic_of
 from kafka_ratchet.spark_sink.stores.registry import store_class
 
 SHOWN: Final = 20
@@ -37,10 +37,11 @@ def read_commits(settings: Settings, bootstrap: str, most: int = SHOWN) -> list[
         SinkError: store or Kafka cannot be asked.
     """
     _, stream = result_stream(settings)
-    spec = spec_of(settings, stream.output, bootstrap)
-    planner = planner_of(bootstrap, settings, stream.output, settings.kafka_timeout_s)
+    topic = topic_of(settings, stream)
+    spec = spec_of(settings, topic, bootstrap)
+    planner = planner_of(bootstrap, settings, topic, settings.kafka_timeout_s)
     location = spec.location(access_of(settings))
-    store = store_class(location.kind)(location, settings.sink.name, stream.output, planner.topic_id())
+    store = store_class(location.kind)(location, settings.sink.name, topic, planner.topic_id())
     try:
         found = [(name, dict(offsets)) for name, offsets in islice(store.commits(), most + 1)]
     finally:

@@ -97,12 +97,17 @@ def verify_results(
         PositionLost: input or output no longer hold their beginning.
         RatchetError: see `verify`; SettingsError also where the results are of another stream.
     """
+    from kafka_ratchet.app.verify.raw import verify_raw
     from kafka_ratchet.app.verify.results import ResultTable
 
     settings = with_arrivals(settings)
     name, chosen = result_stream(settings, stream)
     if settings.sink.stream not in {None, name}:
         raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
+    if settings.sink.from_input:
+        if source is not None:
+            raise SettingsError("--source compares files with a stream's output, and with from_input there is none")
+        return verify_raw(settings, name, chosen, _bootstrap(settings), session)
     table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
     return _verify(settings, name, chosen, _bootstrap(settings), table, None, source)
 

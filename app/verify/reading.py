@@ -72,7 +72,8 @@ class TopicReader:
         PartitionsDiffer: input and output have different partition counts.
     """
 
-    def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str) -> None:
+    def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str, *, input_only: bool = False) -> None:
+        """input_only: Spark judges, and of the stream's topics there need be no other."""
         self._settings = settings
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
@@ -80,8 +81,12 @@ class TopicReader:
         self._consumers, self._admin = Consumers(self._options), admin_client(self._options)
         self.topic_ids: dict[str, str] = {}
         """Of each topic that was asked about: a topic that is created again has another."""
-        counts = self._partition_counts([stream.input, stream.output, stream.dead_letters])
+        others = [] if input_only else [stream.output, stream.dead_letters]
+        counts = self._partition_counts([stream.input, *others])
         self.partitions = counts[stream.input]
+        if input_only:
+            self._dead_letter_partitions = 0
+            return
         self._dead_letter_partitions = counts[stream.dead_letters]
         if counts[stream.output] != self.partitions:
             raise PartitionsDiffer(

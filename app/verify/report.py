@@ -151,6 +151,8 @@ class Report(Findings[FindingKind, Finding]):
     """The verdict on the result table; None: nobody asked for it."""
     source: SourceReport | None = None
     """The verdict on a producer's files; None: nobody asked for it."""
+    from_input: bool = False
+    """Spark has judged the input: there is no output, and no dead letters in a topic."""
     replay: ReplayReport | None = None
     """What belongs to a replay of agents; None: the output holds records as they came."""
 

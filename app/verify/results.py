@@ -13,11 +13,11 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, sink_errors_translated, spec_of
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.findings import FindingKind, ProvenBy, ResultsReport
-from kafka_ratchet.app.verify.identities import Emitted, Numbers, Steps
+from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Numbers, Steps
 from kafka_ratchet.app.verify.keys import KeyedRows
 from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, StoredOffsets, match
 from kafka_ratchet.errors import SetupError
-from kafka_ratchet.spark_sink.job.plan import resume
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.recount import recount
 from kafka_ratchet.spark_sink.job.start import with_columns
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
@@ -41,7 +41,7 @@ class ResultTable:
 
     Args:
         settings: whose `[sink]` says where the table is.
-        topic: the stream's output.
+        topic: the stream's output; with `from_input`, its input.
         bootstrap: host:port[,host:port].
         session: starts Spark, which a table with a key is counted again with.
 
@@ -98,7 +98,7 @@ class ResultTable:
         self.report.offsets, self.report.rejects = self._after, self._rejects.rows
 
     def _read_rejects(self) -> None:
-        if self._kept.rejects:
+        if self._kept.rejects or self._kept.from_input:
             self._rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _read_keyed(self) -> None:
@@ -206,6 +206,30 @@ class ResultTable:
                 "writes to this table, they may be its rows"
             )
             self.report.find("unexpected", detail, partition, offset, count)
+
+    def compare_judged(self, expected: ExpectedPartition, emitted: Emitted, end: int) -> None:
+        """Take one partition of a raw topic: what is no new record must be a reject, and what is new must be a row.
+
+        Args:
+            expected: after it has judged the partition.
+            emitted: its new records, and those that cannot be judged without a place.
+            end: the partition's.
+        """
+        partition = expected.partition
+        if self.report.proven_by == "rows":
+            invalid = emitted.offsets[emitted.places == UNMATCHED]
+            for offset in np.intersect1d(self._rows.of(partition), invalid).tolist():
+                self.report.find("unexpected", "has a row, and is one that must be rejected", partition, offset)
+        if not self._pipeline.parses:
+            fresh = emitted.offsets[emitted.places != UNMATCHED]
+            for offset in np.intersect1d(self._rejects.of(partition), fresh).tolist():
+                self.report.find("lost", "is a reject, and is new and can be judged", partition, offset)
+        self.compare(expected, emitted, end)
+
+    @property
+    def planner(self) -> TopicPlanner:
+        """Of the topic that is read."""
+        return self._planner
 
     def finish(self) -> ResultsReport:
         """After all partitions: rows of partitions that the output does not have."""

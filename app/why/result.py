@@ -34,6 +34,11 @@ def find_rows(
     found: dict[Place, list[Result]] = {}
     limits: list[str] = []
     for each in sinks_of(settings, name) if wanted else []:
+        if each.sink.from_input:
+            limits.append(
+                f"sink {each.sink.name} reads the input itself (from_input), so that its rows are not looked for"
+            )
+            continue
         try:
             results, unknown = _find(each, name, bootstrap, wanted, within)
         except SinkError as error:

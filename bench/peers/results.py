@@ -58,6 +58,7 @@ class NothingStore:
 
     restricted_values = False
     needs_local_master = ""
+    judges = False
 
     def generation(self) -> int:
         """There is none."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import Commit, RunState
+from kafka_ratchet.spark_sink.rows.columns import NOT_PARSED_REASON, RECORD_COLUMNS, REJECT_REASON
+from kafka_ratchet.spark_sink.rows.judging.judge import judged
 from kafka_ratchet.spark_sink.rows.undeclared import SAMPLE_OFFSETS, report_undeclared
 from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
+from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
@@ -50,8 +54,35 @@ def commit_records(
 ) -> None:
     """One commit of what Spark's Kafka source has read from `start` up to `end`, by the job's pipeline."""
     began = time.monotonic()
-    with job.pipeline.frames(read, restricted_values=store.restricted_values) as (rows, rejects):
-        count = store.commit(rows, start, end, rejects)
+    with _frames(read, job, store) as (rows, rejects, sequences):
+        if sequences is None:
+            count = store.commit(rows, start, end, rejects)
+        else:
+            count = cast("JudgingStore", store).commit_judged(rows, start, end, rejects, sequences)
         seconds = time.monotonic() - began
         rejected = 0 if rejects is None else rejects.count()  # they are still cached
     run.committed(Commit(run.commits + 1, count, start, end, seconds, rejected))
+
+
+Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
+
+
+@contextmanager
+def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
+    """The rows, the rejects where they go to a table of their own, and where the job judges, what it knows anew."""
+    from pyspark.sql import functions as F
+
+    pipeline, restricted = job.pipeline, store.restricted_values
+    rule = pipeline.write_mode.judged
+    if rule is None:
+        with pipeline.frames(read, restricted_values=restricted) as (rows, rejects):
+            yield rows, rejects, None
+        return
+    with (
+        judged(read, rule, cast("JudgingStore", store).sequences(read.sparkSession)) as found,
+        pipeline.frames(found.fresh, restricted_values=restricted) as (rows, unparsed),
+    ):
+        rejects = found.rejected.toDF(*RECORD_COLUMNS, REJECT_REASON)
+        if unparsed is not None:
+            rejects = rejects.unionByName(unparsed.withColumn(REJECT_REASON, F.lit(NOT_PARSED_REASON)))
+        yield rows, rejects, found.sequences

@@ -73,9 +73,11 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
     `failOnDataLoss` stays at its default, true: false was measured to skip rows without a word.
     """
     # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added at any moment.
+    reader = kafka_reader(spark.read, job)
+    if job.pipeline.write_mode.judged is not None:
+        reader = reader.option("includeHeaders", "true")
     return (
-        kafka_reader(spark.read, job)
-        .option("assign", json.dumps({job.topic: sorted(start)}))
+        reader.option("assign", json.dumps({job.topic: sorted(start)}))
         .option("startingOffsets", json.dumps({job.topic: start}))
         .option("endingOffsets", json.dumps({job.topic: end}))
         .load()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.job.reading import Job, records
-from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD_COLUMNS, REJECT_REASON
 from kafka_ratchet.spark_sink.rows.distinct import quoted
+from kafka_ratchet.spark_sink.rows.judging.judge import judged
 from kafka_ratchet.spark_sink.rows.write_mode import reduced
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def list_digest(numbers: Sequence[int]) -> str:
@@ -62,7 +64,7 @@ def recount(
     pipeline, write_mode = job.pipeline, job.pipeline.write_mode
     if not write_mode.row_key or pipeline.transform is not None:
         raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
-    with pipeline.read(records(spark, job, start, end), restricted_values=restricted_values) as (rows, rejects):
+    with _rows(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
         if write_mode.kind == "totals":
             keys = reduced(rows, write_mode)
             for each in write_mode.aggregates:
@@ -82,3 +84,21 @@ def recount(
             counted.filter(gone),
             pa.Table.from_batches(rejected, pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])),
         )
+
+
+@contextmanager
+def _rows(
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: bool
+) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+    """The rows before they are reduced, and the rejects: of a raw topic, judged as if it were one slice."""
+    read, rule = records(spark, job, start, end), job.pipeline.write_mode.judged
+    if rule is None:
+        with job.pipeline.read(read, restricted_values=restricted_values) as found:
+            yield found
+        return
+    with (
+        judged(read, rule, None) as of_topic,
+        job.pipeline.read(of_topic.fresh, restricted_values=restricted_values) as (rows, unparsed),
+    ):
+        rejects = of_topic.rejected.toDF(*RECORD_COLUMNS, REJECT_REASON).drop(REJECT_REASON)
+        yield rows, rejects if unparsed is None else rejects.unionByName(unparsed)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, WriteModeDiffers
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
 from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED, TABLE, Decision, StoreCheck, decide
+from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 NAMED = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
@@ -83,6 +85,8 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
         raise OptionRefused(f"--reason: say why in one line of at most {MAX_REASON} characters; it is kept")
     check, offset_range = store.check(), planner.offset_range()
+    if store.judges:
+        _require_sequences(store, source, check)
     trouble = check.trouble
     if check.is_other_topic:
         try:
@@ -106,6 +110,25 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
     return ResumePlan(
         offset_range.topic, decide(source, reason, check.stored), trouble, check.stored, after, offset_range
     )
+
+
+def _require_sequences(store: ResultStore, source: str, check: StoreCheck) -> None:
+    """Refuse what would part offsets from the last sequences that were committed with them.
+
+    Raises:
+        OptionRefused: it would.
+        SequencesLost: they are gone already.
+        RuleDiffers: they are by another rule.
+    """
+    if source != STORED or check.is_other_topic:
+        raise OptionRefused(
+            f"--from {source}: a job with from_input goes on by the last sequences that were committed with the stored "
+            "offsets, and there are none for other offsets or another topic. Choose --from stored, which leaves rows "
+            "that are gone where they are; or begin with another table, which reads the topic from its beginning"
+        )
+    with suppress(WriteModeDiffers):  # of kind, key or sums: an operator may decide that
+        store.require_write_mode()
+    cast("JudgingStore", store).require_sequences()
 
 
 def carry_out(plan: ResumePlan, store: ResultStore) -> int:

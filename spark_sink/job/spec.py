@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
 from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.judging.rule import SEQUENCE_HEADER, Form, JudgeRule, Late, identity_parts
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME, read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
@@ -34,6 +35,9 @@ MAX_INTERVAL_S = 86_400
 """A day. Longer intervals are a scheduler's, with the batch mode."""
 
 MAX_PORT = 65_535
+
+OF_THE_RULE = frozenset({"identity", "sequence", "sequence_form", "reorder_window", "late"})
+"""Fields that only mean something with `from_input`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,6 +90,15 @@ class JobSpec:
     """module:function."""
     max_records: int = MAX_RECORDS
     """Offsets per commit, at most."""
+    from_input: bool = False
+    """The topic is a raw one, whose records are judged here; what cannot be judged is a reject. False: workers have
+    judged them, and the rest of the rule means nothing."""
+    identity: str = "producer"
+    """As in a stream's settings, and the next four likewise."""
+    sequence: str = f"header:{SEQUENCE_HEADER}"
+    sequence_form: Form = "guess"
+    reorder_window: int = 0
+    late: Late = "drop"
     second_job: bool = False
     """Start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
@@ -112,10 +125,13 @@ class JobSpec:
         self._require_known("format", (None, *get_args(Format)))
         self._require_known("kind", get_args(Kind))
         self._require_known("evolve", (None, *get_args(Evolve)))
+        self._require_known("sequence_form", get_args(Form))
+        self._require_known("late", get_args(Late))
         self._require_within("interval_s", 0, MAX_INTERVAL_S)
         self._require_within("metrics_port", 0, MAX_PORT)
         self._require_within("max_records", 1, 2**63 - 1)
         self._require_values_of_format()
+        self._require_rule_has_a_meaning()
         if self.evolve is not None and self.columns == INFER:
             raise OptionRefused(
                 "columns that are inferred are the table's, so that there are none to add. Write the columns down, or "
@@ -193,10 +209,43 @@ class JobSpec:
         Raises:
             OptionRefused: the parts contradict each other, or name a function or a file that is not there.
         """
+        rejects = self.rejects or self.from_input
+        return RowPipeline(self.columns, self.write_mode(), rejects, self._transform(), self._avro(), self.keep_value)
+
+    def write_mode(self) -> WriteMode:
+        """What the rows do to the table, and what they are judged by.
+
+        Raises:
+            OptionRefused: the parts contradict each other, or only workers judge so.
+        """
         windows = None if self.window is None else read_windows(self.window, self.slide, self.time)
         lists = self.averages, self.mins, self.maxes, self.distinct
-        write_mode = WriteMode(self.kind, self.key, self.sums, windows, *lists)
-        return RowPipeline(self.columns, write_mode, self.rejects, self._transform(), self._avro(), self.keep_value)
+        return WriteMode(self.kind, self.key, self.sums, windows, *lists, judged=self._rule())
+
+    def _rule(self) -> JudgeRule | None:
+        if not self.from_input:
+            return None
+        return JudgeRule(
+            self.topic,
+            identity_parts(self.identity),
+            self.sequence,
+            self.sequence_form,
+            self.reorder_window,
+            self.late,
+        )
+
+    def _require_rule_has_a_meaning(self) -> None:
+        if not self.from_input:
+            for each in fields(self):
+                if each.name in OF_THE_RULE and getattr(self, each.name) != each.default:
+                    raise OptionRefused(
+                        f"{each.name} says how a raw topic is judged, and from_input is not set: the records of this "
+                        "topic count as judged. Set from_input, or leave it out"
+                    )
+        if self.from_input and self.mode == "structured":
+            raise OptionRefused(
+                "mode structured hands the records of a commit over unjudged: with from_input, choose batch or stream"
+            )
 
     def _transform(self) -> Transform | None:
         if self.sql is not None:
@@ -259,6 +308,8 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Mode": _is_text,
     "LogFormat": _is_text,
     "Kind": _is_text,
+    "Form": _is_text,
+    "Late": _is_text,
     "Evolve | None": lambda value: value is None or _is_text(value),
     "Format | None": lambda value: value is None or _is_text(value),
 }

@@ -24,6 +24,12 @@ with fields of the declared types, or is not UTF-8. Such rows have null in every
 finds them. With `keep_value` it is kept always.
 """
 
+REJECT_REASON = "_reason"
+"""Column of the rejects of a job that judges a raw topic itself: why a record is no row, as a worker's dead letter says
+it in `ratchet-reason`; `NOT_PARSED_REASON` where it is new, and its value is not what the columns say."""
+NOT_PARSED_REASON = "value-not-parsed"
+"""A worker does not look at the value, and forwards it."""
+
 STATE = "_ratchet_state"
 """Column of the rows as they are read, and never of a table: one of the following."""
 PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
@@ -52,6 +58,18 @@ def record_schema() -> StructType:
 
     types = (IntegerType(), LongType(), TimestampType(), BinaryType(), BinaryType())
     return StructType([StructField(name, kind) for name, kind in zip(RECORD_COLUMNS, types, strict=True)])
+
+
+def rejects_schema(*, judged: bool) -> StructType:
+    """Columns of the rejects table.
+
+    Args:
+        judged: the job judges a raw topic itself, so that there are reasons of several kinds.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    record = record_schema()
+    return StructType([*record.fields, StructField(REJECT_REASON, StringType())]) if judged else record
 
 
 def result_schema(columns: str | StructType | None) -> StructType:

@@ -58,7 +58,7 @@ class RowPipeline:
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
             raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
-        if self.rejects and not self.parses:
+        if self.rejects and not self.parses and self.write_mode.judged is None:
             raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
         if self.infers and (self.transform is not None or self.write_mode.kind == "totals"):
             raise OptionRefused(
@@ -166,7 +166,7 @@ class RowPipeline:
         state = F.col(column_types.STATE)
         if self.deletes:
             read = read.withColumn(column_types.DELETED, state == column_types.NO_VALUE)
-        if not self.rejects:
+        if not self.rejects or (not self.parses and not self.write_mode.key):
             yield read.drop(column_types.STATE), None
             return
         # A tombstone that names no row of a keyed table would else be the row of the key null.
@@ -175,7 +175,7 @@ class RowPipeline:
             is_row = is_row | (state == column_types.NO_VALUE)
         read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
         try:
-            internal = [column_types.STATE] if self.keep_value else [column_types.STATE, "_value"]
+            internal = [column_types.STATE] if self._keeps_value else [column_types.STATE, "_value"]
             rejects = read.where(~is_row).select(*column_types.record_schema().names)
             yield read.where(is_row).drop(*internal), rejects
         finally:
@@ -199,8 +199,12 @@ class RowPipeline:
         from pyspark.sql.types import StructType
 
         schema = column_types.result_schema(self.fields)
-        has_value = self.keep_value or not self.rejects
-        return StructType([field for field in schema.fields if has_value or field.name != "_value"])
+        return StructType([field for field in schema.fields if self._keeps_value or field.name != "_value"])
+
+    @property
+    def _keeps_value(self) -> bool:
+        """Whether the rows have a column `_value`."""
+        return self.keep_value or not self.rejects or not self.parses
 
 
 def sql_transform(text: str) -> Transform:

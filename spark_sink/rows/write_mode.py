@@ -16,6 +16,7 @@ from kafka_ratchet.spark_sink.rows.aggregates import (
     totals,
 )
 from kafka_ratchet.spark_sink.rows.distinct import quoted
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.windows import WINDOW_COLUMN, Windows, require_time, windowed
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class WriteMode:
     maxes: tuple[str, ...] = ()
     distinct: tuple[str, ...] = ()
     """Columns whose distinct values are counted."""
+    judged: JudgeRule | None = None
+    """The records come from a raw topic, and are judged by this. None: workers have judged them."""
 
     def __post_init__(self) -> None:
         if self.kind == "append" and (self.key or self.sums):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.columns import rejects_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
@@ -34,7 +34,14 @@ def make_store(
             f'store {location.kind} adds no columns to a table that is there: evolve = "add" is for '
             f"{' and '.join(can)}. Leave evolve out, or choose one of them"
         )
-    rejects = record_schema() if pipeline.rejects else None
+    judged = pipeline.write_mode.judged is not None
+    if judged and not kind.keeps_sequences:
+        can = [name for name in STORES if store_class(name).keeps_sequences]
+        raise OptionRefused(
+            f"store {location.kind} does not keep last sequences beside its rows: from_input is for "
+            f"{', '.join(can)}. Choose one of them, or let workers judge"
+        )
+    rejects = rejects_schema(judged=judged) if pipeline.rejects else None
     if rejects is None or not kind.rejects_apart:
         return kind(
             location,

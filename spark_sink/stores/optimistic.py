@@ -7,12 +7,13 @@ that the offsets stand for. A version that came in between makes the attempt fai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kafka_ratchet.spark_sink.errors import SinkError, StoreError
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import (
     RUN_FIRST,
     TableStore,
@@ -23,8 +24,10 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 COMMIT_ATTEMPTS = 100
 """How often a commit is tried again after another writer of the table was first. Each time another job or a compaction
@@ -42,6 +45,8 @@ class Staged:
     """Name, rows and bytes of what the tasks wrote."""
     arrow: Any = None
     """The rows themselves, where the driver brings them in."""
+    sequences: int = 0
+    """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge."""
 
 
 class OptimisticStore(TableStore, Generic[Table]):
@@ -51,6 +56,8 @@ class OptimisticStore(TableStore, Generic[Table]):
 
     _table: Table | None = None
     """As the store was opened with."""
+    _sequence_files: SequenceFiles | None = None
+    """Of an open store that `judges`."""
 
     # -- what a subclass says: the table
 
@@ -85,6 +92,14 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stored_write_mode(self, table: Table) -> str:
+        raise NotImplementedError
+
+    def _stored_sequences(self, table: Table) -> int:
+        """Number of the manifest of last sequences that belongs to the stored offsets; 0: there is none."""
+        raise NotImplementedError
+
+    def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
+        """Where the last sequences are, for a store that `keeps_sequences`."""
         raise NotImplementedError
 
     def _require_consistent(self, table: Table) -> None:
@@ -146,7 +161,21 @@ class OptimisticStore(TableStore, Generic[Table]):
             return {}
         self._require_consistent(table)
         self._require_same_topic(table)
-        return self._stored(table)
+        stored = self._stored(table)
+        if self.judges and self._newest(table):
+            self.require_write_mode()
+            self._require_sequences(table)
+        return stored
+
+    def require_sequences(self) -> None:
+        """See `JudgingStore`."""
+        table = self._find()
+        if table is not None and self._newest(table):
+            self._require_sequences(table)
+
+    def _require_sequences(self, table: Table) -> None:
+        if (rule := self._write_mode.judged) is not None:
+            self._files_of_sequences(table, rule).require(self._stored_sequences(table), self._stored(table))
 
     def check(self) -> StoreCheck:
         table = self._existing()
@@ -176,13 +205,44 @@ class OptimisticStore(TableStore, Generic[Table]):
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         self.require_write_mode()  # before the columns, which another kind may have others of
         table = self._find_or_make(schema)
+        if (rule := self._write_mode.judged) is not None:
+            self._sequence_files = self._files_of_sequences(table, rule)
+            self._require_sequences(table)  # before anybody is fenced
         self._generation = self._take_over(table, generation)
         self._table = table
         self._after_take_over(table, schema)
-        return self._stored(table)
+        stored = self._stored(table)
+        if self._sequence_files is not None:
+            self._sequence_files.open(self._stored_sequences(table), stored)
+        return stored
+
+    def sequences(self, spark: SparkSession) -> DataFrame | None:
+        """See `JudgingStore`."""
+        return None if self._sequence_files is None else self._sequence_files.read(spark)
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        return self._commit(dataframe, start, end, rejects, None)
+
+    def commit_judged(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame,
+    ) -> int:
+        """See `JudgingStore`."""
+        return self._commit(dataframe, start, end, rejects, sequences)
+
+    def _commit(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame | None,
     ) -> int:
         generation = require_start(self._generation, start, end)
         if rejects is not None:
@@ -190,11 +250,16 @@ class OptimisticStore(TableStore, Generic[Table]):
         table = self._table
         if table is None:
             raise RuntimeError("commit() after close()")
+        if (sequences is not None) != self.judges:
+            raise ValueError("last sequences go to a store that judges, with every commit")
         self._refresh(table)
         self._require_holder(table, start)  # before the work, so that a fenced job writes no more files
         crash_points.passing("before-write")
         try:
             staged = self._stage(table, dataframe, generation)
+            if sequences is not None and self._sequence_files is not None:
+                crash_points.passing("before-sequences")
+                staged = replace(staged, sequences=self._sequence_files.stage(sequences, generation, end))
         except Exception:
             self._refresh(table)
             self._require_holder(table, start)  # a successor removes what was staged before it
@@ -218,6 +283,8 @@ class OptimisticStore(TableStore, Generic[Table]):
         else:
             raise self._others_were_faster()
         self._after_commit()
+        if self._sequence_files is not None:
+            self._sequence_files.committed()
         crash_points.passing("after-commit")
         self._finish(table, staged)
         return staged.rows

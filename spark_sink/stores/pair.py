@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kafka_ratchet.spark_sink.errors import Fenced, StoreError
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 TAKE_OVER_ATTEMPTS = 100
@@ -61,6 +62,7 @@ class PairedStore:
     def __init__(self, rows: ExternallyNumbered, rejects: ExternallyNumbered, rejects_schema: StructType) -> None:
         self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
         self.restricted_values, self.needs_local_master = rows.restricted_values, rows.needs_local_master
+        self.judges = rows.judges
         self._reached: dict[int, int] = {}
         """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
 
@@ -125,6 +127,13 @@ class PairedStore:
             return stored
         raise StoreError(f"another job has taken over {TAKE_OVER_ATTEMPTS} times in a row. Run only one of the name")
 
+    def require_sequences(self) -> None:
+        """See `JudgingStore`."""
+        cast("JudgingStore", self._rows).require_sequences()
+
+    def sequences(self, spark: SparkSession) -> DataFrame | None:
+        return cast("JudgingStore", self._rows).sequences(spark)
+
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
@@ -134,6 +143,22 @@ class PairedStore:
             Fenced: another job has taken over; no row of this call is visible. Rejects may be, and are there once.
             StoreError: a table cannot be written; likewise.
         """
+        self._commit_rejects(start, end, rejects)
+        return self._rows.commit(dataframe, start, end)
+
+    def commit_judged(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame,
+    ) -> int:
+        """Likewise; the last sequences count with the rows."""
+        self._commit_rejects(start, end, rejects)
+        return cast("JudgingStore", self._rows).commit_judged(dataframe, start, end, None, sequences)
+
+    def _commit_rejects(self, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None) -> None:
         if rejects is None:
             raise ValueError("a store that was made with rejects wants them in every commit")
         new = rejects.where(_from(self._reached))
@@ -142,7 +167,6 @@ class PairedStore:
             self._rejects.commit(new, {**start, **self._reached}, reached)
             self._reached = reached
         crash_points.passing("between-commits")
-        return self._rows.commit(dataframe, start, end)
 
     def close(self) -> None:
         self._rows.close()

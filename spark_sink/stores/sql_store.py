@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
-from kafka_ratchet.spark_sink.errors import RowsLost, StoreError
+from kafka_ratchet.spark_sink.errors import RowsLost, SequencesLost, StoreError
 from kafka_ratchet.spark_sink.stores.decision import StoreCheck
 from kafka_ratchet.spark_sink.stores.store import TableStore, rows_lost
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
@@ -114,7 +114,7 @@ class SqlStore(TableStore, Generic[Database]):
         if relation:
             raise self._lost(relation, what)
 
-    def _lost(self, relation: str, what: str) -> RowsLost:
+    def _lost(self, relation: str, what: str) -> RowsLost | SequencesLost:
         return rows_lost(self._where, what, relation == self._result)
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:

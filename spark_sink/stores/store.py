@@ -49,6 +49,9 @@ class ResultStore(Protocol):
     needs_local_master: str = ""
     """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
 
+    judges: bool = False
+    """The job reads a raw topic: the store is a `judging_store.JudgingStore`, and `commit` is not for it."""
+
     def generation(self) -> int:
         """Look at the number that the newest holder took over with, without taking over. 0: there was none yet.
 
@@ -210,6 +213,9 @@ class TableStore(ResultStore):
     """True: commits go by `WriteMode.row_key` and the rule of each of `WriteMode.aggregates`. False: by `key` and
     `sums`, so that windows, averages and so on are refused."""
 
+    keeps_sequences: bool = False
+    """Whether it is a `judging_store.JudgingStore` where its write mode says `judged`."""
+
     def __init__(
         self,
         location: TableLocation,
@@ -230,6 +236,7 @@ class TableStore(ResultStore):
             )
         self._name, self._topic, self._topic_id, self._write_mode = name, topic, topic_id, write_mode
         self._rejects, self._in_tasks, self._evolve = rejects, in_tasks, evolve
+        self.judges = write_mode.judged is not None
         self._generation: int | None = None
         """Of this holder, once it is open."""
         self._where: object = location

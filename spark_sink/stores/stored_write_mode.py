@@ -9,7 +9,8 @@ import json
 from dataclasses import asdict
 from typing import Final
 
-from kafka_ratchet.spark_sink.errors import StoreError, WriteModeDiffers
+from kafka_ratchet.spark_sink.errors import RuleDiffers, StoreError, WriteModeDiffers
+from kafka_ratchet.spark_sink.rows.judging.rule import described
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 
 FORMAT: Final = 1
@@ -28,6 +29,8 @@ def write_mode_text(write_mode: WriteMode) -> str:
         parts["windows"] = asdict(write_mode.windows)
     # What is not used is not said: a table of counts and sums has the text that earlier versions have stored.
     parts |= {name: sorted(names) for name, names in write_mode.lists.items() if names and name != "sums"}
+    if write_mode.judged is not None:
+        parts["judged"] = write_mode.judged.as_dict()
     return json.dumps(parts)
 
 
@@ -41,7 +44,8 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
         write_mode: the job's.
 
     Raises:
-        WriteModeDiffers: they are not the same.
+        RuleDiffers: the rows were judged by another rule, or one of both is judged by workers.
+        WriteModeDiffers: they are not the same otherwise.
         StoreError: a newer version of the job has committed.
     """
     wanted = write_mode_text(write_mode)
@@ -51,6 +55,14 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
         raise StoreError(
             f"{where}: job {job} has committed in format {known}, as a newer Ratchet does, and this one reads format "
             f"{FORMAT}. Run the newer one"
+        )
+    was, becomes = (json.loads(text).get("judged") for text in (stored, wanted))
+    if was != becomes:
+        raise RuleDiffers(
+            f"{where}: job {job} has committed {described(was)}, and is set to commit {described(becomes)}. Records "
+            "that are there would be added once more, or others left out: what one rule has seen the other does not "
+            "know. Put the settings back (from_input, and the stream's input, identity and sequence), or choose "
+            "another table and another `sink.name`"
         )
     raise WriteModeDiffers(
         f"{where}: job {job} has committed by {_described(stored)}, and is set to {_described(wanted)}. Rows that are "

@@ -71,6 +71,11 @@ def rows_key(job: str) -> str:
     return f"ratchet-sink/{job}/rows"
 
 
+def sequences_key(job: str) -> str:
+    """Under which the log keeps the number of the manifest of a job's last sequences; no topic is called so."""
+    return f"ratchet-sink/{job}/sequences"
+
+
 def newest_generation(table: DeltaTable, job: str) -> int:
     """Number of the newest holder; 0: there was none."""
     return table.transaction_version(generation_key(job)) or 0

@@ -21,6 +21,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
     generation_key,
     newest_generation,
     offset_actions,
+    sequences_key,
     stored_id,
     stored_offsets,
     stored_write_mode,
@@ -46,6 +47,7 @@ from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import require_columns, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
+
 
 class DeltaStore(OptimisticStore["DeltaTable"]):
     """A store over one Delta table: `location` names its folder, or s3://bucket/folder."""
@@ -63,6 +67,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     has_tables = False
     evolves = True
     all_totals = True
+    keeps_sequences = True
 
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
@@ -165,6 +170,12 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _stored_write_mode(self, table: DeltaTable) -> str:
         return stored_write_mode(table, self._name)
 
+    def _stored_sequences(self, table: DeltaTable) -> int:
+        return table.transaction_version(sequences_key(self._name)) or 0
+
+    def _files_of_sequences(self, table: DeltaTable, rule: JudgeRule) -> SequenceFiles:
+        return SequenceFiles(self._folder, (FOLDER,), self._name, rule)
+
     def _require_consistent(self, table: DeltaTable) -> None:
         self._consistency.require(table)
 
@@ -223,12 +234,17 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
                 if job == self._name and generation.isdecimal() and int(generation) < before:
                     self._folder.remove_folder(STAGING, name)
 
-    def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    def _commit(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame | None,
     ) -> int:
         if self._table is not None:
             self._consistency.require_same_table(self._table_id, self._version)
-        return super().commit(dataframe, start, end, rejects)
+        return super()._commit(dataframe, start, end, rejects, sequences)
 
     def _staging(self, generation: int) -> list[str]:
         """Folders within the table's for the rows of a merge; files that are added lie in the table's own."""
@@ -256,6 +272,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._attempt = table.version() + 1
         actions = {generation_key(self._name): generation, **self._offset_actions(end), **self._write_mode_actions}
+        if staged.sequences:
+            actions[sequences_key(self._name)] = staged.sequences
         entry = JobEntry(self._name, self._topic, generation, end, {}, actions)
         write_entry(table, self._folder, entry, staged.files, self._write_mode)
 

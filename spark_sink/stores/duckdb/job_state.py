@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_marks
      PRIMARY KEY (result, job, topic, relation));
 CREATE TABLE IF NOT EXISTS ratchet_sink_rules
     (result VARCHAR, job VARCHAR, rule VARCHAR NOT NULL, PRIMARY KEY (result, job));
+CREATE TABLE IF NOT EXISTS ratchet_sink_sequences
+    (result VARCHAR, job VARCHAR, manifest BIGINT NOT NULL, PRIMARY KEY (result, job));
 CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
     (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
 """
@@ -98,6 +100,21 @@ class JobState:
             "SELECT rule FROM ratchet_sink_rules WHERE result = ? AND job = ?", [self._table, self._name]
         ).fetchall()
         return str(found[0][0]) if found else ""
+
+    def sequences(self, database: DuckDBPyConnection) -> int:
+        """Number of the manifest of last sequences that belongs to the offsets; 0: there is none."""
+        if not has_table(database, "ratchet_sink_sequences"):
+            return 0
+        found = database.execute(
+            "SELECT manifest FROM ratchet_sink_sequences WHERE result = ? AND job = ?", [self._table, self._name]
+        ).fetchall()
+        return int(found[0][0]) if found else 0
+
+    def move_sequences(self, database: DuckDBPyConnection, number: int) -> None:
+        """Store another one."""
+        database.execute(
+            "INSERT OR REPLACE INTO ratchet_sink_sequences VALUES (?, ?, ?)", [self._table, self._name, number]
+        )
 
     def known_topic(self, database: DuckDBPyConnection) -> StoredId:
         """The id of the topic that the offsets belong to."""

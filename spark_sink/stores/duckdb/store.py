@@ -6,6 +6,7 @@ transaction. The file is open during a call only, so that others can read it in 
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.duckdb.merge import add
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
 from kafka_ratchet.spark_sink.stores.store import (
     require_start,
@@ -37,7 +39,7 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -48,6 +50,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
     """
 
     all_totals = True
+    keeps_sequences = True
     needs_local_master = "store duckdb keeps its results in one file on the driver's machine"
 
     def _prepare(self, location: TableLocation) -> None:
@@ -63,9 +66,37 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
         self._result, self._rejected = table, f"{table}_rejects"
         self._state: JobState = JobState(table, self._name, self._topic, self._topic_id, self._relations)
         self._arrow: Any = None
+        self._sequence_files: SequenceFiles | None = None
+        if self._write_mode.judged is not None:
+            beside = LocalFolder(self._path.with_name(f"{self._path.name}_sequences"))
+            of_table = hashlib.sha256(table.encode()).hexdigest()[:12]  # its name may have any character
+            self._sequence_files = SequenceFiles(beside, (of_table,), self._name, self._write_mode.judged)
 
     def _reading(self) -> AbstractContextManager[DuckDBPyConnection]:
         return self._file.reading()
+
+    def offsets(self) -> dict[int, int]:
+        stored = super().offsets()
+        if not self.judges:
+            return stored
+        self.require_write_mode()
+        return self._with_sequences()
+
+    def require_sequences(self) -> None:
+        """See `JudgingStore`."""
+        self._with_sequences()
+
+    def _with_sequences(self) -> dict[int, int]:
+        """The stored offsets, after a look at the last sequences as of the same moment."""
+        with self._reading() as database:
+            stored, number = self._state.stored(database), self._state.sequences(database)
+            if self._sequence_files is not None:
+                self._sequence_files.require(number, stored)
+        return stored
+
+    def sequences(self, spark: SparkSession) -> DataFrame | None:
+        """See `JudgingStore`."""
+        return None if self._sequence_files is None else self._sequence_files.read(spark)
 
     def count(self) -> int:
         with self._reading() as database:
@@ -132,6 +163,8 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 self._file.create_table(database, self._rejected, arrow_schema(self._rejects))
             self._require_same_topic(database)
             stored = self._state.stored(database)
+            if self._sequence_files is not None:
+                self._sequence_files.open(self._state.sequences(database), stored)
             generation = self._state.take_over(database)
         self._remove_staged(before=generation)
         self._arrow, self._generation = arrow, generation
@@ -140,11 +173,34 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
+        return self._commit(dataframe, start, end, rejects, None)
+
+    def commit_judged(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame,
+    ) -> int:
+        """See `JudgingStore`."""
+        return self._commit(dataframe, start, end, rejects, sequences)
+
+    def _commit(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame | None,
+    ) -> int:
         import pyarrow as pa
 
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
             raise ValueError("rejects go to a store that was made with rejects")
+        if (sequences is not None) != self.judges:
+            raise ValueError("last sequences go to a store that judges, with every commit")
         with self._reading() as database:  # before the work, so that a fenced job writes no more files
             self._require_holder(database, generation, start)
         crash_points.passing("before-write")
@@ -161,8 +217,12 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 rejected = _Staged(
                     folder, write_files(rejects, str(folder), schema, file_prefix(self._name, generation))
                 )
+            number = 0
+            if sequences is not None and self._sequence_files is not None:
+                crash_points.passing("before-sequences")
+                number = self._sequence_files.stage(sequences, generation, end)
             crash_points.passing("before-commit")
-            self._commit(staged, rejected, generation, start, end)
+            self._bring_in(staged, rejected, generation, start, end, number)
         except Exception as failure:
             try:
                 is_committed = self._is_committed(generation, end)
@@ -172,11 +232,19 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        if self._sequence_files is not None:
+            self._sequence_files.committed()
         crash_points.passing("after-commit")
         return staged.rows
 
-    def _commit(
-        self, staged: _Staged, rejected: _Staged, generation: int, start: Mapping[int, int], end: Mapping[int, int]
+    def _bring_in(
+        self,
+        staged: _Staged,
+        rejected: _Staged,
+        generation: int,
+        start: Mapping[int, int],
+        end: Mapping[int, int],
+        sequences: int,
     ) -> None:
         with self._file.writing() as database:
             self._require_holder(database, generation, start)
@@ -190,6 +258,8 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
                 database.unregister("rejected")
             self._state.move(database, end, write_mode_text(self._write_mode))
+            if sequences:
+                self._state.move_sequences(database, sequences)
             crash_points.passing("in-commit")
 
     def _remove_staged(self, before: int) -> None:

@@ -35,6 +35,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.table import (
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import rows_lost, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 """Table names become folders; this alphabet is plain in all of them."""
@@ -61,6 +64,7 @@ class IcebergStore(OptimisticStore["Table"]):
     """
 
     all_totals = True
+    keeps_sequences = True
     restricted_values = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
     def _prepare(self, location: TableLocation) -> None:
@@ -156,6 +160,12 @@ class IcebergStore(OptimisticStore["Table"]):
     def _stored_write_mode(self, table: Table) -> str:
         return str(table.properties.get(self._write_mode_key, ""))
 
+    def _stored_sequences(self, table: Table) -> int:
+        return int(self._entry(table).get("sequences", 0))
+
+    def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
+        return SequenceFiles(self._data_folder(table), (FOLDER,), self._name, rule)
+
     def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
         super()._require_holder(table, start)
         if self._schema is not None:
@@ -186,8 +196,14 @@ class IcebergStore(OptimisticStore["Table"]):
         # Everything else is a failure: pyiceberg hands out errors of SQLAlchemy, SQLite, Avro and the disk.
         return isinstance(error, CommitFailedException)
 
-    def _properties(self, generation: int, offsets: Mapping[int, int] | None) -> dict[str, str]:
-        """What a commit sets: the holder's generation; where `offsets` are given, those and the write mode."""
+    def _properties(self, generation: int, offsets: Mapping[int, int] | None, sequences: int = 0) -> dict[str, str]:
+        """What a commit sets: the holder's generation; where `offsets` are given, those and the write mode.
+
+        Args:
+            generation: the holder's.
+            offsets: of the commit.
+            sequences: number of the manifest of last sequences that belongs to them; 0: there is none.
+        """
         properties = {generation_key(self._name): str(generation)}
         if offsets is None:
             return properties
@@ -195,6 +211,7 @@ class IcebergStore(OptimisticStore["Table"]):
             "offsets": {str(partition): offset for partition, offset in offsets.items()},
             "identity": topic_ids.first_bits(self._topic_id),
             "topic_id": topic_ids.text(self._topic_id),
+            **({"sequences": sequences} if sequences else {}),
         }
         return {
             **properties,
@@ -205,7 +222,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
-        properties = {**RETRIES, **self._properties(generation, offsets)}
+        properties = {**RETRIES, **self._properties(generation, offsets, self._stored_sequences(table))}
         if decision is not None and offsets is not None:
             key = f"ratchet-sink-decisions.{self._name}"
             told = decision.as_json(
@@ -245,7 +262,9 @@ class IcebergStore(OptimisticStore["Table"]):
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         files = [f"{table.location()}/data/{name}" for name, _, _ in staged.files]
         rows = files if staged.arrow is None else staged.arrow
-        self._commit_of(table, generation).write(table, rows, self._properties(generation, end), staged.rows)
+        self._commit_of(table, generation).write(
+            table, rows, self._properties(generation, end, staged.sequences), staged.rows
+        )
 
     def _finish(self, table: Table, staged: Staged) -> None:
         require_files(self._data_folder(table), staged.files, "The table's newest snapshot names it")

@@ -11,14 +11,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SequencesLost
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
+from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict
+from kafka_ratchet.spark_sink.stores.postgres.sequences import SequenceTable
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names, spark_schema, table_parts
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
@@ -28,7 +30,7 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg import sql
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.postgres.job_state import Database
@@ -46,6 +48,7 @@ class PostgresStore(SqlStore["Database"]):
     """
 
     needs_path = False
+    keeps_sequences = True
     restricted_values = True
     evolves = True
     all_totals = True
@@ -55,12 +58,36 @@ class PostgresStore(SqlStore["Database"]):
             raise OptionRefused("only rows that are added, without rejects, can be committed by the tasks")
         url, password, table = location.url, location.password, location.table
         self._result, self._rejected = table_parts(table)[-1], table_parts(f"{table}_rejects")[-1]
-        self._state: JobState = JobState(url, password, table, self._name, self._topic, self._topic_id, self._relations)
+        of_sequences, rule = table_parts(f"{table}_sequences")[-1], self._write_mode.judged
+        relations = [*self._relations, *([] if rule is None else [of_sequences])]
+        self._state: JobState = JobState(url, password, table, self._name, self._topic, self._topic_id, relations)
+        self._sequences = None if rule is None else SequenceTable(self._state, of_sequences, self._name, rule)
         self._where = self._state.where
         self._columns: list[Column] = []
 
     def _reading(self) -> AbstractContextManager[Database]:
         return self._state.database()
+
+    def _lost(self, relation: str, what: str) -> RowsLost | SequencesLost:
+        if self._sequences is not None and relation == self._sequences.name:
+            return self._sequences.lost(what)
+        return super()._lost(relation, what)
+
+    def require_sequences(self) -> None:
+        """See `JudgingStore`."""
+        with self._state.database() as database:
+            if self._sequences is not None and self._state.stored(database):
+                marks = Marks(self._state, self._topic_id, [self._sequences.name])
+                if what := marks.inconsistency(database)[1]:
+                    raise self._sequences.lost(what)
+
+    def sequences(self, spark: SparkSession) -> DataFrame | None:
+        """See `JudgingStore`."""
+        if self._sequences is None or self._generation is None:
+            return None
+        with self._state.database() as database:
+            partitions = self._state.stored(database)
+        return self._sequences.read(spark, self._state.connection(self._generation), partitions)
 
     def count(self) -> int:
         with self._state.database() as database:
@@ -148,6 +175,8 @@ class PostgresStore(SqlStore["Database"]):
             self._require_write_mode(database)  # before an index over another key
             with database.transaction():
                 self._state.create_tables(database, tables, self._write_mode.row_key, self._evolving)
+                if self._sequences is not None:
+                    self._sequences.create(database)
             self._require_same_topic(database)  # a refusal ends nobody's sessions
             self._state.end_sessions(database, self._state.generation(database))
             with database.transaction():
@@ -168,9 +197,32 @@ class PostgresStore(SqlStore["Database"]):
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
         """With `in_tasks`, the action is one per Kafka partition."""
+        return self._commit(dataframe, start, end, rejects, None)
+
+    def commit_judged(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame,
+    ) -> int:
+        """See `JudgingStore`."""
+        return self._commit(dataframe, start, end, rejects, sequences)
+
+    def _commit(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame | None,
+    ) -> int:
         generation = require_start(self._generation, start, end)
         if (rejects is None) != (self._rejects is None):
             raise ValueError("rejects go to a store that was made with rejects")
+        if (sequences is not None) != self.judges:
+            raise ValueError("last sequences go to a store that judges, with every commit")
         rows: list[int] = []
         try:
             with self._state.database(generation) as database:
@@ -181,8 +233,8 @@ class PostgresStore(SqlStore["Database"]):
                     self._note_write_mode(database, generation, start)
                     self._commit_in_tasks(database, dataframe, generation, start, end, rows)
                 else:
-                    self._commit_staged(database, dataframe, generation, start, end, rejects, rows)
-        except (Fenced, RowsLost):
+                    self._commit_staged(database, dataframe, generation, start, end, rejects, sequences, rows)
+        except (Fenced, RowsLost, SequencesLost):
             raise
         except Exception:
             if not self._is_committed(generation, end):
@@ -236,16 +288,25 @@ class PostgresStore(SqlStore["Database"]):
         start: dict[int, int],
         end: dict[int, int],
         rejects: DataFrame | None,
+        sequences: DataFrame | None,
         rows: list[int],
     ) -> None:
         staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
         rows.extend(staged[0][1].values())
         if rejects is not None and self._rejects is not None:
             staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
+        if sequences is not None and self._sequences is not None:
+            crash_points.passing("before-sequences")
+            kept = self._sequences
+            staged.append(
+                self._stage(database, generation, kept.name, kept.columns, kept.of_job(sequences), kept.on_conflict())
+            )
         crash_points.passing("before-commit")
         with database.transaction():
             self._state.lock(database)
             self._require_holder(database, generation, start)
+            if sequences is not None:
+                self._require_consistent(database)  # what was judged by is still what there is
             for statements, _ in staged:
                 for statement in statements:
                     database.execute(statement)
@@ -255,7 +316,13 @@ class PostgresStore(SqlStore["Database"]):
             crash_points.passing("in-commit")
 
     def _stage(
-        self, database: Database, generation: int, table: str, columns: list[Column], dataframe: DataFrame
+        self,
+        database: Database,
+        generation: int,
+        table: str,
+        columns: list[Column],
+        dataframe: DataFrame,
+        conflict: sql.Composed | None = None,
     ) -> tuple[list[sql.Composed], dict[str, int]]:
         """The statements that move the staged rows into their table, and the rows of each token that counts."""
         from psycopg import sql
@@ -272,7 +339,8 @@ class PostgresStore(SqlStore["Database"]):
         deletes = [Column(DELETED, "boolean")] if DELETED in dataframe.columns else []
         copy = self._copy(staging, [Column("ratchet_token", "text"), *columns, *deletes])
         tokens = stage(textual(dataframe), self._state.connection(generation), copy)
-        keyed = table == self._result and self._write_mode.row_key
+        if conflict is None and table == self._result and self._write_mode.row_key:
+            conflict = on_conflict(columns, self._write_mode)
         insert = self._state.text(
             "INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {staging} "
             "WHERE ratchet_token = ANY({tokens}) AND NOT {deleted} {conflict}",
@@ -281,7 +349,7 @@ class PostgresStore(SqlStore["Database"]):
             staging=self._state.table(staging),
             tokens=sql.Literal(list(tokens)),
             deleted=sql.Identifier(DELETED),
-            conflict=on_conflict(columns, self._write_mode) if keyed else sql.SQL(""),
+            conflict=sql.SQL("") if conflict is None else conflict,
         )
         done = self._state.text("DROP TABLE {staging}", staging=self._state.table(staging))
         return [

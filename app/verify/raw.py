@@ -1,0 +1,71 @@
+"""A result table whose job has judged the raw topic itself: compared with the input alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted
+from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.app.verify.windows import FRESH
+from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.transport.owner import JudgingFrom
+
+if TYPE_CHECKING:
+    from kafka_ratchet.app.verify.results import Session
+
+
+def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap: str, session: Session) -> Report:
+    """Judge the input by the rule, record by record and in its order, and compare what there must be with the table.
+
+    Output and dead-letter topic need not be there. Memory is that of `verify_results`.
+
+    Args:
+        settings: whose sink says `from_input`.
+        name: of the stream.
+        stream: its settings.
+        bootstrap: host:port[,host:port].
+        session: starts Spark; called only for a table with a key.
+
+    Raises:
+        SetupError: the table cannot be read.
+        PositionLost: the input no longer holds its beginning.
+        RatchetError: see `kafka_ratchet.app.verify.verify`.
+    """
+    from kafka_ratchet.app.status.results import sink_errors_translated
+    from kafka_ratchet.app.verify.results import ResultTable
+
+    reader = TopicReader(settings, stream, bootstrap, input_only=True)
+    rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
+    judging = [JudgingFrom(0, stream.judging)] if stream.reorder_window else []
+    table = ResultTable(settings, stream.input, bootstrap, session)
+    table.read()
+    with sink_errors_translated():
+        held = table.planner.offset_range()  # after the table: its offsets lie before these ends
+    report = Report(name, from_input=True)
+    try:
+        for partition, end in sorted(held.end.items()):
+            if held.earliest[partition]:
+                raise PositionLost(
+                    f"{stream.input} partition {partition} begins at offset {held.earliest[partition]}: what came "
+                    "before is deleted, and without it nobody can say which records were new. Prove a table within the "
+                    "topic's retention"
+                )
+            expected, emitted = ExpectedPartition(rule, partition, judging=judging), Emitted()
+            place = 0
+            for offset, record in reader.records(stream.input, partition, end):
+                if expected.judge(offset, record, report) == FRESH:
+                    emitted.add(offset, place)
+                    place += 1
+                elif offset in expected.invalid:
+                    emitted.add(offset, UNMATCHED)
+            expected.take_all_as_seen()
+            table.compare_judged(expected, emitted, end)
+    finally:
+        reader.close()
+    report.results = table.finish()
+    return report

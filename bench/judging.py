@@ -1,0 +1,200 @@
+"""A raw topic with duplicates into a Delta table with Spark: `--from-input` next to what Spark has itself.
+
+Each is then started once more over its table without its checkpoint, as after a lost disk. What that adds is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from bench.java_peers import DELTA_SPARK, LOCK_FILE
+from bench.load import Load, Truth, fill
+from bench.process import cpu_seconds
+from bench.spread import spread
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
+from kafka_ratchet.errors import BenchFailed
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.results import read_rows
+
+OURS: Final = "ratchet"
+PEERS: Final = ("watermark", "state")
+TOPIC: Final = "raw"
+MASTER: Final = "local[2]"
+PATIENCE_S: Final = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class JudgingRun:
+    """One job from its start to its end.
+
+    Attributes:
+        seconds: of the whole process, with the start of Spark
+        judging_s: from the first commit to the last; 0 where there is one only
+        commits: how many
+        cpu_s: CPU seconds of all its processes until the last commit, per million records
+        driver_mb: most memory of the driver's own Python process, in MiB. The JVM is driver and executor in one here
+    """
+
+    kind: str
+    seconds: float
+    judging_s: float
+    commits: int
+    cpu_s: float
+    driver_mb: float
+
+
+def judging(
+    kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Callable[[str], None], *, lost: bool = True
+) -> dict[str, Any]:
+    """Run each in turn, `rounds` times, after one round that does not count.
+
+    Args:
+        kinds: `OURS` and of `PEERS`.
+        load: of the raw topic.
+        at_a_time: offsets of a commit.
+        rounds: that count.
+        say: for progress.
+        lost: at the end, run each once more over its table without its checkpoint.
+
+    Returns:
+        medians by kind, how much quicker ours is than each peer, round by round, and the rows after a lost checkpoint
+
+    Raises:
+        BenchFailed: one fails, or its table does not hold each new record once.
+    """
+    found: dict[str, list[JudgingRun]] = {kind: [] for kind in kinds}
+    told: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-bench-")))
+        broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
+        truth = fill(broker.bootstrap, TOPIC, load)
+        for number in range(rounds + 1):
+            for kind in kinds:
+                path = folder / f"{kind}-{number}"
+                run = _run(kind, broker.bootstrap, path, at_a_time, load)
+                if wrong := _wrong(path, truth):
+                    raise BenchFailed(f"{kind}: the table does not hold each new record once: {wrong}")
+                if number:
+                    found[kind].append(run)
+                    say(json.dumps(asdict(run)))
+                if number < rounds:
+                    shutil.rmtree(path, ignore_errors=True)
+        if lost:
+            told["after a lost checkpoint"] = {}
+            for kind in kinds:
+                path = folder / f"{kind}-{rounds}"
+                shutil.rmtree(f"{path}.checkpoint", ignore_errors=True)
+                _run(kind, broker.bootstrap, path, at_a_time, load, may_be_empty=True)
+                told["after a lost checkpoint"][kind] = {"new records": truth.fresh, **_counted(path, truth)}
+                say(json.dumps({"kind": kind, **told["after a lost checkpoint"][kind]}))
+    for kind, runs in found.items():
+        names = ("seconds", "judging_s", "cpu_s", "driver_mb")
+        told[kind] = {name: round(median(asdict(run)[name] for run in runs), 2) for name in names}
+        if kind != kinds[0]:
+            told[f"{kind}_to_{kinds[0]}_seconds"] = spread(
+                theirs.seconds / ours.seconds for ours, theirs in zip(found[kinds[0]], runs, strict=True)
+            )
+    return told
+
+
+def _command(kind: str, bootstrap: str, path: Path, at_a_time: int) -> list[str]:
+    if kind != OURS:
+        jars = [str(jar) for jar in resolve(DELTA_SPARK, lock=read_lock(DELTA_SPARK.name, LOCK_FILE))]
+        task = {
+            "kind": kind,
+            "bootstrap": bootstrap,
+            "topic": TOPIC,
+            "path": str(path),
+            "at_a_time": at_a_time,
+            "jars": jars,
+            "master": MASTER,
+        }
+        return ["-m", "bench.peers.judging", json.dumps(task)]
+    return [
+        "-m",
+        "kafka_ratchet.spark_sink",
+        f"--bootstrap={bootstrap}",
+        f"--topic={TOPIC}",
+        "--from-input",
+        "--name=bench",
+        "--store=delta",
+        f"--path={path}",
+        "--columns=sequence long, user long",
+        f"--max-records={at_a_time}",
+        f"--master={MASTER}",
+        f"--jars={','.join(map(str, spark_jars()))}",
+    ]
+
+
+def _run(
+    kind: str, bootstrap: str, path: Path, at_a_time: int, load: Load, *, may_be_empty: bool = False
+) -> JudgingRun:
+    moments: list[float] = []
+    cpu = 0.0
+    last: list[str] = []
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, *_command(kind, bootstrap, path, at_a_time)],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--driver-memory 3g pyspark-shell"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as job:
+        most = 0
+        assert job.stderr is not None
+        for line in job.stderr:
+            last = [*last[-30:], line]
+            if "commit " in line:
+                moments.append(time.monotonic())
+                cpu = cpu_seconds(job.pid)
+            most = max(most, _most_memory(job.pid))
+            if time.monotonic() - began > PATIENCE_S:
+                job.kill()
+                raise BenchFailed(f"{kind} made {len(moments)} commits in {PATIENCE_S:.0f} s")
+    seconds = time.monotonic() - began
+    if job.returncode or not (moments or may_be_empty):
+        raise BenchFailed(f"{kind} ended with code {job.returncode} after {len(moments)} commits:\n{''.join(last)}")
+    return JudgingRun(
+        kind,
+        round(seconds, 2),
+        round(moments[-1] - moments[0], 2) if moments else 0.0,
+        len(moments),
+        round(cpu / load.records * 1e6, 2),
+        round(most / 1024, 1),
+    )
+
+
+def _most_memory(pid: int) -> int:
+    """KiB that a process has had in memory at most, by Linux; 0: it is gone, or this is another system."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _counted(path: Path, truth: Truth) -> dict[str, int]:
+    """Rows of the table, those that are there more than once without the first, and new records without a row."""
+    rows = read_rows(TableLocation("delta", str(path)), ["user", "sequence"])
+    different = set(rows)
+    return {"rows": len(rows), "doubled": len(rows) - len(different), "lost": truth.fresh - len(different)}
+
+
+def _wrong(path: Path, truth: Truth) -> str:
+    counted = _counted(path, truth)
+    return json.dumps(counted) if counted["doubled"] or counted["lost"] else ""

@@ -1,0 +1,134 @@
+"""Identity and sequence of each record, read by Spark's own functions; a record without them has the reason why.
+
+The reasons, and which of several comes first, are those of a worker's dead letters (`ratchet-reason`).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.rows.judging.rule import MAX_IDENTITY_BYTES, REPLAYS_HEADER, JudgeRule
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+IDENTITY, SEQUENCE, REASON, REPLAYED = "_ratchet_identity", "_ratchet_sequence", "_ratchet_reason", "_ratchet_replayed"
+"""Columns beside those of Spark's Kafka source, and never of a table: bytes; a whole number; text, null where the
+record can be judged; whether it was sent again from a dead letter."""
+
+RECORD = ("partition", "offset", "timestamp", "key", "value")
+"""Columns of Spark's Kafka source that become rows."""
+
+_FOUND, _TIMES = "_ratchet_found", "_ratchet_times"
+
+SHORT_PART = 127
+"""Bytes of a part of an identity whose length is one byte as a varint."""
+
+
+def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
+    """The records with their identity, sequence and reason.
+
+    Args:
+        records: what Spark's Kafka source read, with headers.
+        rule: where they stand.
+    """
+    from pyspark.sql import functions as F
+
+    names = [rule.sequence_header, *rule.headers]
+    found = records.select(
+        *RECORD,
+        F.coalesce(F.exists("headers", _is(REPLAYS_HEADER)), F.lit(False)).alias(REPLAYED),
+        *[F.filter("headers", _is(name)).alias(f"{_FOUND}{n}") for n, name in enumerate(names) if name is not None],
+    )
+    # One step for each thing that is looked at more than once: Spark would compute it as often.
+    kept = [*RECORD, REPLAYED]
+    values, times = [], []
+    for n, name in enumerate(names):
+        each = F.col(f"{_FOUND}{n}")
+        of_record = F.col("key") if rule.identity[n - 1] == "key" else F.lit(b"")
+        values.append((F.get(each, 0)["value"] if name is not None else of_record).alias(f"{_FOUND}{n}"))
+        times.append((F.size(each) if name is not None else F.lit(1)).alias(f"{_TIMES}{n}"))
+    found = found.select(*kept, *values, *times)
+    sequence, why_no_sequence = _sequence(rule)
+    identity, why_no_identity = _identity(rule)
+    found = found.select(
+        *kept,
+        sequence.alias(SEQUENCE),
+        identity.alias(IDENTITY),
+        why_no_sequence.alias(f"{REASON}_1"),
+        why_no_identity.alias(f"{REASON}_2"),
+    )
+    # What reads as a whole number and is none of 64 bits is null; so is what is negative as eight bytes.
+    reason = F.coalesce(F.col(f"{REASON}_1"), F.when(F.col(SEQUENCE) < 0, "sequence-negative"), F.col(f"{REASON}_2"))
+    found = found.select(*kept, SEQUENCE, IDENTITY, reason.alias(REASON))
+    good = F.col(REASON).isNull()
+    return found.select(
+        *kept,
+        F.when(good, F.col(IDENTITY)).alias(IDENTITY),
+        F.when(good, F.col(SEQUENCE)).alias(SEQUENCE),
+        REASON,
+    )
+
+
+def _is(name: str):  # type: ignore[no-untyped-def]  # Spark looks at the lambda's own signature
+    return lambda header: header["key"] == name
+
+
+def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
+    """The number, and why there is none. Where it is negative, that is for the caller to say."""
+    from pyspark.sql import functions as F
+
+    nothing = F.lit(None).cast("string")
+    if rule.sequence_header is None:
+        return F.lit(0).cast("long"), nothing
+    value, times = F.col(f"{_FOUND}0"), F.col(f"{_TIMES}0")
+    text = value.cast("string")
+    is_text = text.rlike(r"\A-?[0-9]+\z") if rule.sequence_form != "integer" else F.lit(False)
+    is_integer = F.length(value) == 8 if rule.sequence_form != "text" else F.lit(False)
+    of_text = F.expr(f"try_cast(cast({_FOUND}0 AS string) AS bigint)")
+    # Its first bit is the sign: from 2^63 on, try_cast finds no whole number of 64 bits.
+    of_bytes = F.expr(f"coalesce(try_cast(conv(hex({_FOUND}0), 16, 10) AS bigint), -1L)")
+    reason = (
+        F.when(times > 1, "sequence-repeated")
+        .when(value.isNull() | (F.length(value) == 0), "sequence-missing")
+        .when(~is_text & ~is_integer, "sequence-not-a-number")
+        .when(
+            is_text & of_text.isNull(),
+            F.when(text.startswith("-"), "sequence-negative").otherwise("sequence-out-of-range"),
+        )
+    )
+    return F.when(is_text, of_text).when(is_integer, of_bytes), reason
+
+
+def _identity(rule: JudgeRule) -> tuple[Column, Column]:
+    """The identity, and why there is none."""
+    from pyspark.sql import functions as F
+
+    reasons: list[Column] = []
+    parts: list[Column] = []
+    for n, name in enumerate(rule.headers, start=1):
+        value, times = F.col(f"{_FOUND}{n}"), F.col(f"{_TIMES}{n}")
+        missing = value.isNull() if name is None else value.isNull() | (F.length(value) == 0)
+        reasons.append(
+            F.when(times > 1, "identity-repeated")
+            .when(missing, "identity-missing")
+            .when(F.length(value) > MAX_IDENTITY_BYTES, "identity-too-long")
+        )
+        parts.append(value)
+    if len(parts) == 1:
+        return parts[0], reasons[0]
+    # As a worker joins them, with the length as a varint before each part: one or two bytes.
+    whole = F.concat(*[each for part in parts for each in (_varint(F.length(part)), part)])
+    lengths = [F.length(part) + F.when(F.length(part) > SHORT_PART, 2).otherwise(1) for part in parts]
+    too_long = F.when(reduce(lambda one, other: one + other, lengths) > MAX_IDENTITY_BYTES, "identity-too-long")
+    return whole, F.coalesce(*reasons, too_long)
+
+
+def _varint(length: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    short = F.lpad(F.hex(length), 2, "0")
+    low = F.lpad(F.hex(length.bitwiseAND(SHORT_PART).bitwiseOR(SHORT_PART + 1)), 2, "0")
+    high = F.lpad(F.hex(F.shiftright(length, 7)), 2, "0")
+    return F.unhex(F.when(length > SHORT_PART, F.concat(low, high)).otherwise(short))

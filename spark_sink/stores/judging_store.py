@@ -1,0 +1,51 @@
+"""What a store has to provide beside a `ResultStore` so that a job can judge a raw topic itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class JudgingStore(ResultStore, Protocol):
+    """A store whose commits bring last sequences as well, which count from the same action on as rows and offsets."""
+
+    def sequences(self, spark: SparkSession) -> DataFrame | None:
+        """Last sequences as of the stored offsets, of an open store; read by the executors, and lazily.
+
+        Returns:
+            columns of `judge.sequences_schema`, where an identity may have several rows, of which the highest counts;
+            None: there are none yet
+        """
+        ...
+
+    def require_sequences(self) -> None:
+        """Look whether the last sequences are those of the stored offsets, whatever else is wrong.
+
+        Raises:
+            SequencesLost: they are not.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def commit_judged(
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None,
+        sequences: DataFrame,
+    ) -> int:
+        """As `commit`.
+
+        Args:
+            dataframe: see `commit`, and the next three likewise.
+            start: of the range.
+            end: of the range.
+            rejects: rows of the rejects table.
+            sequences: last sequences that the records have changed, one row for each identity.
+        """
+        ...

@@ -1,0 +1,291 @@
+"""The last sequences of a job that judges a raw topic itself, as files beside its rows.
+
+A commit writes the sequences that it changes into new Parquet files, and a manifest that names all files that count
+from then on. A manifest counts once the commit of rows and offsets names it, and not before. So rows, offsets and
+sequences cannot part, in stores that change one table at a time as well as in others.
+
+Files are merged where there are many of one size, so that their number grows with the logarithm of the identities, and
+not with the commits. Executors read, judge and merge; the driver has the names of the files only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ratchet.spark_sink.errors import SequencesLost, StoreError, first_line
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, write_files
+from kafka_ratchet.spark_sink.rows.judging.judge import merged, sequences_schema
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
+from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FOLDER: Final = "_ratchet_sequences"
+"""Within a table's own folder: it moves, is copied and goes with the table. Delta's and Iceberg's clean-ups leave names
+with an underscore alone."""
+
+FORMAT: Final = 1
+
+FANOUT: Final = 8
+"""So many runs of one size become one: each identity is written anew once for each power of this in their number."""
+
+ROWS_PER_FILE: Final = 500_000
+"""A task reads a file: small enough for its memory, large enough that a hundred million identities are 200 files."""
+
+COUNT_BITS: Final = 32
+
+MANIFEST = re.compile(r"manifest-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-(?P<id>\d{1,19})\.json")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one commit has written, or one merge."""
+
+    rows: int
+    files: tuple[tuple[str, int, int], ...]
+    """Name, rows and bytes of each."""
+
+    @property
+    def size_class(self) -> int:
+        """Runs of one class are merged together."""
+        size, rows = 0, self.rows
+        while rows >= FANOUT:
+            size, rows = size + 1, rows // FANOUT
+        return size
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files that count, and what they belong to."""
+
+    offsets: Mapping[int, int]
+    """Of the commit that it was written for."""
+    runs: tuple[Run, ...] = ()
+    rule: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[tuple[str, int, int]]:
+        """Name, rows and bytes of each."""
+        return [file for run in self.runs for file in run.files]
+
+    def as_json(self) -> str:
+        """What the file holds."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "offsets": {str(partition): offset for partition, offset in self.offsets.items()},
+                "rule": dict(self.rule),
+                "runs": [{"rows": run.rows, "files": run.files} for run in self.runs],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """Raises ValueError, KeyError or TypeError where it is none."""
+        found = json.loads(text)
+        if found["format"] != FORMAT:
+            raise ValueError(f"format {found['format']} is a newer Ratchet's")
+        runs = [
+            Run(int(run["rows"]), tuple((str(name), int(rows), int(size)) for name, rows, size in run["files"]))
+            for run in found["runs"]
+        ]
+        offsets = {int(partition): int(offset) for partition, offset in found["offsets"].items()}
+        return cls(offsets, tuple(runs), found["rule"])
+
+
+class SequenceFiles:
+    """The sequences of one job.
+
+    Args:
+        folder: that they lie in, below `inner`.
+        inner: folders within it.
+        job: the job's name.
+        rule: by which the job judges.
+    """
+
+    def __init__(self, folder: Folder, inner: tuple[str, ...], job: str, rule: JudgeRule) -> None:
+        self._folder, self._inner, self._job, self._rule = folder, inner, job, rule
+        self._written = 0
+        """Manifests of this holder."""
+        self._number, self._manifest = 0, Manifest({})
+        """What is committed."""
+        self._staged = self._number, self._manifest
+
+    @property
+    def where(self) -> str:
+        """The folder, as messages name it."""
+        return self._folder.inside(*self._inner)
+
+    def open(self, number: int, offsets: Mapping[int, int]) -> None:
+        """Begin with what the store has committed last; arguments and errors are those of `require`."""
+        self._number, self._manifest, self._written = number, self.require(number, offsets), 0
+
+    def require(self, known: int, offsets: Mapping[int, int]) -> Manifest:
+        """Look whether what the store has committed last is there, and belongs to it.
+
+        Args:
+            known: the number of its manifest, as the store says; 0: there is none.
+            offsets: the stored ones.
+
+        Raises:
+            SequencesLost: they are not there, or others are.
+            StoreError: they cannot be read.
+        """
+        if not known:
+            if any(offsets.values()):
+                raise self._lost("the table has offsets, and no sequences were committed with them")
+            return Manifest({})
+        try:
+            text = self._folder.read(_name(self._job, known), *self._inner) if self._is_there() else None
+            if text is None:
+                raise self._lost(f"{_name(self._job, known)} is gone")
+            found = Manifest.from_json(text)
+            sizes = self._sizes()
+        except OSError as error:
+            raise StoreError(f"{self.where}: the last sequences cannot be read ({error.strerror or error})") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._lost(f"{_name(self._job, known)} cannot be read ({first_line(error)})") from None
+        for name, _, size in found.files:
+            if sizes.get(name) != size:
+                raise self._lost(f"{name} {'is gone' if name not in sizes else 'has another size'}")
+        moved = [partition for partition, offset in found.offsets.items() if offsets.get(partition, 0) != offset]
+        if moved or found.rule != self._rule.as_dict():
+            raise self._lost(f"{_name(self._job, known)} is of other offsets or of another rule")
+        return found
+
+    def read(self, spark: SparkSession) -> DataFrame | None:
+        """What is committed, read by the executors; an identity may have several rows, of which the highest counts.
+
+        Returns:
+            None where there is nothing
+        """
+        names = [name for name, _, _ in self._manifest.files]
+        return self._read(spark, names) if names else None
+
+    def stage(self, changes: DataFrame, generation: int, offsets: Mapping[int, int]) -> int:
+        """Write what a commit changes, and the manifest that counts once the commit of rows names it.
+
+        Args:
+            changes: new last sequences, one row for each identity.
+            generation: the holder's.
+            offsets: of the commit.
+
+        Returns:
+            the number of the manifest
+
+        Raises:
+            StoreError: they cannot be written.
+        """
+        self._folder.make(*self._inner)
+        written = self._write(changes, generation)
+        runs = [*self._manifest.runs, *([written] if written.rows else [])]
+        joined, kept = _to_join(runs)
+        if joined:
+            names = [name for run in joined for name, _, _ in run.files]
+            whole = merged(self._read(changes.sparkSession, names), self._rule)
+            files = max(1, -(-sum(run.rows for run in joined) // ROWS_PER_FILE))
+            runs = [*kept, self._write(whole.coalesce(files), generation)]
+        self._written += 1
+        number = generation << COUNT_BITS | self._written
+        manifest = Manifest(dict(offsets), tuple(runs), self._rule.as_dict())
+        self._put(_name(self._job, number), manifest.as_json().encode())
+        self._staged = number, manifest
+        return number
+
+    def committed(self) -> None:
+        """What was staged last counts now. Removes what no commit needs any more, and what older holders have left.
+
+        A holder that was frozen and comes back may be here after its successor's commits. These go on from its last
+        manifest, and what they have written is of a later generation: so neither is touched.
+        """
+        before, self._number, self._manifest = self._number, *self._staged
+        kept = {_name(self._job, number) for number in (before, self._number)}
+        kept |= {name for name, _, _ in self._manifest.files}
+        generation = self._number >> COUNT_BITS
+        with suppress(OSError):  # it takes space and no more
+            for file in self._folder.files(*self._inner):
+                found = FILE_NAME.fullmatch(file.name) or MANIFEST.fullmatch(file.name)
+                if found is None or found["job"] != self._job or file.name in kept:
+                    continue
+                if int(found["generation"]) <= generation:
+                    self._folder.remove(file.name, *self._inner)
+
+    def _is_there(self) -> bool:
+        """Whether there is such a folder at all; a bucket has names only."""
+        return not isinstance(self._folder, LocalFolder) or self._folder.path.joinpath(*self._inner).is_dir()
+
+    def _sizes(self) -> dict[str, int]:
+        return {file.name: file.bytes for file in self._folder.files(*self._inner)}
+
+    def _write(self, rows: DataFrame, generation: int) -> Run:
+        schema = arrow_schema(sequences_schema(self._rule))
+        prefix = file_prefix(self._job, generation)
+        files = write_files(rows, self._folder.inside(*self._inner), schema, prefix, self._folder.filesystem)
+        return Run(sum(count for _, count, _ in files), tuple(files))
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self._folder.inside(*self._inner, name)
+        try:
+            if self._folder.filesystem is not None:
+                with self._folder.filesystem.open_output_stream(path) as stream:
+                    stream.write(data)
+                return
+            with open(path, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # the commit that names it must not outlive it in a power failure
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+    def _read(self, spark: SparkSession, names: Iterable[str]) -> DataFrame:
+        paths = [self._folder.inside(*self._inner, name) for name in names]
+        schema = sequences_schema(self._rule)
+        # A task for each file, without a shuffle: the range's partitions are its numbers.
+        numbers = spark.range(0, len(paths), 1, len(paths))
+        return map_batches(numbers, _reading(paths, self._folder.filesystem), schema)
+
+    def _lost(self, what: str) -> SequencesLost:
+        return SequencesLost(
+            f"{self.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without them, "
+            "records that are in the table would be added once more. Put the folder back as it was together with the "
+            "table, or begin with another table or path"
+        )
+
+
+def _name(job: str, number: int) -> str:
+    return f"manifest-{job}.{number >> COUNT_BITS}-{number}.json"
+
+
+def _to_join(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+    """Which runs become one, and which stay: all of a size of which there are too many, and all that are smaller."""
+    joined: list[Run] = []
+    for size in sorted({run.size_class for run in runs}):
+        here = [run for run in runs if run.size_class == size]
+        rows = sum(run.rows for run in joined)
+        carried = bool(joined) and Run(rows, ()).size_class == size
+        if len(here) + carried >= FANOUT:
+            joined = [run for run in runs if run.size_class <= size]
+    return joined, [run for run in runs if run not in joined]
+
+
+def _reading(paths: list[str], filesystem: Any) -> Task:
+    # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
+    def read(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with pq.ParquetFile(paths[number], filesystem=filesystem) as file:
+                    yield from file.iter_batches()
+
+    return read

@@ -1,0 +1,215 @@
+"""Spark's verdicts next to those of the worker's own passes, over random slices and headers that mean harm."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.whose import reads
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows.judging.judge import LAST, SEEN, judged, merged, sequences_schema
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule, identity_parts
+from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.tables.reasons import REASONS
+from kafka_ratchet.tables.replays import Replays
+from tests.tables.fetched_records import Sent, fetched
+
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+KAFKA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(HEADER)),
+    ]
+)
+"""What Spark's Kafka source hands out with includeHeaders; records without headers have null there."""
+WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+RULES = [
+    JudgeRule("t"),
+    JudgeRule("t", ("key",), "header:n", "text"),
+    JudgeRule("t", ("header:id",), "none"),
+    JudgeRule("t", ("key", "header:id"), "header:n", "integer"),
+    JudgeRule("t", ("partition",), "header:n"),
+    JudgeRule("t", ("header:id",), "header:n", reorder_window=5, late="dead-letter"),
+    JudgeRule("t", ("key",), "header:n", reorder_window=70),
+]
+
+LONG = b"x" * 1024
+SEQUENCES = [
+    b"0", b"1", b"-0", b"-1", b"00000000000000000000000000000000000001", b"9223372036854775807",
+    b"9223372036854775808", b"-9223372036854775809", b"9" * 5000, b"-" + b"9" * 30, b"+1", b" 1", b"1 ", b"1\n", b"",
+    b"-", b"--1", b"1.0", b"1e3", b"\xd9\xa1", b"\xff", b"0x10", b"1\0", b"12345678", b"-1234567", b"1234567x",
+    (7).to_bytes(8, "big"), b"\xff" * 8, b"\x80" + b"\0" * 7, b"\x7f" + b"\xff" * 7, b"\0" * 8, b"\0" * 7, b"\0" * 9,
+    b"- 123456", b"-------1",
+]  # fmt: skip
+IDENTITIES = [
+    b"",
+    b"a",
+    b"b",
+    b"\xff\xfe",
+    b"\0",
+    LONG,
+    LONG + b"x",
+    b"y" * 127,
+    b"y" * 128,
+    b"y" * 600,
+    "Zoë".encode(),
+]
+
+
+@dataclass
+class Plain:
+    """The worker's verdicts on one partition: its own map, its own readers, one batch after another."""
+
+    rule: JudgeRule
+    table: LastSequences = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = LastSequences(kept=Kept(self.rule.reorder_window))
+        self.identity = Identity.parse(list(self.rule.identity))
+        self.source = SequenceSource.parse(self.rule.sequence)
+
+    def judge(self, records: list[Sent], start: int) -> list[str]:
+        batch = fetched(
+            records,
+            start,
+            sequence_header=(self.rule.sequence_header or "").encode(),
+            identity_header=(self.identity.header or "").encode(),
+        )
+        sequences, reasons = reader_for(self.source, SequenceForm(self.rule.sequence_form))(batch)
+        identities = reads(self.identity)(batch, reasons)
+        verdicts = self.table.judge(identities, 1024, sequences, reasons, batch=batch)
+        Replays.of(batch, b"").keep(verdicts, reasons)
+        self.table.commit()
+        lettered = {3: "too-late"} if self.rule.late == "dead-letter" else {}
+        names = ["fresh", "duplicate", "invalid", "duplicate", "duplicate"]
+        return [
+            REASONS[reason] if verdict == 2 else lettered.get(verdict, names[verdict])
+            for verdict, reason in zip(verdicts.tolist(), reasons.tolist(), strict=True)
+        ]
+
+
+def drawn(rule: JudgeRule, chance: random.Random) -> Sent:
+    """A record: mostly good, and near the last ones; else anything."""
+    headers: list[tuple[str, bytes | None]] = []
+    n, identity = rule.sequence_header, [part for part in rule.headers if part is not None]
+    key = chance.choice([b"k", b"l", None, b"", LONG, LONG + b"k"]) if chance.random() < 0.3 else b"k"
+    for name in identity:
+        odd = chance.random() < 0.3
+        headers.append((name, chance.choice([*IDENTITIES, None]) if odd else chance.choice([b"a", b"b"])))
+    if n is not None:
+        number = chance.randint(0, 40) if chance.random() < 0.9 else chance.randint(0, 300)
+        good = number.to_bytes(8, "big") if rule.sequence_form == "integer" else str(number).encode()
+        headers.append((n, chance.choice([*SEQUENCES, None]) if chance.random() < 0.3 else good))
+    if chance.random() < 0.1 and headers:
+        headers.append(chance.choice(headers))
+    if chance.random() < 0.1 and headers:
+        headers.pop()
+    if chance.random() < 0.2:
+        headers.insert(0, ("other", b"1"))
+    if chance.random() < 0.05:
+        headers.append(("ratchet-replays", b"1"))
+    if chance.random() < 0.02:
+        headers = []
+    return Sent(key, b"v", tuple(headers))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[f"{','.join(r.identity)} {r.sequence} {r.reorder_window}" for r in RULES])
+def test_random_slices_have_the_workers_verdicts(rule: JudgeRule, spark: SparkSession) -> None:
+    chance = random.Random(f"{rule}")
+    plain = [Plain(rule), Plain(rule)]
+    given = [[drawn(rule, chance) for _ in range(500)] for _ in plain]
+    if rule.sequence_header is not None:  # each once, whatever is drawn
+        given[0] += [
+            Sent(b"k", b"v", (*((name, b"c") for name in rule.headers if name), (rule.sequence_header, number)))
+            for number in SEQUENCES
+        ]
+    at, known, runs = [0, 0], [], 0
+    while any(place < len(records) for place, records in zip(at, given, strict=True)):
+        slices = [chance.choice([0, 1, 190, 260, 300]) for _ in plain]
+        rows, expected = [], {}
+        for partition, size in enumerate(slices):
+            part = given[partition][at[partition] : at[partition] + size]
+            for n, (record, verdict) in enumerate(
+                zip(part, plain[partition].judge(part, at[partition]) if part else [], strict=True)
+            ):
+                offset = at[partition] + n
+                headers = list(record.headers) or None
+                rows.append((record.key, record.value, "t", partition, offset, WHEN, 0, headers))
+                if verdict != "duplicate":
+                    expected[partition, offset] = verdict
+            at[partition] += len(part)
+        chance.shuffle(rows)
+        before = spark.createDataFrame(known, sequences_schema(rule)) if known else None
+        with judged(spark.createDataFrame(rows, KAFKA), rule, before) as found:
+            assert found.fresh.columns == ["partition", "offset", "timestamp", "key", "value"]
+            got = {(each.partition, each.offset): "fresh" for each in found.fresh.collect()}
+            got |= {(each.partition, each.offset): each[-1] for each in found.rejected.collect()}
+            known += [tuple(each) for each in found.sequences.collect()]
+        assert got == expected
+        runs += 1
+        if runs % 2 == 0:  # as compaction does
+            known = [
+                tuple(each) for each in merged(spark.createDataFrame(known, sequences_schema(rule)), rule).collect()
+            ]
+    final = spark.createDataFrame(known, sequences_schema(rule))
+    for partition, each in enumerate(plain):
+        stored = {
+            bytes(row._identity): row[LAST] for row in merged(final, rule).collect() if row._partition == partition
+        }
+        assert stored == {identity: each.table.get(identity).persisted for identity in stored}
+        assert len(stored) == len(each.table)
+    if rule.reorder_window:
+        assert all(row[LAST] - rule.reorder_window <= s < row[LAST] for row in final.collect() for s in row[SEEN])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"identity": ("field:id",)}, "identity 'field:id': with from_input, Spark reads"),
+        ({"identity": ("function:m:f",)}, "Spark reads"),
+        ({"identity": ("producer", "key")}, "producer cannot be one of several parts"),
+        ({"identity": ("key", "key")}, "there twice"),
+        ({"identity": ()}, "1 to 8 parts"),
+        ({"sequence": "field:n"}, "reads sequences from header:NAME or none"),
+        ({"sequence": "function:m:f"}, "Or let workers judge"),
+        ({"sequence": "header:"}, "header:NAME"),
+        ({"sequence": "none"}, "lets one record of each identity pass"),
+        ({"late": "dead-letter"}, "there is none"),
+        ({"reorder_window": 5000}, "between 0 and 4096"),
+        ({"identity": ("key",), "sequence": "none", "reorder_window": 5}, "are about numbers"),
+    ],
+)
+def test_what_spark_does_not_judge_by_is_refused_by_name(change: dict[str, object], words: str) -> None:
+    with pytest.raises(OptionRefused, match=words):
+        replace(JudgeRule("t"), **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given", ["producer", "key", "header:a, b", "key, header:x", '["header:a, b", "key"]', "header:x,key", "field:a.b"]
+)
+def test_an_identity_is_written_as_in_the_settings(given: str) -> None:
+    assert list(identity_parts(given)) == [str(part) for part in Identity.parse(given).parts]
