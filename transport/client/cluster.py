@@ -165,7 +165,9 @@ class Cluster:
 
     def known_leader(self, topic: str, partition: int) -> int | None:
         """The broker that leads a partition, as far as it is known."""
-        node = self.client.cluster.leader_for_partition(TopicPartition(topic, partition))
+        if self._client is None:
+            return None
+        node = self._client.cluster.leader_for_partition(TopicPartition(topic, partition))
         return None if node is None or node == -1 else int(node)
 
     async def leader(self, topic: str, partition: int) -> int:

@@ -6,7 +6,7 @@ GET /streams/S/partitions   the part that changes; the same parameters
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from aiohttp import web
@@ -42,10 +42,8 @@ async def streams_page(request: web.Request) -> web.Response:
     """All streams, a line each."""
     overview = await request.app[CLUSTER_VIEW].overview()
     if wants_json(request):
-        rows = [
-            {name: value for name, value in asdict(each).items() if name != "partitions"} for each in overview.streams
-        ]
-        return json_response(rows)
+        named = [each.name for each in fields(StreamView) if each.name != "partitions"]
+        return json_response([{name: getattr(each, name) for name in named} for each in overview.streams])
     states = {each.stream: _states(each) for each in overview.streams}
     return html_response(request, "streams.html", {"streams": overview.streams, "states": states})
 
