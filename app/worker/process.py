@@ -9,12 +9,13 @@ import asyncio
 import faulthandler
 import fcntl
 import os
+import resource
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,6 +38,8 @@ from kafka_ratchet.transport.until_stopped import done_before
 
 log = structlog.get_logger(__name__)
 
+FILES_MOST: Final = 1 << 16
+"""Of some 8,000 partitions."""
 STOP_WITHIN_S: Final = 90.0
 """The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
 
@@ -81,8 +84,21 @@ def serve(
     Raises:
         RatchetError: it cannot start; the text says why.
     """
+    _allow_many_files()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings, bootstrap, prepared, program, seat))
+
+
+def _allow_many_files() -> None:
+    """Raise the process's own limit, as Java does: a partition at work has six files and two connections open.
+
+    The usual limit of 1,024 is there for programs that use select(), which cannot have more; asyncio does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # then it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared:
