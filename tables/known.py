@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import closing
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -196,7 +196,9 @@ class KnownIdentities:
             self._take(known, self.store.find([identity]))
         return known.seen(identity, sequence)
 
-    def page(self, after: bytes | None, limit: int, prefix: bytes = b"") -> tuple[list[bytes], bool]:
+    def page(
+        self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
+    ) -> tuple[list[bytes], bool]:
         """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
 
         The map is in no order: names come from the store, which has them in order and is sought in, and from those few
@@ -206,6 +208,7 @@ class KnownIdentities:
             after: the name before the first one
             limit: names
             prefix: what they begin with
+            until: the last name that is wanted; None: there is no end
 
         Returns:
             (at most limit of them; whether none can be missing, see `NAMES_AT_ONCE`)
@@ -218,11 +221,15 @@ class KnownIdentities:
         gone = {name for name, is_there in (recent or {}).items() if not is_there}
         first = b"i" + (prefix if after is None or after < prefix else after + b"\0")
         with closing(self.opened().scan_from(b"i" + prefix, first)) as entries:
-            found = set(islice((key[1:] for key, _ in entries if key[1:] not in gone), limit))
+            names = (key[1:] for key, _ in entries if key[1:] not in gone)
+            found = set(islice(takewhile(lambda name: until is None or name <= until, names), limit))
         found.update(
             name
             for name in recent or ()
-            if name not in gone and name.startswith(prefix) and (after is None or name > after)
+            if name not in gone
+            and name.startswith(prefix)
+            and (after is None or name > after)
+            and (until is None or name <= until)
         )
         return sorted(found)[:limit], recent is not None
 

@@ -274,10 +274,12 @@ class SequencePartition:
         """Whether a sequence was seen: see `LastSequences.seen`. Changes nothing, as `last`."""
         return self.known.seen(identity, sequence)
 
-    def page(self, after: bytes | None, limit: int, prefix: bytes = b"") -> tuple[list[bytes], bool]:
+    def page(
+        self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
+    ) -> tuple[list[bytes], bool]:
         """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
 
-        prefix: what they begin with
+        prefix: what they begin with; until: the last that is wanted, None: there is no end
 
         Returns:
             (at most limit of them; whether none can be missing: very many new ones wait for the next snapshot)
@@ -285,7 +287,7 @@ class SequencePartition:
         Raises:
             StateError: the store is not open, or damaged.
         """
-        return self.known.page(after, limit, prefix)
+        return self.known.page(after, limit, prefix, until)
 
     def changes(self, next_offset: int, epoch: int = NO_EPOCH) -> list[EncodedBatch]:
         """The open transaction's changelog entries: progress and every identity it has moved.

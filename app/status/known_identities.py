@@ -21,12 +21,15 @@ async def list_identities(sequences: Sequences, asked: Collection[int], query: I
         query: which identities
     """
     found: dict[bytes, list[IdentityPartition]] = {}
+    last: bytes | None = None
+    """Of those found, the last that may be shown, or tell that there are more. Nobody reads on behind it, or each of
+    very many partitions would read a whole page."""
     complete, looked_into = True, []
     for number in asked:
         await asyncio.sleep(0)
         partition = sequences.partition(number)
         try:
-            names, all_of_them = partition.page(query.after, query.limit + 1, query.prefix)
+            names, all_of_them = partition.page(query.after, query.limit + 1, query.prefix, last)
             rows = [(name, _row(partition, name)) for name in names]
         except StateError:
             continue  # it is on its way to another worker
@@ -35,6 +38,9 @@ async def list_identities(sequences: Sequences, asked: Collection[int], query: I
                 found.setdefault(name, []).append(row)
         complete &= all_of_them
         looked_into.append(number)
+        if len(found) > query.limit:
+            found = {name: found[name] for name in sorted(found)[: query.limit + 1]}
+            last = next(reversed(found))
     chosen = sorted(found)[: query.limit]
     entries = [IdentityEntry(name.hex(), found[name]) for name in chosen]
     return IdentitiesAnswer(entries, len(found) > query.limit, looked_into, complete)

@@ -19,20 +19,33 @@ def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, 
         after: list names behind this one; None: from the first
         limit: names
     """
-    names: set[bytes] = set()
+    names: dict[bytes, list[int]] = {}
+    """By name, the partitions that listed it."""
+    unsure: list[int] = []
+    """Partitions that may know names which they have not listed."""
+    last: bytes | None = None
+    """As in `known_identities`."""
     complete, looked_into, not_tallied = True, [], 0
     for number in asked:
         partition = sequences.partition(number)
         try:
-            found, all_of_them = partition.page(after, limit + 1)
+            found, all_of_them = partition.page(after, limit + 1, until=last)
         except StateError:
             continue  # it is on its way to another worker
-        names.update(found)
+        for name in found:
+            names.setdefault(name, []).append(number)
+        if len(names) > limit:
+            names = {name: names[name] for name in sorted(names)[: limit + 1]}
+            last = next(reversed(names))
+        if not all_of_them:
+            unsure.append(number)
         complete &= all_of_them
         looked_into.append(number)
         not_tallied += partition.tally.not_tallied if partition.tally else 0
     chosen = sorted(names)[:limit]
-    producers = [ProducerStatus(name.hex(), _partitions(sequences, looked_into, name)) for name in chosen]
+    producers = [
+        ProducerStatus(name.hex(), _partitions(sequences, sorted({*names[name], *unsure}), name)) for name in chosen
+    ]
     return ProducersAnswer(producers, len(names) > limit, looked_into, complete, not_tallied)
 
 

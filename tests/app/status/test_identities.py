@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from kafka_ratchet.app.status.identities import (
     parse_identities_query,
 )
 from kafka_ratchet.app.status.known_identities import list_identities
+from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.windows import Kept
@@ -60,6 +62,42 @@ async def test_those_of_the_store_and_newer_ones_are_listed_in_order(sequences: 
     (seven,) = (await list_identities(sequences, [0], IdentitiesQuery(b"a7"))).identities
     assert (seven.partitions[0].persisted, seven.partitions[0].pushed) == (None, 2)
     assert (await list_identities(sequences, [0, 1], IdentitiesQuery(b"zz"))).identities == []
+
+
+async def test_pages_over_many_partitions_are_those_of_all_names_in_order(tmp_path: Path) -> None:
+    """Each partition is read only as far as a page may reach; half of the names are in the stores, some in two."""
+    made = Sequences(tmp_path, "changelog", Identity.PRODUCER, 1 << 20)
+    choose, numbers = random.Random(3), list(range(12))
+    where: dict[bytes, set[int]] = {}
+    for begins in ("a", "b"):
+        for number in numbers:
+            made.partition(number).open()
+            names = [f"{begins}{choose.randrange(400)}".encode() for _ in range(choose.randrange(12))]
+            if names:
+                judge(made, number, *((name, 1) for name in sorted(set(names))))
+            for name in names:
+                where.setdefault(name, set()).add(number)
+            if begins == "a":
+                made.partition(number).close()
+    for limit in (1, 7, 50):
+        after, found, known = None, list[tuple[bytes, set[int]]](), list[bytes]()
+        while True:
+            answer = await list_identities(made, numbers, IdentitiesQuery(b"", after, limit))
+            page = [
+                (bytes.fromhex(each.identity_hex), {row.partition for row in each.partitions})
+                for each in answer.identities
+            ]
+            producers = list_producers(made, numbers, after, limit)
+            known += [bytes.fromhex(each.name_hex) for each in producers.producers]
+            found += page
+            assert producers.more == answer.more
+            if not answer.more:
+                break
+            after = page[-1][0]
+        assert found == [(name, where[name]) for name in sorted(where)]
+        assert known == sorted(where)
+    for number in numbers:
+        made.partition(number).close()
 
 
 def test_the_parts_of_workers_are_put_together() -> None:
