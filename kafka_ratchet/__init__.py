@@ -23,12 +23,10 @@ if TYPE_CHECKING:
         StreamSource,
         publish,
     )
-    from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 _WHERE: Final = {
     "App": "agents.program",
     "AsyncProducer": "producers",
-    "BatchProducer": "transport.publishing.producer",
     "Event": "agents.event",
     "FileSource": "producers",
     "Producer": "producers",
@@ -45,7 +43,6 @@ _WHERE: Final = {
 __all__ = [
     "App",
     "AsyncProducer",
-    "BatchProducer",
     "Event",
     "FileSource",
     "Producer",

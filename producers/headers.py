@@ -24,8 +24,7 @@ NOTHING_YET = -1
 MAX_NAME_BYTES = 256
 """A quarter of what the worker accepts as an identity (1,024 bytes): names are read by people."""
 
-pack = struct.Struct(">q").pack
-"""The sequence as it goes into the header; of a number that `sequence_bytes` takes."""
+_pack = struct.Struct(">q").pack
 
 
 def name_bytes(name: str) -> bytes:
@@ -60,7 +59,7 @@ def sequence_bytes(sequence: int) -> bytes:
         raise SourceError(
             f"sequence {sequence} is not within 0 and 2^63-1: number the records of this source from 0 on"
         )
-    return pack(sequence)
+    return _pack(sequence)
 
 
 def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:

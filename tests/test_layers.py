@@ -24,7 +24,6 @@ ORDER = [
     "transport.batch",
     "transport.client",
     "transport.transactions",
-    "transport.publishing",
     "transport",
     "tables.reasons",
     "tables.identity",
