@@ -289,7 +289,7 @@ class SinkSettings(_Section):
     table: str = Field(default="results", min_length=1)
     """Name of the result table; Delta's is its folder."""
     url: SecretStr | None = None
-    """The database of store postgres; it may have a password in it."""
+    """The database of store postgres or mysql; it may have a password in it."""
     password: SecretStr | None = None
     storage_options: dict[str, SecretStr] = Field(default_factory=dict)
     """How a bucket is reached (path = "s3://bucket/folder"); keys may be in it."""
@@ -297,8 +297,6 @@ class SinkSettings(_Section):
     """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
     evolve: Literal["add"] | None = None
     """Columns that the table lacks are added, and types widen. None: it has to have these columns."""
-    partition_by: tuple[str, ...] = ()
-    """What the table's files are kept apart by: columns, day(column), hour(column)."""
     kind: Literal["append", "upsert", "totals"] = "append"
     """A row for each record, the last row of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()

@@ -136,6 +136,10 @@ class PostgresServer:
             self._server.wait()
         self._server = None
 
+    def crash(self) -> None:
+        """Leave it as after a crash."""
+        self.stop(signal.SIGQUIT)
+
     def _answers(self) -> bool:
         import psycopg
 

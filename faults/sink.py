@@ -7,14 +7,15 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from faults.disk import SmallDisk
-from faults.postgres import HOW_TO_INSTALL, PostgresServer, find_postgres, run_postgres
+from faults.mariadb import MariadbServer, find_mariadb, run_mariadb
+from faults.postgres import PostgresServer, find_postgres, run_postgres
 from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkEnvironment, signal_job
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
@@ -115,13 +116,18 @@ def run_sink(
         else:
             folder.mkdir(parents=True)
         say(f"seed {seed}; logs and data in {folder}")
-        names = only or tuple(name for name in STORES if not name.startswith("postgres") or find_postgres() is not None)
+        found = {"postgres": find_postgres(), "mysql": find_mariadb()}
+        names = only or tuple(name for name in STORES if found.get(name.partition("-")[0], True) is not None)
         if left_out := sorted(set(STORES) - set(names)):
-            why = "" if only else f": there is no PostgreSQL on this machine. {HOW_TO_INSTALL}"
+            why = "" if only else ": there is no such server on this machine"
             say(f"left out: {', '.join(left_out)}{why}")
-        server = stack.enter_context(run_postgres()) if any(name.startswith("postgres") for name in names) else None
+        servers: dict[str, Server] = {}
+        for kind, run_server in SERVERS.items():
+            if any(name.partition("-")[0] == kind for name in names):
+                servers[kind] = stack.enter_context(run_server())
         broker = stack.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
         for name in names:
+            server = servers.get(name.partition("-")[0])
             began = time.monotonic()
             with ExitStack() as of_store:
                 chance = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
@@ -132,10 +138,15 @@ def run_sink(
     return result
 
 
-STORES: dict[str, Callable[[Path, PostgresServer | None], TableLocation]] = {
+Server = PostgresServer | MariadbServer
+SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {"postgres": run_postgres, "mysql": run_mariadb}
+"""What has to run for a store whose name begins so."""
+
+STORES: dict[str, Callable[[Path, Server | None], TableLocation]] = {
     "delta": lambda folder, _: TableLocation("delta", str(folder / "table")),
     "duckdb": lambda folder, _: TableLocation("duckdb", str(folder / "table.duckdb")),
     "iceberg": lambda folder, _: TableLocation("iceberg", str(folder / "table")),
+    "mysql": lambda _, server: _of_server(server, "staged", "mysql"),
     "postgres": lambda _, server: _of_server(server, "in_tasks"),
     "postgres-staged": lambda _, server: _of_server(server, "staged"),
 }
@@ -148,10 +159,10 @@ def judging_stores() -> list[str]:
     return [name for name in STORES if store_class(name.partition("-")[0]).keeps_sequences]
 
 
-def _of_server(server: PostgresServer | None, table: str) -> TableLocation:
+def _of_server(server: Server | None, table: str, kind: str = "postgres") -> TableLocation:
     if server is None:
-        raise FaultRunFailed("there is no PostgreSQL to run this store on")
-    return TableLocation("postgres", "", table, server.url, server.password)
+        raise FaultRunFailed(f"there is no server of {kind} to run this store on")
+    return TableLocation(kind, "", table, server.url, server.password)
 
 
 class _StoreFaults:
@@ -162,7 +173,7 @@ class _StoreFaults:
         name: str,
         broker: EmbeddedBroker,
         folder: Path,
-        server: PostgresServer | None,
+        server: Server | None,
         chance: random.Random,
         say: Say,
         stack: ExitStack,
@@ -171,7 +182,7 @@ class _StoreFaults:
     ) -> None:
         self._from_input = from_input
         self._name, self._broker, self._chance, self._say = name, broker, chance, say
-        self._server = server if name.startswith("postgres") else None
+        self._server = server
         folder.mkdir()
         self._disk: SmallDisk | None = None
         if self._server is None:
@@ -286,7 +297,7 @@ class _StoreFaults:
         assert self._server is not None  # noqa: S101 - such a step is drawn for its stores only
         with self._environment.job("stream") as job:
             self._environment.wait_for_commits(job, 1)
-            self._server.stop(signal.SIGQUIT)
+            self._server.crash()
             self._environment.write()  # so that there is something to commit, however far it was
             self._environment.require(job, {REFUSED})
             self._server.start()

@@ -46,7 +46,6 @@ def job_spec(words: Sequence[str]) -> JobSpec:
         **{
             **options,
             **{name: tuple(options[name]) for name in ("key", "sums", "averages", "mins", "maxes", "distinct")},
-            "partition_by": tuple(options["partition_by"]),
             "jars": tuple(jar for jar in options["jars"].split(",") if jar),
             "kafka_options": _pairs("--kafka-option", options["kafka_options"]),
             "spark_kafka_options": _pairs("--spark-kafka-option", options["spark_kafka_options"]),
@@ -58,7 +57,9 @@ def add_location_options(parser: argparse.ArgumentParser) -> None:
     """Those that say where the results are."""
     parser.add_argument("--store", choices=tuple(STORES), default="delta", help="kind of the result table")
     parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
-    parser.add_argument("--table", default="results", help="name of the result table (postgres, duckdb, iceberg)")
+    parser.add_argument(
+        "--table", default="results", help="name of the result table (postgres, mysql, duckdb, iceberg)"
+    )
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -71,9 +72,9 @@ def option_parser() -> argparse.ArgumentParser:
         "starts a job. Exit codes: 0 done, 2 refused with a sentence, 3 fenced "
         "by another job of the same name. Secrets "
         f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
-        f"{READER_VARIABLE} (JSON objects), the database of store postgres into {URL_VARIABLE} and its password, where "
-        f"that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the catalog of store "
-        f"iceberg into {CATALOG_VARIABLE} (JSON objects).",
+        f"{READER_VARIABLE} (JSON objects), the database of store postgres or mysql into {URL_VARIABLE} and its "
+        f"password, where that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the "
+        f"catalog of store iceberg into {CATALOG_VARIABLE} (JSON objects).",
     )
     _add_run_options(parser)
     _add_judging_options(parser)
@@ -161,14 +162,7 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evolve",
         choices=get_args(Evolve),
-        help="add: a table that lacks columns of the job gets them, and types become wider where it can",
-    )
-    parser.add_argument(
-        "--partition-by",
-        action="append",
-        default=[],
-        metavar="FIELD",
-        help="delta, iceberg: keep files apart by a column, day(COLUMN) or hour(COLUMN); once for each",
+        help="add: a table that lacks columns of the job gets them, and types become wider (delta, postgres, mysql)",
     )
     parser.add_argument(
         "--kind",

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 HEAVY_FIXTURES: Final = frozenset(
-    {"broker", "chosen_broker", "kafka_jars", "own_broker", "postgres", "s3", "spark", "three_nodes"}
+    {"broker", "chosen_broker", "kafka_jars", "mariadb", "own_broker", "postgres", "s3", "spark", "three_nodes"}
 )
 """Each takes longer to start than a hundred quick tests take to run."""
 

@@ -56,7 +56,7 @@ class SinkTask:
 class NothingStore:
     """A `kafka_ratchet.spark_sink.stores.store.ResultStore` that has Spark compute all rows and keeps none."""
 
-    restricted_values = False
+    restricted_values: int = False
     needs_local_master = ""
     judges = False
 

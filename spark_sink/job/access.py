@@ -29,7 +29,7 @@ class Access:
     spark_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of Spark's Kafka client in Java's names, where `kafka` cannot be translated."""
     url: str = field(default="", repr=False)
-    """The database of store postgres."""
+    """The database of store postgres or mysql."""
     password: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How a bucket is reached."""

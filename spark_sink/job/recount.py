@@ -40,7 +40,7 @@ class Recount:
 
 
 def recount(
-    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: bool
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Recount:
     """Read the topic and reduce it in one go.
 
@@ -88,7 +88,7 @@ def recount(
 
 @contextmanager
 def _rows(
-    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: bool
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
     """The rows before they are reduced, and the rejects: of a raw topic, judged as if it were one slice."""
     read, rule = records(spark, job, start, end), job.pipeline.write_mode.judged

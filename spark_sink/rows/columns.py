@@ -52,6 +52,10 @@ FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it can say."""
 
 
+FINITE_TOO = 2
+"""`ResultStore.restricted_values` of a store that holds neither NaN nor infinity; of others it is true or false."""
+
+
 def record_schema() -> StructType:
     """`RECORD_COLUMNS` with their types. Needs no running Spark."""
     from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
@@ -139,7 +143,7 @@ def _nullable(data_type: DataType, where: str) -> DataType:
 
 
 def rows(
-    records: DataFrame, columns: str | StructType | None, *, restricted_values: bool = False, keep_value: bool = False
+    records: DataFrame, columns: str | StructType | None, *, restricted_values: int = False, keep_value: bool = False
 ) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
 
@@ -228,13 +232,14 @@ def _decimal_names(schema: StructType) -> Iterator[str]:
             yield field.name
 
 
-def _fits(value: Column, data_type: DataType, restricted_values: bool) -> Column | None:
+def _fits(value: Column, data_type: DataType, restricted_values: int) -> Column | None:
     """Whether a value as it was read is one of its column, unchanged; None: any is.
 
     Args:
         value: of the type `_read_as(data_type)`.
         data_type: of the column.
-        restricted_values: dates and times have to lie in the years that every store can say.
+        restricted_values: dates and times have to lie in the years that every store can say; with `FINITE_TOO`,
+            numbers have to be some.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import (
@@ -242,6 +247,8 @@ def _fits(value: Column, data_type: DataType, restricted_values: bool) -> Column
         ByteType,
         DateType,
         DecimalType,
+        DoubleType,
+        FloatType,
         MapType,
         StructType,
         TimestampNTZType,
@@ -251,6 +258,9 @@ def _fits(value: Column, data_type: DataType, restricted_values: bool) -> Column
     found: list[Column | None] = []
     if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
         found = [F.year(value).between(FIRST_YEAR, LAST_YEAR) if restricted_values else None]
+    elif isinstance(data_type, FloatType | DoubleType):
+        is_finite = ~F.isnan(value) & (F.abs(value) != F.lit(float("inf")))
+        found = [is_finite if restricted_values == FINITE_TOO else None]
     elif isinstance(data_type, ByteType):
         found = [value.between(-128, 127)]
     elif isinstance(data_type, DecimalType):

@@ -54,8 +54,6 @@ class RowPipeline:
     """How Avro values are written; None: they are none."""
     keep_value: bool = False
     """True: `_value` is kept of every record, also where the columns hold what they name of it."""
-    takes_up: bool = False
-    """With `INFER`: fields that a table lacks become columns of it, at the start of a run."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
@@ -148,7 +146,7 @@ class RowPipeline:
         return table_schema(self.write_mode, read)
 
     @contextmanager
-    def frames(self, records: DataFrame, *, restricted_values: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+    def frames(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
         """The rows of the result and, where they go to a table of their own, the rejects.
 
         Args:
@@ -159,7 +157,7 @@ class RowPipeline:
             yield self.reduced(rows if self.transform is None else self.transform(rows)), rejects
 
     @contextmanager
-    def read(self, records: DataFrame, *, restricted_values: bool) -> Iterator[tuple[DataFrame, DataFrame | None]]:
+    def read(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
         """The same before the user's own step, and with a row for each record; where `deletes`, `DELETED` behind it."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
@@ -183,7 +181,7 @@ class RowPipeline:
         finally:
             read.unpersist()
 
-    def streamed(self, records: DataFrame, *, restricted_values: bool) -> DataFrame:
+    def streamed(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
         """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
         read = self._read(records, restricted_values=restricted_values).drop(column_types.STATE)
         return read if self.transform is None else self.transform(read)
@@ -192,7 +190,7 @@ class RowPipeline:
         """At most one row per key, where the result has one."""
         return reduced(rows, self.write_mode)
 
-    def _read(self, records: DataFrame, *, restricted_values: bool) -> DataFrame:
+    def _read(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
         if self.avro is not None:
             return avro_module.rows(records, self.avro, restricted_values=restricted_values, keep_value=self.keep_value)
         return column_types.rows(records, self.fields, restricted_values=restricted_values, keep_value=self.keep_value)

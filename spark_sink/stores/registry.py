@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 STORES = {
     "delta": "kafka_ratchet.spark_sink.stores.delta.store:DeltaStore",
     "postgres": "kafka_ratchet.spark_sink.stores.postgres.store:PostgresStore",
+    "mysql": "kafka_ratchet.spark_sink.stores.mysql.store:MysqlStore",
     "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.store:DuckDBStore",
     "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store:IcebergStore",
 }

@@ -312,7 +312,7 @@ def test_variables_of_the_script_are_no_mistake(monkeypatch: pytest.MonkeyPatch,
         ('[sink]\nname = "../results"', "sink.name: String should match"),
         (
             '[sink]\nstore = "shelf"',
-            "sink.store: Input should be 'delta', 'postgres', 'duckdb' or 'iceberg'",
+            "sink.store: Input should be 'delta', 'postgres', 'mysql', 'duckdb' or 'iceberg'",
         ),
         (
             STREAM + 'identity = "user"',

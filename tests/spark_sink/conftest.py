@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from faults.mariadb import HOW_TO_INSTALL, MariadbServer, find_mariadb, run_mariadb
 from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.producers import PASSING
@@ -33,7 +34,7 @@ from kafka_ratchet.spark_sink.spark.package import write_package
 from kafka_ratchet.spark_sink.spark.session import spark_session
 from kafka_ratchet.spark_sink.stores.registry import STORES
 from tests.spark_sink.files.bucket import BucketSite, s3_server
-from tests.spark_sink.sites import LOCAL, SERVED, FolderSite, Site, delta_store
+from tests.spark_sink.sites import LOCAL, SERVED, FolderSite, MysqlSite, Site, delta_store
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
@@ -61,6 +62,14 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     with run_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariadbServer]:
+    if find_mariadb() is None:
+        pytest.skip(f"there is no MariaDB on this machine, so that the store for MySQL is not tested. {HOW_TO_INSTALL}")
+    with run_mariadb() as server:
         yield server
 
 
@@ -137,6 +146,8 @@ def s3() -> Iterator[dict[str, str]]:
         yield options
 
 
+ON_MARIADB = "mysql"
+"""The heart of the suite runs on it with `stores/test_mysql_store.py`, all of it with `-m long`."""
 IN_A_BUCKET = "delta-s3"
 OF_THE_TESTS = "folder"
 
@@ -153,12 +164,15 @@ def folder_store() -> Iterator[None]:
     params=[
         *LOCAL,
         *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED),
+        pytest.param(ON_MARIADB, marks=pytest.mark.long),
         pytest.param(IN_A_BUCKET, marks=pytest.mark.long),
         pytest.param(OF_THE_TESTS, marks=pytest.mark.long),
     ]
 )
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A result table of each kind."""
+    if request.param == ON_MARIADB:
+        return MysqlSite(request.getfixturevalue("mariadb"), f"base of {tmp_path.name}"[:56])
     if request.param == IN_A_BUCKET:
         return BucketSite(tmp_path.name, request.getfixturevalue("s3"))
     if request.param == OF_THE_TESTS:

@@ -15,7 +15,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from tests.spark_sink.sites import DeltaSite, DuckDBSite, FolderSite, IcebergSite, PostgresSite, Site, folder_version
+from kafka_ratchet.spark_sink.stores.mysql.connection import quoted
+from tests.spark_sink.sites import (
+    DeltaSite,
+    DuckDBSite,
+    FolderSite,
+    IcebergSite,
+    MysqlSite,
+    PostgresSite,
+    Site,
+    folder_version,
+)
 from tests.spark_sink.stores.folder_store import Version
 
 
@@ -87,6 +97,11 @@ def _execute(site: Site, texts: list[str], ending: str = "") -> None:
         with duckdb.connect(site.path) as database:
             for text in texts:
                 database.execute(text.replace("{table}", name))
+    elif isinstance(site, MysqlSite):
+        with site.connect() as cursor:
+            cursor.execute(f"USE {quoted(site.database)}")
+            for text in texts:
+                cursor.execute(text.replace("TEMP TABLE", "TEMPORARY TABLE").replace("{table}", site.name(ending)))
     else:
         assert isinstance(site, PostgresSite)
         table = sql.Identifier(site.schema, site.table + ending)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import duckdb
 import psycopg
+import pymysql
 import sqlalchemy.exc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -17,6 +20,7 @@ from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.types import StructType
 
+from faults.mariadb import MariadbServer
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
@@ -24,6 +28,8 @@ from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted
+from kafka_ratchet.spark_sink.stores.mysql.store import MysqlStore
 from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
 from kafka_ratchet.spark_sink.stores.postgres.store import PostgresStore
@@ -90,6 +96,7 @@ class Site:
 
     kinds = frozenset({"append", "upsert", "totals"})
     rejects = True
+    holds_infinity = True
     fenced_at = "before-commit"
     """Where a take-over finds the holder at work: everything is written, and nothing is visible."""
     committing: tuple[str, Exception]
@@ -243,6 +250,68 @@ class PostgresTasksSite(PostgresSite):
     in_tasks = True
     fenced_at = "before-write"  # later, each partition's rows are visible already, with their offset
     committing = ("_commit_in_tasks", psycopg.OperationalError("the connection was lost"))
+
+
+class MysqlSite(Site):
+    """A table of a database of its own on the tests' MariaDB, whose defaults are none that the store could use."""
+
+    committing = ("_commit_staged", pymysql.OperationalError("the connection was lost"))
+    holds_infinity = False
+    table = "results of Zoë`\"; -- '{%s}"
+
+    def __init__(self, server: MariadbServer, database: str) -> None:
+        self.server, self.database = server, database
+        with self.connect() as cursor:
+            cursor.execute(f"CREATE DATABASE {quoted(database)}")
+
+    @property
+    def location(self) -> TableLocation:
+        return TableLocation("mysql", "", f"{self.database}.{self.table}", self.server.url, self.server.password)
+
+    @contextmanager
+    def connect(self) -> Iterator[pymysql.cursors.DictCursor]:
+        with closing(
+            pymysql.connect(
+                host="127.0.0.1",
+                port=self.server.port,
+                user=self.server.user,
+                password=self.server.password,
+                charset="utf8mb4",
+                autocommit=True,
+                sql_mode="STRICT_ALL_TABLES",
+                cursorclass=pymysql.cursors.DictCursor,
+            )
+        ) as connection:
+            yield connection.cursor()
+
+    def name(self, ending: str = "") -> str:
+        return quoted(self.database, self.table + ending)
+
+    def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
+             rejects: StructType | None = None) -> MysqlStore:  # fmt: skip
+        return MysqlStore(self.location, name, topic, topic_id, write_mode, rejects=rejects)
+
+    def rows(self, rejects: bool = False) -> Rows:
+        table = self.table + ("_rejects" if rejects else "")
+        with self.connect() as cursor:
+            cursor.execute(f"SELECT * FROM {quoted(self.database, table)}")  # noqa: S608
+            found = list(cursor.fetchall())
+            cursor.execute(
+                "SELECT COLUMN_NAME, COLUMN_TYPE, COLUMN_COMMENT FROM information_schema.COLUMNS "  # noqa: S608
+                f"WHERE TABLE_SCHEMA = {literal(self.database)} AND TABLE_NAME = {literal(table)}"
+            )
+            said = {row["COLUMN_NAME"]: row["COLUMN_COMMENT"] or row["COLUMN_TYPE"] for row in cursor.fetchall()}
+        return [{name: _as_said(value, said[name]) for name, value in row.items()} for row in found]
+
+
+def _as_said(value: Any, of_column: str) -> Any:
+    if value is None:
+        return None
+    if of_column == "JSON":
+        return json.loads(value)
+    if of_column == "UTC":
+        return value.replace(tzinfo=datetime.UTC)
+    return bool(value) if of_column == "tinyint(1)" else value
 
 
 class FolderSite(Site):

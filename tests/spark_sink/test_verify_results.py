@@ -30,8 +30,9 @@ from tests.spark_sink.damage import change, delete, repeat
 from tests.spark_sink.sites import Site
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+MYSQL = pytest.param("mysql", marks=pytest.mark.long)
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
-WITH_REJECTS = pytest.mark.parametrize("site", ["delta", "duckdb", POSTGRES], indirect=True)
+WITH_REJECTS = pytest.mark.parametrize("site", ["delta", "duckdb", POSTGRES, MYSQL], indirect=True)
 
 JSON = "who string, amount decimal(9,2)"
 
@@ -188,7 +189,7 @@ def test_rejects_are_accounted_for(follow: Follow, site: Site) -> None:
     assert (counts, "offset 1, identity 'a' sequence 1, has no row" in said[0]) == ({"lost": 1}, True)
 
 
-@pytest.mark.parametrize("site", ["duckdb", POSTGRES], indirect=True)
+@pytest.mark.parametrize("site", ["duckdb", POSTGRES, MYSQL], indirect=True)
 def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
     followed = follow(kind="totals", key=("who",), sums=("amount",), columns=JSON, rejects=True)
     for partition in (0, 1):
@@ -246,7 +247,7 @@ def test_windows_and_their_extremes_are_counted_again(follow: Follow, site: Site
     assert values_there == values_due.replace("heat_max nan", "heat_max 1.0")
 
 
-@pytest.mark.parametrize("site", ["delta", POSTGRES], indirect=True)
+@pytest.mark.parametrize("site", ["delta", POSTGRES, MYSQL], indirect=True)
 def test_last_rows_are_counted_again(follow: Follow, site: Site) -> None:
     followed = follow(kind="upsert", key=("_key",))
     followed.pass_on(0, [replace(record(n), key=b"k%d" % (n % 3)) for n in range(9)])

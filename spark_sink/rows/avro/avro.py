@@ -84,7 +84,7 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
         raise OptionRefused(f"avro schema {schema!r}: the file cannot be read ({error})") from None
 
 
-def rows(records: DataFrame, values: AvroValues, *, restricted_values: bool, keep_value: bool = False) -> DataFrame:
+def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
     from pyspark.sql import functions as F
 
@@ -93,7 +93,7 @@ def rows(records: DataFrame, values: AvroValues, *, restricted_values: bool, kee
     return map_batches(records.select(*record), made, _read_schema(values))
 
 
-def task(values: AvroValues, *, restricted_values: bool, keep_value: bool = False) -> Task:
+def task(values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> Task:
     """See `avro_task.decoding`; can be sent to executors that do not have this package."""
     from pyspark import cloudpickle
 

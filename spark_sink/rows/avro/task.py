@@ -7,6 +7,7 @@ value; executors need pyarrow and nothing of this package.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Context, Decimal
@@ -35,7 +36,7 @@ EXACT = Context(prec=38)
 
 
 def decoding(
-    plan: Any, prefix: bytes, restricted_values: bool, keep_value: bool, schema: Any
+    plan: Any, prefix: bytes, restricted_values: int, keep_value: bool, schema: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """A task that turns records into rows.
 
@@ -102,12 +103,12 @@ def whole(value: bytes, prefix: bytes, read: Read) -> Any:
     return found if end == len(value) else None
 
 
-def reader(plan: Any, restricted_values: bool) -> Read:
+def reader(plan: Any, restricted_values: int) -> Read:
     """How to read what the plan describes.
 
     Args:
         plan: a tuple that begins with the name of a type; see `avro`.
-        restricted_values: text with NUL counts as malformed.
+        restricted_values: text with NUL counts as malformed; where it is 2, NaN and infinity do too.
     """
     kind = plan[0]
     if kind == "record":
@@ -129,7 +130,7 @@ def reader(plan: Any, restricted_values: bool) -> Read:
     if kind == "within":
         return _within(plan[1], plan[2], plan[3])
     plain: dict[str, Read] = {"long": _long, "bytes": _bytes, "boolean": _boolean}
-    return plain[kind] if kind in plain else _float("<f" if kind == "float" else "<d")
+    return plain[kind] if kind in plain else _float("<f" if kind == "float" else "<d", restricted_values == 2)
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
@@ -169,11 +170,14 @@ def _boolean(data: bytes, at: int) -> tuple[bool, int]:
     return data[at] == 1, at + 1
 
 
-def _float(form: str) -> Read:
+def _float(form: str, finite: bool) -> Read:
     unpack, size = struct.Struct(form).unpack_from, struct.calcsize(form)
 
     def read(data: bytes, at: int) -> tuple[float, int]:
-        return unpack(data, at)[0], at + size
+        found = unpack(data, at)[0]
+        if finite and not math.isfinite(found):
+            raise ValueError("no finite number")
+        return found, at + size
 
     return read
 
@@ -194,7 +198,7 @@ def _fixed(size: int) -> Read:
     return read
 
 
-def _string(restricted_values: bool) -> Read:
+def _string(restricted_values: int) -> Read:
     def read(data: bytes, at: int) -> tuple[str, int]:
         text, at = _bytes(data, at)
         if restricted_values and b"\0" in text:

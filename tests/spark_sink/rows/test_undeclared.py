@@ -26,7 +26,11 @@ Write = Callable[..., None]
 Ingest = Callable[..., tuple[Outcome, RunState]]
 
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
-KEYED = pytest.mark.parametrize("site", [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+KEYED = pytest.mark.parametrize(
+    "site",
+    [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("mysql", marks=pytest.mark.long)],
+    indirect=True,
+)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_hostile_names_and_values_come_back_as_they_went_in(site: Site, frame: F
             decimal.Decimal("-9999999999999999.9999") if n % 2 else None,
             moment,
             n % 2 == 0,
-            float("inf") if n % 3 else -0.5,
+            float("inf") if n % 3 and site.holds_infinity else -0.5,
             None if text is None else [text[:50], None, ""],
             None if text is None else (text[:50], None),
             -32768,

@@ -29,13 +29,17 @@ def event(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
-KEYED = pytest.mark.parametrize("site", [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+KEYED = pytest.mark.parametrize(
+    "site",
+    [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("mysql", marks=pytest.mark.long)],
+    indirect=True,
+)
 AT_LENGTH = pytest.mark.parametrize(
     "site",
     [
         "delta",
         pytest.param("postgres", marks=pytest.mark.postgres),
-        *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL if name != "delta"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in [*LOCAL, "mysql"] if name != "delta"),
     ],
     indirect=True,
 )

@@ -20,7 +20,7 @@ from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_s
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, PostgresSite, Site
+from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, MysqlSite, PostgresSite, Site
 
 SIMPLE = "_partition int, _offset long, who string, amount long"
 EVERYTHING = -60.0
@@ -66,12 +66,22 @@ def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(
-    params=["delta", "delta-merge", "iceberg", "duckdb", "folder", pytest.param("postgres", marks=pytest.mark.postgres)]
+    params=[
+        "delta",
+        "delta-merge",
+        "iceberg",
+        "duckdb",
+        "folder",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mysql", marks=pytest.mark.long),
+    ]
 )
 def with_mode(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, WriteMode | None]:
     kind, _, merge = request.param.partition("-")
     if kind == "postgres":
         return PostgresSite(request.getfixturevalue("postgres"), f"schema of {tmp_path.name}"), None
+    if kind == "mysql":
+        return MysqlSite(request.getfixturevalue("mariadb"), f"base of {tmp_path.name}"[:56]), None
     if kind == "folder":
         request.getfixturevalue("folder_store")
         return FolderSite(tmp_path), None
@@ -93,14 +103,15 @@ def test_what_a_dead_holder_left_goes_and_what_a_holder_may_still_commit_stays(
     before = files(tmp_path)
     die_at("before-commit", lambda: dead.commit(brought((0, 1, "never", 1)), {0: 1}, {0: 2}), monkeypatch)
     assert seen(site) == [(0, "a")]
-    assert files(tmp_path) > before or isinstance(site, PostgresSite)
+    assert files(tmp_path) > before or isinstance(site, PostgresSite | MysqlSite)
     # A dead holder looks like a frozen one, which may come back and commit: its files stay, however old.
     assert vacuum(site.location, EVERYTHING) == []
 
-    # DuckDB and PostgreSQL tidy up when they take over; a kill there leaves everything to vacuum.
+    # Databases tidy up when they take over; a kill there leaves everything to vacuum.
     with monkeypatch.context() as patch:
         patch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.DuckDBStore._remove_staged", lambda *_, **__: None)
         patch.setattr("kafka_ratchet.spark_sink.stores.postgres.job_state.JobState.drop_staging", lambda *_: None)
+        patch.setattr("kafka_ratchet.spark_sink.stores.mysql.tables.Tables.drop_staging", lambda *_: None)
         patch.setattr("kafka_ratchet.spark_sink.files.local.LocalFolder.remove_folder", lambda *_: None)
         holder = site.make(**options)
         assert holder.open(schema(write_mode)) == {0: 1}

@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: offsets in a table of the same InnoDB transaction."""

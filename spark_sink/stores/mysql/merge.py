@@ -1,0 +1,56 @@
+"""SQL by which staged rows change the rows of a MySQL table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
+from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted
+from kafka_ratchet.spark_sink.stores.mysql.tables import key_column
+from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, Column, key_expression, names
+
+
+def staging_columns(defined: Iterable[str]) -> list[str]:
+    """The columns of a staging table: the rows' own, between the task's token and whether the key is to go."""
+    return [f"{TOKEN} CHAR(32) NOT NULL", *defined, f"{quoted(DELETED)} TINYINT(1) NOT NULL DEFAULT 0"]
+
+
+def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteMode) -> str:
+    """The statement that takes the rows of deleted keys away; all names are quoted already.
+
+    Without aliases: a DELETE would look for them in the session's database.
+    """
+    same = f"{table}.{quoted(key_column(write_mode.key))} = {key_expression(tuple(sorted(write_mode.key)), staging)}"
+    return (
+        f"DELETE FROM {table} USING {table} JOIN {staging} ON {same} "  # noqa: S608
+        f"WHERE {_counts(staging, tokens)} AND {staging}.{quoted(DELETED)}"
+    )
+
+
+def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Column], write_mode: WriteMode) -> str:
+    """The statement that adds the rows, or what they have to add to the rows of their keys."""
+    insert = (
+        f"INSERT INTO {table} ({names(columns)}) SELECT {names(columns, 'source')} FROM {staging} AS source "  # noqa: S608
+        f"WHERE {_counts('source', tokens)} AND NOT source.{quoted(DELETED)}"
+    )
+    if not write_mode.key:
+        return insert
+    added = {COUNT_COLUMN, *write_mode.sums} if write_mode.kind == "totals" else set()
+    changes = []
+    for column in columns:
+        name = quoted(column.name)
+        if column.name in write_mode.key:
+            continue
+        was = f"{table}.{name} + " if column.name in added else ""
+        changes.append(f"{table}.{name} = {was}source.{name}")
+    if not changes:  # every column is of the key, so that a row that is there is the same
+        name = quoted(columns[0].name)
+        changes = [f"{table}.{name} = {table}.{name}"]
+    return f"{insert} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+
+
+def _counts(staging: str, tokens: Iterable[str]) -> str:
+    listed = ", ".join(map(literal, tokens)) or "''"
+    return f"{staging}.{TOKEN} IN ({listed})"

@@ -1,0 +1,279 @@
+"""Results in MySQL or MariaDB: rows, offsets and generation are in one database, and change in one transaction.
+
+Tasks write rows to a staging table; one transaction of the driver moves them into the table, with the offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.rows.columns import DELETED, FINITE_TOO
+from kafka_ratchet.spark_sink.rows.write_mode import APPEND
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.mysql.connection import execute, transaction
+from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
+from kafka_ratchet.spark_sink.stores.mysql.merge import deletion, insertion, staging_columns
+from kafka_ratchet.spark_sink.stores.mysql.tables import Tables
+from kafka_ratchet.spark_sink.stores.mysql.tasks import literals, stage
+from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, Column, column_types, names, spark_schema
+from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
+from kafka_ratchet.spark_sink.stores.store import require_start
+from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.stores.mysql.connection import Database
+
+BATCH_ROWS = 50_000
+"""Rows that a scan fetches at a time: the driver hands them over as Python objects."""
+
+DEADLOCK, DEADLOCKS = 1213, 10
+"""The server's number for a transaction that it has rolled back because two waited for each other, as those of two jobs
+can over one table; and how often a commit is begun anew after it."""
+
+
+class MysqlStore(SqlStore["Database"]):
+    """A store over one table of a MySQL or MariaDB database, `table` or `database.table`.
+
+    The url is mysql://user@host:port/database; the password of `location` wins over one in the url.
+    """
+
+    needs_path = False
+    restricted_values = FINITE_TOO
+    evolves = True
+
+    def _prepare(self, location: TableLocation) -> None:
+        url, password, table = location.url, location.password, location.table
+        result = table.rpartition(".")[2]
+        self._result, self._rejected = result, f"{result}_rejects"
+        self._state: JobState = JobState(url, password, table, self._name, self._topic, self._topic_id, self._relations)
+        self._tables = Tables(self._state)
+        self._where = self._state.where
+        self._columns: list[Column] = []
+
+    def _reading(self) -> AbstractContextManager[Database]:
+        return self._state.database()
+
+    # -- readers
+
+    def count(self) -> int:
+        with self._reading() as database:
+            table = self._state.table(self._result)
+            [(found,)] = self._state.run(database, "SELECT COUNT(*) FROM {table}", table=table)
+        return int(found)
+
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        with self._reading() as database, database.cursor() as cursor:
+            cursor.execute(self._select(columns))
+            return list(cursor.fetchall())
+
+    def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pymysql.cursors import SSCursor
+
+        with self._reading() as database, database.cursor(SSCursor) as cursor:
+            cursor.execute(self._select(schema.names))
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                columns = zip(zip(*rows, strict=True), schema, strict=True)
+                arrays = [_array(column, field.type) for column, field in columns]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _select(self, columns: Sequence[str]) -> str:
+        wanted = names([Column(column, "") for column in columns])
+        return f"SELECT {wanted} FROM {self._state.table(self._result)}"  # noqa: S608
+
+    def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
+        with self._reading() as database:
+            for job, newest in self._state.generations(database).items():
+                tables = Tables(self._state.of_job(job))
+                for table, size, made_s in tables.staged(database, newest - 1):
+                    yield Orphan(table, size, made_s, partial(tables.drop_staged, table))
+
+    def columns(self) -> StructType | None:
+        with self._reading() as database:
+            found = self._tables.columns(database, self._result)
+        return spark_schema(found) if found else None
+
+    def require_fits(self, schema: StructType) -> None:
+        tables = self._wanted(schema)
+        with self._reading() as database:
+            for table, columns in tables.items():
+                if not self._tables.columns(database, table):
+                    continue
+                if table == self._evolving:
+                    self._tables.missing(database, table, columns)
+                else:
+                    self._tables.require_columns(database, table, columns)
+
+    # -- holders
+
+    def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
+        """Decisions are kept in the table `ratchet_sink_decisions`."""
+        with self._state.database() as database:
+            self._tables.create_bookkeeping(database)
+            self._state.marks.give_ids(database)
+            self._state.end_sessions(database, self._state.generation(database))
+            with transaction(database):
+                generation = self._state.take_over(database)
+                before = self._state.stored(database)
+                decision.require_seen(self._where, before)
+                self._state.forget(database)
+                self._state.move(database, offsets)
+                self._state.marks.note(database)
+                write_modes = (self._state.write_mode(database), write_mode_text(self._write_mode))
+                self._state.marks.note_write_mode(database, write_modes[1])
+                self._state.marks.decide(database, decision.as_json(before, offsets, write_modes))
+        return generation
+
+    @property
+    def _evolving(self) -> str | None:
+        return self._result if self._evolve else None
+
+    def _wanted(self, schema: StructType) -> dict[str, list[Column]]:
+        """Columns of each table, the result first."""
+        tables = {self._result: column_types(schema)}
+        if self._rejects is not None:
+            tables[self._rejected] = column_types(self._rejects)
+        return tables
+
+    def open(self, schema: StructType) -> dict[int, int]:
+        """Ends the older holder's session: a frozen one would keep its locks."""
+        tables = self._wanted(schema)
+        with self._state.database() as database:
+            self._require_consistent(database)  # before a table that was dropped is made anew
+            self._require_write_mode(database)  # before an index over another key
+            self._tables.create_tables(database, tables, self._write_mode.key, self._evolving)
+            self._require_same_topic(database)  # a refusal ends nobody's session
+            self._state.end_sessions(database, self._state.generation(database))
+            with transaction(database):
+                self._require_same_topic(database)
+                generation = self._state.take_over(database)
+                self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
+                stored = self._state.stored(database)
+                self._state.marks.note(database)
+            if self._evolve:  # every commit of an older holder is refused by now
+                self._tables.evolve(database, self._result, tables[self._result])
+            self._tables.drop_staging(database, generation - 1)
+        self._columns, self._generation = tables[self._result], generation
+        return stored
+
+    def commit(
+        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        generation = require_start(self._generation, start, end)
+        if (rejects is None) != (self._rejects is None):
+            raise ValueError("rejects go to a store that was made with rejects")
+        with self._reading() as database:
+            self._require_holder(database, generation, start)  # a fenced job stages nothing
+            self._require_consistent(database)
+        crash_points.passing("before-write")
+        staged, rows = self._stage(generation, self._result, self._columns, dataframe)
+        if rejects is not None and self._rejects is not None:
+            staged += self._stage(generation, self._rejected, column_types(self._rejects), rejects)[0]
+        crash_points.passing("before-commit")
+        try:
+            with self._state.database(generation) as database:
+                self._commit_staged(database, staged, generation, start, end)
+        except (Fenced, RowsLost, SchemaDiffers):
+            raise
+        except Exception:
+            if not self._is_committed(generation, end):
+                raise
+        crash_points.passing("after-commit")
+        self._drop(staged)
+        return rows
+
+    def _stage(
+        self, generation: int, table: str, columns: list[Column], dataframe: DataFrame
+    ) -> tuple[list[_Staged], int]:
+        """Have the tasks write the rows beside the table.
+
+        Returns:
+            what is staged, and how many rows of it count
+        """
+        deletes = DELETED in dataframe.columns
+        # No connection is open while the tasks write: the server would end it.
+        with self._state.database() as database:
+            made = self._tables.new_staging(database, generation, staging_columns(map(self._tables.defined, columns)))
+        into = names([Column(TOKEN, ""), *columns, *([Column(DELETED, "")] if deletes else [])])
+        insert = f"INSERT INTO {self._state.table(made)} ({into}) VALUES "  # noqa: S608
+        tokens = stage(literals(dataframe), self._state.address, insert)
+        target, source = self._state.table(table), self._state.table(made)
+        write_mode = self._write_mode if table == self._result else APPEND
+        statements = [deletion(target, source, tokens, write_mode)] if deletes else []
+        statements.append(insertion(target, source, tokens, columns, write_mode))
+        return [_Staged(made, table, columns, statements)], sum(tokens.values())
+
+    def _commit_staged(
+        self,
+        database: Database,
+        staged: list[_Staged],
+        generation: int,
+        start: dict[int, int],
+        end: dict[int, int],
+    ) -> None:
+        import pymysql
+
+        for left in reversed(range(DEADLOCKS)):
+            try:
+                with transaction(database):
+                    self._state.lock(database)
+                    self._require_holder(database, generation, start)
+                    self._require_consistent(database)
+                    if self._write_mode.key:
+                        self._tables.require_only_key(database, self._write_mode.key)
+                    for each in staged:
+                        self._tables.require_types(database, each.target, each.columns)
+                        for statement in each.statements:
+                            execute(database, statement)
+                    self._state.move(database, end)
+                    self._state.marks.note(database)
+                    self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
+                    crash_points.passing("in-commit")
+                return
+            except pymysql.OperationalError as error:
+                if error.args[0] != DEADLOCK or not left:
+                    raise
+
+    def _drop(self, staged: list[_Staged]) -> None:
+        with suppress(StoreError), self._state.database() as database:  # what stays is the next holder's to drop
+            for each in staged:
+                self._tables.drop_table(database, each.table)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """Rows that the tasks have written and that are not committed yet."""
+
+    table: str
+    target: str
+    """The table that they go into."""
+    columns: list[Column]
+    """Of that."""
+    statements: list[str]
+    """What brings those that count into their table."""
+
+
+def _array(values: tuple[Any, ...], data_type: pa.DataType) -> pa.Array:
+    """Values as PyMySQL hands them out, in the type of Arrow that is asked for."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(data_type):
+        return pa.array([None if value is None else bool(value) for value in values], data_type)
+    if pa.types.is_nested(data_type):
+        return pa.array([None if value is None else json.loads(value) for value in values], data_type)
+    if pa.types.is_timestamp(data_type):  # without a zone, and in UTC where there is one
+        return pa.array(values, pa.timestamp("us")).cast(data_type)
+    return pa.array(values, data_type)

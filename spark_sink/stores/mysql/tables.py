@@ -1,0 +1,290 @@
+"""The tables of a MySQL database that the store makes, changes and compares.
+
+Every CREATE and ALTER commits by itself in MySQL. So none of them stands in a transaction, each is one that can be said
+again, and a job that is killed between two of them finds the rest to do when it is started again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.stores.evolution import Change, changes
+from kafka_ratchet.spark_sink.stores.mysql.connection import LOCK_TIMEOUT_S, literal, quoted
+from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
+from kafka_ratchet.spark_sink.stores.mysql.types import (
+    KEY_COLUMN,
+    WIDENINGS,
+    Column,
+    definition,
+    described,
+    key_expression,
+    widens,
+)
+from kafka_ratchet.spark_sink.stores.store import require_columns
+
+if TYPE_CHECKING:
+    from kafka_ratchet.spark_sink.stores.mysql.connection import Database
+
+DUPLICATE_ENTRY = 1062
+"""The server's number for a second row of one unique key."""
+
+CREATE = (
+    "CREATE TABLE IF NOT EXISTS {jobs} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
+    "generation BIGINT NOT NULL, PRIMARY KEY (result, job)) {options}",
+    "CREATE TABLE IF NOT EXISTS {offsets} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
+    "topic VARCHAR(249) NOT NULL, `partition` INT NOT NULL, next_offset BIGINT NOT NULL, "
+    "identity BIGINT NOT NULL, PRIMARY KEY (result, job, topic, `partition`)) {options}",
+)
+"""In this order: where the second is, the first is too."""
+
+BOOKKEEPING = [f"ratchet_sink_{name}" for name in ("jobs", "offsets", "marks", "rules", "decisions")]
+
+
+class Tables:
+    """The result, its rejects, the bookkeeping and the staging tables of one job.
+
+    Args:
+        state: of the job.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+
+    @property
+    def options(self) -> str:
+        """What stands behind each CREATE TABLE: the server's own defaults may be others."""
+        return f"ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE {self._state.collation}"
+
+    def create_bookkeeping(self, database: Database) -> None:
+        """Make the tables that every job needs, where they are not there; none of them may be of another engine."""
+        for statement in CREATE:
+            self._state.run(database, statement, options=self.options)
+        self._state.marks.create(database, self.options)
+        for name in BOOKKEEPING:
+            self._require_engine(database, name)
+
+    def _require_engine(self, database: Database, name: str) -> None:
+        found = self._state.described(database, name)
+        if found is not None:
+            self._state.marks.require_engine(name, found[0])
+
+    def create_tables(
+        self,
+        database: Database,
+        tables: Mapping[str, Sequence[Column]],
+        key: tuple[str, ...],
+        evolving: str | None = None,
+    ) -> None:
+        """Make what is not there yet: bookkeeping, `tables` and the index over `key` of the first of them.
+
+        Each statement commits by itself. What a job that was killed has left unmade is made by the next one.
+
+        Args:
+            database: not amid a transaction.
+            tables: columns of each.
+            key: of the first table.
+            evolving: the table that `evolve` is to be called for.
+
+        Raises:
+            SchemaDiffers: a table is there with other columns.
+            StoreError: a table is of another engine, or has a second unique index.
+        """
+        # Two jobs at once could each give the table an id. The lock goes with the session.
+        creating = f"ratchet:{hashlib.sha256(self._state.schema.encode()).hexdigest()[:12]}:tables"
+        if not self._state.get_lock(database, creating, LOCK_TIMEOUT_S):
+            raise StoreError(
+                f"{self._state.where}: another job has been making tables for {LOCK_TIMEOUT_S} s. Run again"
+            )
+        try:
+            self.create_bookkeeping(database)
+            for name, columns in tables.items():
+                parts = [definition(column, self._state.collation) for column in columns]
+                if key and name == self._state.result:
+                    parts += _key_parts(key)
+                self._state.run(
+                    database,
+                    "CREATE TABLE IF NOT EXISTS {table} ({parts}) {options}",
+                    table=self._state.table(name),
+                    parts=", ".join(parts),
+                    options=self.options,
+                )
+                self._require_engine(database, name)
+                if name == evolving:
+                    self.missing(database, name, columns)
+                else:
+                    self.require_columns(database, name, columns)
+            if key:
+                self._create_key(database, key)
+            self._state.marks.give_ids(database)
+        finally:
+            self._state.run(database, "DO RELEASE_LOCK({name})", name=literal(creating))
+
+    def _create_key(self, database: Database, key: tuple[str, ...]) -> None:
+        import pymysql
+
+        self.require_only_key(database, key)
+        if key_column(key) in self._all_columns(database, self._state.result):
+            return
+        added = ", ".join(f"ADD {part}" for part in _key_parts(key))
+        try:
+            self._state.run(
+                database, "ALTER TABLE {table} {added}", table=self._state.table(self._state.result), added=added
+            )
+        except pymysql.IntegrityError as error:
+            if error.args[0] != DUPLICATE_ENTRY:
+                raise
+            raise StoreError(
+                f"{self._state.where}: the table has several rows of one key ({', '.join(key)}), so that it cannot be "
+                "the key. Leave one of each, or choose another table or key"
+            ) from None
+
+    def require_only_key(self, database: Database, key: tuple[str, ...]) -> None:
+        """Refuse another unique index: ON DUPLICATE KEY UPDATE would change the row of another key by it.
+
+        Raises:
+            StoreError: there is one.
+        """
+        found = self._state.run(
+            database,
+            "SELECT DISTINCT TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = {schema} "
+            "AND TABLE_NAME = {result} AND NON_UNIQUE = 0",
+            schema=literal(self._state.schema),
+        )
+        for table, index in found:
+            if table == self._state.result and index != key_column(key):
+                raise StoreError(
+                    f"{self._state.where}: the table has the unique index {index} beside its key ({', '.join(key)}), "
+                    "and MySQL would change rows of other keys by it. "
+                    f"ALTER TABLE {self._state.table(table)} DROP INDEX {quoted(index)}, or choose another table"
+                )
+
+    def new_staging(self, database: Database, generation: int, columns: Sequence[str]) -> str:
+        """Make a staging table for that holder.
+
+        Args:
+            database: not amid a transaction.
+            generation: of the holder.
+            columns: how each is defined.
+
+        Returns:
+            its name
+        """
+        name = f"{self._state.staging}{generation}_{uuid.uuid4().hex[:8]}"
+        self._state.run(
+            database,
+            "CREATE TABLE {table} ({columns}) {options}",
+            table=self._state.table(name),
+            columns=", ".join(columns),
+            options=self.options,
+        )
+        return name
+
+    def defined(self, column: Column) -> str:
+        """A column for CREATE TABLE."""
+        return definition(column, self._state.collation)
+
+    def staged(self, database: Database, newest: int) -> list[tuple[str, int, float | None]]:
+        """Name, bytes and time of the staging tables that holders up to that generation have left."""
+        found = self._state.run(
+            database,
+            "SELECT TABLE_NAME, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0), UNIX_TIMESTAMP(CREATE_TIME) "
+            "FROM information_schema.TABLES WHERE TABLE_SCHEMA = {schema} AND LEFT(TABLE_NAME, {length}) = {prefix}",
+            schema=literal(self._state.schema),
+            length=literal(len(self._state.staging)),
+            prefix=literal(self._state.staging),
+        )
+        return [
+            (name, int(size), None if made is None else float(made))
+            for name, size, made in found
+            if _is_older(name.rpartition("_")[0], self._state.staging, newest)
+        ]
+
+    def drop_table(self, database: Database, table: str) -> None:
+        """Remove a staging table."""
+        self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
+
+    def drop_staged(self, table: str) -> None:
+        """Remove one of a dead holder's, from outside of the job."""
+        with self._state.database() as database:
+            self.drop_table(database, table)
+
+    def drop_staging(self, database: Database, newest: int) -> None:
+        """Remove what holders up to that generation have left."""
+        for table, _, _ in self.staged(database, newest):
+            self.drop_table(database, table)
+
+    def columns(self, database: Database, table: str) -> list[Column]:
+        """The columns of a table without those that stand for keys; none where there is no such table."""
+        return [column for name, column in self._all_columns(database, table).items() if not is_key_column(name)]
+
+    def _all_columns(self, database: Database, table: str) -> dict[str, Column]:
+        found = self._state.run(
+            database,
+            "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, COLUMN_COMMENT FROM information_schema.COLUMNS "
+            "WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name} ORDER BY ORDINAL_POSITION",
+            schema=literal(self._state.schema),
+            name=literal(table),
+        )
+        return {column: described(column, kind, comment) for of, column, kind, comment in found if of == table}
+
+    def require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Raise `SchemaDiffers` unless a table of the result table's database has these columns."""
+        present = {column.name: column.type for column in self.columns(database, table)}
+        expected = {column.name: column.type for column in columns}
+        require_columns(self._state.where, present, expected, table)
+
+    def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Raise `SchemaDiffers` unless these columns are what they were: MySQL rounds decimals without an error."""
+        names = {column.name: column.type for column in columns}
+        present = {column.name: column.type for column in self.columns(database, table) if column.name in names}
+        require_columns(self._state.where, present, names, table)
+
+    def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[Change]:
+        """What has to be done to a table so that it has these columns.
+
+        Raises:
+            SchemaDiffers: it cannot be done.
+        """
+        present = {column.name: column.type for column in self.columns(database, table)}
+        expected = {column.name: column.type for column in columns}
+        return changes(self._state.where, present, expected, widens, WIDENINGS)
+
+    def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Do it, column by column: each ALTER TABLE commits by itself, and what is left is found the next time.
+
+        Raises:
+            SchemaDiffers: see `missing`.
+        """
+        for change in self.missing(database, table, columns):
+            self._state.run(
+                database,
+                "ALTER TABLE {table} {verb} COLUMN {column}",
+                table=self._state.table(table),
+                verb="ADD" if change.is_new else "MODIFY",
+                column=self.defined(Column(change.column, change.type)),
+            )
+
+
+def key_column(key: Sequence[str]) -> str:
+    """Column and index that stand for a key of these columns, whichever job has it."""
+    return KEY_COLUMN + hashlib.sha256("\0".join(sorted(key)).encode()).hexdigest()[:16]
+
+
+def is_key_column(name: str) -> bool:
+    """Whether that is such a column."""
+    return name.startswith(KEY_COLUMN)
+
+
+def _key_parts(key: tuple[str, ...]) -> list[str]:
+    name = quoted(key_column(key))
+    expression = key_expression(tuple(sorted(key)))
+    return [f"{name} BINARY(32) GENERATED ALWAYS AS ({expression}) STORED INVISIBLE", f"UNIQUE INDEX {name} ({name})"]
+
+
+def _is_older(name: str, prefix: str, newest: int) -> bool:
+    generation = name.removeprefix(prefix)
+    return generation.isdecimal() and int(generation) <= newest

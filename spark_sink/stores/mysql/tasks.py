@@ -1,0 +1,131 @@
+"""The part of the MySQL store that runs in the executors: rows go to a staging table by INSERTs of many rows.
+
+Nested functions with their own imports: cloudpickle sends them by value, so executors need PyMySQL and pyarrow, and
+nothing of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+from kafka_ratchet.spark_sink.stores.mysql.connection import OF_SESSION, Address
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+STAGED = "token string, rows long"
+"""What a task returns about the rows it has staged; only rows with a returned token count."""
+
+STATEMENT_BYTES = 1 << 20
+"""Bytes of one INSERT, as long as one row is not longer: many rows, and little beside the server's limit of 16 MB."""
+
+NOT_FINITE = "MySQL holds neither NaN nor infinity. Leave such numbers out, or make text of them"
+
+
+def literals(dataframe: DataFrame) -> DataFrame:
+    """Each row as one text: its values as SQL writes them, with commas between.
+
+    Text and bytes are written in hexadecimal digits, so that whatever they hold is a value and never SQL.
+    """
+    from pyspark.sql import functions as F
+
+    renamed = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
+    values = [
+        F.coalesce(_literal(F.col(f"c{n}"), field.dataType), F.lit("NULL"))
+        for n, field in enumerate(dataframe.schema.fields)
+    ]
+    return renamed.select(F.concat_ws(",", *values).alias("row"))
+
+
+def _literal(column: Column, data_type: DataType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    def between(before: str, text: Column) -> Column:
+        return F.concat(F.lit(f"{before}'"), text, F.lit("'"))
+
+    if isinstance(data_type, T.StringType):
+        return between("_utf8mb4 X", F.hex(column))
+    if isinstance(data_type, T.BinaryType):
+        return between("X", F.hex(column))
+    if isinstance(data_type, T.ArrayType | T.MapType | T.StructType):
+        return between("_utf8mb4 X", F.hex(F.to_json(column, {"ignoreNullFields": "false"})))
+    if isinstance(data_type, T.BooleanType):
+        return column.cast("int").cast("string")
+    if isinstance(data_type, T.FloatType | T.DoubleType):
+        number = column.cast("double")  # a float's own value, and not the shortest text for it
+        is_finite = ~F.isnan(number) & (F.abs(number) != F.lit(float("inf")))
+        return F.when(number.isNull() | is_finite, number.cast("string")).otherwise(F.raise_error(F.lit(NOT_FINITE)))
+    if isinstance(data_type, T.IntegralType):
+        return column.cast("string")
+    return between("", column.cast("string"))  # a decimal, date or time: the server reads its text exactly
+
+
+def stage(dataframe: DataFrame, address: Address, insert: str) -> dict[str, int]:
+    """Put the rows into a staging table, each beside its task's token.
+
+    Args:
+        dataframe: what `literals` made of the rows.
+        address: of the database.
+        insert: the statement up to and including VALUES; its first column is the token.
+
+    Returns:
+        Rows per token. Rows of other tokens stem from attempts that failed or were not needed.
+    """
+    return {row.token: row.rows for row in map_batches(dataframe, _staging(address, insert), STAGED).collect()}
+
+
+def _staging(address: Address, insert: str) -> Task:
+    parameters, settings, most = dict(address.parameters), OF_SESSION, STATEMENT_BYTES
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import contextlib
+        import itertools
+        import uuid
+
+        import pyarrow as pa
+        import pymysql
+
+        token, rows = uuid.uuid4().hex, 0
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return
+        with contextlib.closing(pymysql.connect(**parameters)) as database:
+            cursor = database.cursor()
+            for statement in settings:
+                cursor.execute(statement)
+            cursor.execute("SELECT @@max_allowed_packet")
+            [(packet,)] = cursor.fetchall()
+            head = len(insert.encode())
+            pending: list[str] = []
+            size = head
+
+            def flush() -> None:
+                # Each statement is a transaction: a task that is frozen between two keeps no lock.
+                if pending:
+                    cursor.execute(insert + ",".join(pending))
+                    pending.clear()
+
+            for batch in itertools.chain([first], filled):
+                for text in batch.column(0).to_pylist():
+                    row = f"('{token}',{text})"
+                    if head + len(row) >= packet:
+                        raise RuntimeError(
+                            f"a row of {len(row)} bytes, as SQL writes it, is longer than the server takes "
+                            f"(max_allowed_packet is {packet}). Raise max_allowed_packet, up to 1 GB"
+                        )
+                    if pending and size + len(row) + 1 > min(most, packet):
+                        flush()
+                        size = head
+                    pending.append(row)
+                    size += len(row) + 1
+                    rows += 1
+            flush()
+        schema = pa.schema([("token", "string"), ("rows", "int64")])
+        yield pa.RecordBatch.from_pydict({"token": [token], "rows": [rows]}, schema=schema)
+
+    return write
