@@ -141,6 +141,18 @@ def producer(
 
 
 @bench.command()
+def publish(
+    records: Annotated[int, typer.Option(help="Lines of the file.")] = 1_000_000,
+    line_bytes: Annotated[int, typer.Option(help="Of each line, about.", min=60)] = 200,
+    rounds: Rounds = 4,
+) -> None:
+    """Measure publishing an NDJSON file next to a bare client over its lines; one line of JSON a run, and one more."""
+    from bench.publishing import publishing
+
+    print(json_text.dumps(publishing(records, line_bytes, rounds, _say)), flush=True)
+
+
+@bench.command()
 def reader(
     records: Annotated[int, typer.Option(help="Of the topic.")] = 400_000,
     value_bytes: ValueBytes = 200,

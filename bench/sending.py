@@ -19,7 +19,9 @@ from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.producers import FileSource, Producer, publish
 
-KINDS = ("ratchet", "bare", "bare-headers")
+OURS = ("ratchet", "ratchet-many", "batches", "batches-many")
+PEERS = ("bare", "bare-headers")
+KINDS = (*OURS, *PEERS)
 PARTITIONS = 4
 PATIENCE_S = 600
 ASK_EVERY_S = 0.002
@@ -27,16 +29,19 @@ ASK_EVERY_S = 0.002
 
 @dataclass(slots=True)
 class Sending:
-    """Records a second by kind of producer, in the order of the rounds."""
+    """Records a second, and CPU seconds per million, by kind of producer, in the order of the rounds."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    cpu: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON; ratios are ratchet's to the others, round by round."""
+        """For JSON; ratios are of each kind of ours to the others, round by round."""
         told: dict[str, object] = {kind: spread(rates, 0) for kind, rates in self.rates.items()}
-        for kind in KINDS[1:]:
-            found = [a / b for a, b in zip(self.rates["ratchet"], self.rates[kind], strict=True)]
-            told[f"ratio_to_{kind}"] = spread(found)
+        for ours in OURS:
+            for peer in PEERS:
+                found = [a / b for a, b in zip(self.rates[ours], self.rates[peer], strict=True)]
+                told[f"{ours}_to_{peer}"] = spread(found)
+        told["cpu_s_per_million"] = {kind: spread(seconds) for kind, seconds in self.cpu.items()}
         return told
 
 
@@ -52,12 +57,14 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
             for kind in KINDS:
                 topic = f"{kind}-{number}"
                 create(broker.bootstrap, topic, partitions=PARTITIONS)
-                seconds = float(run_module("bench.peers.send", kind, broker.bootstrap, topic, records, value_bytes))
+                told = run_module("bench.peers.send", kind, broker.bootstrap, topic, records, value_bytes)
+                seconds, cpu = map(float, told.split())
                 held = sum(ends(broker.bootstrap, topic, PARTITIONS))
                 if held != records:
                     raise BenchFailed(f"{kind}: {records} records were sent, {topic} holds {held}")
                 if number:
                     found.rates[kind].append(records / seconds)
+                    found.cpu[kind].append(cpu / records * 1e6)
                     say(json.dumps({"kind": kind, "records_per_s": round(records / seconds)}))
     return found
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         StreamSource,
         publish,
     )
+    from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 _WHERE: Final = {
     "App": "agents.program",
     "AsyncProducer": "producers",
+    "BatchProducer": "transport.publishing.producer",
     "Event": "agents.event",
     "FileSource": "producers",
     "Producer": "producers",
@@ -43,6 +45,7 @@ _WHERE: Final = {
 __all__ = [
     "App",
     "AsyncProducer",
+    "BatchProducer",
     "Event",
     "FileSource",
     "Producer",

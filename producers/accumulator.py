@@ -43,6 +43,8 @@ class Accumulator:
         self.measures = Measures()
         self.failure: RatchetError | None = None
         """What has ended it."""
+        self.is_over = False
+        """Whether it has failed or is closed: `check` says which. Asked before each record."""
         self._closed = threading.Event()
         self._client_error = ""
         self._heard_at = self._polled_at = time.monotonic()
@@ -125,7 +127,7 @@ class Accumulator:
     def fail(self, failure: RatchetError) -> None:
         """End it: what waits is not sent any more. The first failure is the cause, others only follow from it."""
         if self.failure is None:
-            self.failure = failure
+            self.failure, self.is_over = failure, True
             self._producer.purge(in_flight=False, blocking=False)
 
     def refusal(self, error: KafkaError, what: str) -> RatchetError:
@@ -135,6 +137,7 @@ class Accumulator:
     def stop(self) -> None:
         """Stop at once, without waiting for what is in flight."""
         self._closed.set()
+        self.is_over = True
         self._attendant.join()
         self._producer.purge()
         self.poll(0)

@@ -40,7 +40,7 @@ class ContentDigest:
         """Byte and digest; replaced as a whole, never changed, so that other threads may read it."""
         self._every = self._next = FIRST_CHECKPOINT_BYTES
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         """Take the bytes that follow."""
         self.running.update(data)
         self.size += len(data)

@@ -24,7 +24,8 @@ NOTHING_YET = -1
 MAX_NAME_BYTES = 256
 """A quarter of what the worker accepts as an identity (1,024 bytes): names are read by people."""
 
-_pack = struct.Struct(">q").pack
+pack = struct.Struct(">q").pack
+"""The sequence as it goes into the header; of a number that `sequence_bytes` takes."""
 
 
 def name_bytes(name: str) -> bytes:
@@ -59,7 +60,7 @@ def sequence_bytes(sequence: int) -> bytes:
         raise SourceError(
             f"sequence {sequence} is not within 0 and 2^63-1: number the records of this source from 0 on"
         )
-    return _pack(sequence)
+    return pack(sequence)
 
 
 def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:

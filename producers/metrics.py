@@ -93,6 +93,13 @@ class Measures:
         with self._lock:
             self._transmitted, self.sent_bytes = found.txmsgs, found.txmsg_bytes
 
+    def transmitted(self, sent_bytes: int, again: int) -> None:
+        """Records of so many bytes go out, so many of them not for the first time; for a client without statistics."""
+        with self._lock:
+            self._transmitted = 0
+            self._again += again
+            self.sent_bytes = (self.sent_bytes or 0) + sent_bytes
+
     def retries(self, sent: int) -> int | None:
         """Of so many records, how many have gone out more than once, at least.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from kafka_ratchet.producers.headers import NOTHING_YET
 
@@ -10,7 +11,7 @@ REPORT_EVERY = 64
 """Of a busy partition, so many records share one report: a report costs as much as sending a record."""
 
 
-class _Run:
+class Run:
     """Records of one partition, in a row; the last one is reported once `is_closed`."""
 
     __slots__ = ("before", "is_closed", "last", "records", "risen_before")
@@ -40,7 +41,7 @@ class AcknowledgedPrefix:
         self.taken = 0
         """Records that were sent since this was made."""
         self._began_at, self._last, self._risen = sequence, NOTHING_YET, 0
-        self._runs: dict[int, deque[_Run]] = {}
+        self._runs: dict[int, deque[Run]] = {}
 
     def needs_report(self, partition: int) -> bool:
         """Whether the delivery of the next record to this partition has to be reported."""
@@ -56,7 +57,7 @@ class AcknowledgedPrefix:
         if runs is None:
             runs = self._runs[partition] = deque()
         if not runs or runs[-1].is_closed:
-            runs.append(_Run(self._last, self._risen))
+            runs.append(Run(self._last, self._risen))
         run = runs[-1]
         run.last, run.is_closed = sequence, is_reported
         run.records += 1
@@ -64,6 +65,40 @@ class AcknowledgedPrefix:
         self.taken += 1
         # A source that is published a second time begins below what its name had reached.
         self._risen += sequence > self._began_at
+
+    def silent_run(self, partition: int) -> Run | None:
+        """The run that the next record to this partition only makes longer; None: ask `needs_report`."""
+        runs = self._runs.get(partition)
+        if not runs or len(runs) == 1:
+            return None
+        run = runs[-1]
+        return None if run.is_closed or run.records >= REPORT_EVERY - 1 else run
+
+    def sent_silently(self, run: Run, sequence: int) -> None:
+        """As `sent`, for a record whose `silent_run` this is."""
+        run.last = self._last = sequence
+        run.records += 1
+        self.taken += 1
+        self._risen += sequence > self._began_at
+
+    def sent_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
+        """Records are on their way, each batch of them with a report of its own.
+
+        What is reached moves by whole blocks: a source keeps a mark for the end of each.
+
+        Args:
+            batches: partition, last sequence and records of each, those of a partition in their order
+            last: the last sequence of all
+            records: how many there are
+            risen: how many of these are above what the name had reached
+        """
+        for partition, last_there, records_there in batches:
+            run = Run(self._last, self._risen)
+            run.last, run.records, run.is_closed = last_there, records_there, True
+            self._runs.setdefault(partition, deque()).append(run)
+        self._last = last
+        self.taken += records
+        self._risen += risen
 
     def acknowledge(self, partition: int) -> None:
         """Kafka has the oldest record of this partition whose report was awaited."""

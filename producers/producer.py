@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
-import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import get_args
+from zlib import crc32
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from kafka_ratchet.errors import ProducerFenced, SettingsError, SourceError, TopicMissing
-from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, SILENCE_S, Accumulator, Headers
-from kafka_ratchet.producers.beginning import Beginning, TopicDecision
-from kafka_ratchet.producers.headers import (
-    NOTHING_YET,
-    PRODUCER_HEADER,
-    SEQUENCE_HEADER,
-    SEQUENCE_MAX,
-    name_bytes,
-    partition_of,
-    sequence_bytes,
-)
-from kafka_ratchet.producers.metrics import ProducerMetrics, known
-from kafka_ratchet.producers.prefix import AcknowledgedPrefix
-from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
-from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
-from kafka_ratchet.producers.source import Source
-from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic
-
-log = structlog.get_logger(__name__)
-
-LAG_S = 5.0
-"""When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
-end of a run is reported only if another record of its partition comes."""
+from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, Accumulator, Headers
+from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, SEQUENCE_MAX, pack
+from kafka_ratchet.producers.many import Part, in_parts
+from kafka_ratchet.producers.named import NamedProducer
 
 
-class Producer:
+class Producer(NamedProducer[Accumulator]):
     """Sends records to a topic under a name, each with a sequence, and knows after a crash where to go on.
 
     A name is its user's promise: one live producer, one source. Records are sent idempotently, with acknowledgement
@@ -95,67 +69,10 @@ class Producer:
         SourceError: the source is not the one that was published under this name.
     """
 
-    name: str
-    """The given one, or the one it was given."""
+    _since_poll = 0
 
-    def __init__(
-        self,
-        topic: str,
-        name: str | None = None,
-        initial_sequence: int = 0,
-        *,
-        options: Mapping[str, str | int | bool],
-        source: Source | None = None,
-        from_start: bool = False,
-        topic_replaced: TopicDecision | None = None,
-        store_records: int = 1000,
-        store_s: float = 1.0,
-        timeout_s: float = 60.0,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
-        self.topic = topic
-        self.name = f"unnamed-{uuid.uuid4()}" if name is None else name
-        self._name = name_bytes(self.name)
-        if not 0 <= initial_sequence <= SEQUENCE_MAX:
-            raise SettingsError(f"initial_sequence {initial_sequence} is not within 0 and 2^63-1")
-        if topic_replaced not in (None, *get_args(TopicDecision)):
-            raise SettingsError(f"--topic-replaced {topic_replaced}: write resend or keep")
-        self._source, self._from_start, self._topic_replaced = source, from_start, topic_replaced
-        self._store_records = store_records
-        self._say = say or log.warning
-        self._said: list[str] = []
-
-        self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
-        shape = self._topic_shape(options, timeout_s)
-        self._accumulator = Accumulator(topic, self.name, options, self._say)  # connects while the rest is looked up
-        try:
-            # Asked before it is taken over as well: who comes with the wrong source must not stop the right one.
-            self._begin(self._progress_store.read(), shape)
-            self._progress = self._begin(self._progress_store.take_over(), shape)
-            # The name's partition count stands before its first record can be anywhere.
-            self._progress_store.store(self._progress)
-        except BaseException:
-            self._accumulator.stop()
-            raise
-        self._resumed_after = self._progress.sequence
-
-        self._lock = threading.Lock()  # guards the prefix; held for microseconds
-        self._prefix = AcknowledgedPrefix(self._progress.sequence)
-        self._records_before = self._progress.records
-        self._stored_records = 0  # of this run, what the newest progress covers
-        self._highest_before = self._progress.highest
-        self._lags = False
-        """The prefix waits for the end of a run whose partition gets no more records: `offer` takes nothing more until
-        all is acknowledged."""
-        self._moved_at, self._reported_then = time.monotonic(), 0
-        self._since_poll = 0
-        self._last_sent = NOTHING_YET if from_start else self._progress.sequence
-        self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
-        self._numbered_by_us: bool | None = None
-        """Whether sequences are automatic; None before the first record."""
-        self._progress_writer = ProgressWriter(
-            self._progress_store, self._newest_progress, self._accumulator.fail, store_s
-        )
+    def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> Accumulator:
+        return Accumulator(self.topic, self.name, options, self._say)
 
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
         """Send one record; it is on its way when this returns. Waits while the local queue is full.
@@ -176,26 +93,119 @@ class Producer:
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.
         """
-        while (number := self.offer(value, key, sequence=sequence)) is None:
+        while (number := self._offer(value, key, sequence)) is None:
             self._accumulator.poll(IDLE_S)
         return number
 
     def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
         """As `send`, but return None at once where the local queue is full."""
+        return self._offer(value, key, sequence)
+
+    def send_many(
+        self,
+        values: Iterable[bytes | None],
+        keys: Iterable[bytes | None] | None = None,
+        *,
+        sequences: Iterable[int] | None = None,
+    ) -> int | None:
+        """Send records, each as by `send` and with the same promises; quicker than a loop of one's own.
+
+        An error ends it as it would end that loop: the records before it are on their way, none behind it is. So where
+        records are refused, or `values` itself raises, `resume_from()` says what is persisted, and the next `send` goes
+        on with the number that the record would have had.
+
+        Args:
+            values: the records' values, read as they are sent.
+            keys: one for each value; None: no record has one.
+            sequences: likewise, rising; None: the next ones, as in `send`.
+
+        Returns:
+            the last record's sequence; None where there was none
+
+        Raises:
+            SourceError: there are not as many keys or sequences as values; what all of them have is on its way. Where
+                lengths are known before, nothing is sent.
+            RatchetError: as `send`.
+        """
+        number = None
+        for part in in_parts(values, keys, sequences):
+            number = self._send_part(part)
+        return number
+
+    def _send_part(self, part: Part) -> int:
+        """Send a few records, waiting while the queue is full; returns the last one's sequence."""
+        values, keys = part.values, part.keys or [None] * len(part.values)
+        self._accumulator.check()
+        numbers = self._numbers(part)
+        at = 0
+        while at < len(numbers):
+            self._accumulator.check()
+            at, is_full = self._send_some(values, keys, numbers, at)
+            self._numbered_by_us = part.sequences is None
+            self._accumulator.poll(IDLE_S if is_full else 0)
+        if at < len(values):
+            self._checked(part.sequences[at] if part.sequences is not None else None)  # says what is wrong with it
+        return self._last_sent
+
+    def _send_some(
+        self, values: Sequence[bytes | None], keys: Sequence[bytes | None], numbers: Sequence[int], first: int
+    ) -> tuple[int, bool]:
+        """Send up to POLL_EVERY_RECORDS records; returns where the next one is, and whether the queue is full.
+
+        This is `_offer`, with everything that is the same for all of them done once.
+        """
+        prefix, topic, name = self._prefix, self.topic, self._name
+        produce, note = self._accumulator.produce, self._accumulator.note
+        partition = 0
+        with self._lock:
+            if self._lags and not self._nothing_waits():
+                return first, True
+            self._lags = False
+            try:
+                for at in range(first, min(first + POLL_EVERY_RECORDS, len(numbers))):
+                    key, number = keys[at], numbers[at]
+                    partition = self._keyless if key is None else crc32(key) % self._partitions
+                    run = prefix.silent_run(partition)
+                    is_reported = run is None and prefix.needs_report(partition)
+                    report = partial(self._delivered, number, partition) if is_reported else note
+                    headers = {PRODUCER_HEADER: name, SEQUENCE_HEADER: pack(number)}
+                    produce(topic, values[at], key, partition, report, headers=headers)
+                    if run is None:
+                        prefix.sent(partition, number, is_reported=is_reported)
+                    else:
+                        prefix.sent_silently(run, number)
+                    self._last_sent = number
+            except BufferError:
+                return at, True
+            except KafkaException as failure:
+                refused = failure
+            else:
+                return at + 1, False
+        raise self._accumulator.refused(refused, partition) from refused
+
+    def _offer(self, value: bytes | None, key: bytes | None, sequence: int | None) -> int | None:
+        # Called for each record: what is written out here, and not called, is a third of a record's time.
         accumulator, prefix = self._accumulator, self._prefix
-        accumulator.check()
-        number = self._number(sequence)
-        headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: sequence_bytes(number)}
-        partition = partition_of(key, self._name, self._progress.partitions)
+        if accumulator.is_over:
+            accumulator.check()
+        number = self._last_sent + 1 if sequence is None and self._numbered_by_us else self._number(sequence)
+        if not 0 <= number <= SEQUENCE_MAX:
+            self._checked(sequence)  # says so
+        headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: pack(number)}
+        partition = self._keyless if key is None else crc32(key) % self._partitions
         try:
             with self._lock:
                 if self._lags and not self._nothing_waits():
                     return None
                 self._lags = False
-                is_reported = prefix.needs_report(partition)
-                report = partial(self._delivered, number, partition) if is_reported else accumulator.note
-                accumulator.produce(self.topic, value, key, partition, report, headers=headers)
-                prefix.sent(partition, number, is_reported=is_reported)
+                if (run := prefix.silent_run(partition)) is not None:
+                    accumulator.produce(self.topic, value, key, partition, accumulator.note, headers=headers)
+                    prefix.sent_silently(run, number)
+                else:
+                    is_reported = prefix.needs_report(partition)
+                    report = partial(self._delivered, number, partition) if is_reported else accumulator.note
+                    accumulator.produce(self.topic, value, key, partition, report, headers=headers)
+                    prefix.sent(partition, number, is_reported=is_reported)
         except BufferError:
             return None
         except KafkaException as failure:
@@ -206,149 +216,6 @@ class Producer:
         if self._since_poll >= POLL_EVERY_RECORDS:
             self._since_poll = 0
             accumulator.poll(0)
-        return number
-
-    def last_sequence_id(self) -> int:
-        """The highest sequence that is known to be persisted for the name, on any partition; -1 for a new name."""
-        with self._lock:
-            self._nothing_waits()
-            return max(self._highest_before, self._prefix.highest)
-
-    def resume_from(self) -> int:
-        """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
-        with self._lock:
-            self._nothing_waits()
-            return self._prefix.sequence
-
-    @property
-    def resumed_after(self) -> int:
-        """What `resume_from()` was when this producer started."""
-        return self._resumed_after
-
-    def metrics(self) -> ProducerMetrics:
-        """The producer's figures as of now, also after it was closed; for any thread."""
-        accumulator = self._accumulator
-        with self._lock:
-            self._nothing_waits()
-            sent, acknowledged, persisted = self._prefix.taken, self._prefix.reported, self._prefix.sequence
-        counts, seconds = accumulator.measures.histogram()
-        return ProducerMetrics(
-            name=self.name,
-            topic=self.topic,
-            sent=sent,
-            acknowledged=acknowledged,
-            refused=accumulator.measures.refused,
-            in_flight=min(len(accumulator), sent - acknowledged),
-            retries=accumulator.measures.retries(sent),
-            sent_bytes=accumulator.measures.sent_bytes,
-            published_sequence=known(self._last_sent),
-            persisted_sequence=known(persisted),
-            fenced=isinstance(accumulator.failure, ProducerFenced),
-            acknowledge_counts=counts,
-            acknowledge_s=seconds,
-        )
-
-    def has_persisted(self, sequence: int) -> bool:
-        """Whether everything up to this sequence is persisted; asks the client for news.
-
-        Raises:
-            ProducerFenced: a newer producer has taken over the name.
-            TransportError: Kafka has refused a record for good.
-        """
-        self._accumulator.poll(0)
-        self._accumulator.check()
-        return self.resume_from() >= sequence
-
-    def flush(self) -> None:
-        """Wait until Kafka has acknowledged everything that was sent, however long that takes, and store the progress.
-
-        Raises:
-            ProducerFenced: a newer producer has taken over the name.
-            TransportError: Kafka has refused a record for good.
-        """
-        with self._lock:
-            taken = self._prefix.taken
-        self._accumulator.drain()
-        with self._lock:
-            if self._prefix.taken == taken:  # the client's own news may make it look as if something waited
-                self._prefix.acknowledge_all()
-        asked = self._progress_writer.ask()
-        while not self._progress_writer.wait(asked, SILENCE_S):
-            self._say(f"producer {self.name!r} waits for Kafka to store what it has reached")
-        self._accumulator.check()
-
-    def close(self) -> None:
-        """Flush, then stop. A closed producer sends nothing any more."""
-        if not self._accumulator.is_closed:
-            try:
-                self.flush()
-            finally:
-                self._stop()
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; after an exception without waiting for what is in flight: the next run sends it again."""
-        if kind is None:
-            self.close()
-        else:
-            self._stop()
-
-    def _topic_shape(self, options: Mapping[str, str | int | bool], timeout_s: float) -> TopicShape:
-        admin = admin_client(options)
-        shape = describe_topic(admin, self.topic, timeout_s=timeout_s, say=self._say)
-        if shape is None:
-            raise TopicMissing(
-                f"topic {self.topic!r} does not exist: create it, or have it created with a partition count"
-            )
-        if describe_topic(admin, PROGRESS_TOPIC, timeout_s=timeout_s, say=self._say) is None:
-            create_topic(
-                admin,
-                PROGRESS_TOPIC,
-                partitions=1,
-                replication=-1,  # the broker's own default
-                config=PROGRESS_TOPIC_CONFIG,
-                timeout_s=timeout_s,
-                say=self._say,
-            )
-        return shape
-
-    def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
-        decision = self._topic_replaced or ("resend" if self._from_start else None)
-        who = Beginning(self.topic, self.name, self._progress_store.session, self._source, decision)
-        progress, said = who.after(stored, shape)
-        if said and said not in self._said:
-            self._said.append(said)
-            self._say(said)
-        return progress
-
-    def _number(self, sequence: int | None) -> int:
-        if self._numbered_by_us is not None and self._numbered_by_us != (sequence is None):
-            raise SourceError(
-                f"producer {self.name!r} has sent records "
-                + (
-                    f"without a sequence of their own, and this one has {sequence}"
-                    if self._numbered_by_us
-                    else "with sequences of their own, and this one has none"
-                )
-                + ": give every record of a producer a sequence, or none"
-            )
-        if sequence is None:
-            number = max(self._last_sent + 1, self._first)
-            if number > SEQUENCE_MAX:
-                raise SourceError(
-                    f"producer {self.name!r} has come to its last sequence, 2^63-1: go on under another name"
-                )
-        else:
-            number = sequence
-            if 0 <= number <= self._last_sent:
-                raise SourceError(
-                    f"sequence {number} of producer {self.name!r} does not rise above {self._last_sent}: the worker "
-                    "would drop the record as a duplicate. Give every record a higher sequence than the one before"
-                )
         return number
 
     def _delivered(self, sequence: int, partition: int, error: KafkaError | None, message: Message) -> None:
@@ -365,35 +232,3 @@ class Producer:
                 return
             self._stored_records = self._prefix.reported
         self._progress_writer.wake()
-
-    def _nothing_waits(self) -> bool:
-        """Bring the prefix up to date; whether nothing is under way. The lock is held: nothing sets out meanwhile."""
-        nothing_waits = self._accumulator.is_empty()
-        if nothing_waits:
-            self._prefix.acknowledge_all()
-        self._prefix.advance()
-        return nothing_waits
-
-    def _newest_progress(self) -> Progress:
-        with self._lock:
-            under_way = not self._nothing_waits()
-            sequence, records = self._prefix.sequence, self._prefix.records
-            highest = max(self._highest_before, self._prefix.highest)
-            if not under_way or sequence != self._progress.sequence:
-                self._moved_at, self._reported_then = time.monotonic(), self._prefix.reported
-            # Where nothing at all is acknowledged, Kafka is away, and emptying the queue would not help.
-            is_stuck = self._prefix.reported > self._reported_then
-            self._lags = is_stuck and time.monotonic() - self._moved_at >= LAG_S
-            self._stored_records = self._prefix.reported
-        self._progress = replace(
-            self._progress,
-            sequence=sequence,
-            records=self._records_before + records,
-            source=self._source.mark(sequence) if self._source else self._progress.source,
-            highest=highest,
-        )
-        return self._progress
-
-    def _stop(self) -> None:
-        self._progress_writer.close()
-        self._accumulator.stop()

@@ -415,10 +415,15 @@ class SequencePartition:
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()
             stands_for = self.position, len(self), self._time if self._is_timed else None, self.sighting
-            unsaved = (each.unsaved_entries() for each in (self.known.map, self.intervals, self.edits, self.tables))
+            unsaved = (each.unsaved_entries() for each in (self.intervals, self.edits, self.tables))
             try:
-                entries = chain(*unsaved, totals)
-                self.known.opened().write(entries, *stands_for, forget=self._forgets, missing=self.missing)
+                self.known.opened().write(
+                    chain(*unsaved, totals),
+                    *stands_for,
+                    columns=self.known.map.unsaved_columns(),
+                    forget=self._forgets,
+                    missing=self.missing,
+                )
             except StateError:
                 self.known.release()  # the next `open` is a fresh start
                 raise

@@ -27,6 +27,7 @@ import errno
 import os
 import shutil
 import struct
+from collections import deque
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -414,11 +415,13 @@ class Store:
         time: int | None = None,
         sighting: Sighting | None = None,
         *,
+        columns: Iterable[tuple[list[bytes], list[bytes | None]]] = (),
         forget: bool = False,
         missing: int | None = None,
     ) -> None:
         """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
 
+        columns: more entries, keys and values apart, each key once
         forget: without every identity that it has had before these entries
         missing: sequences that identities have not had; None: that is not known
 
@@ -429,12 +432,16 @@ class Store:
         batch.put(_LAYOUT, bytes([LAYOUT]))
         if forget:
             batch.delete_range(b"i", b"j")
+        for keys, values in columns:
+            self._in_log += len(keys)
+            if None in values:
+                for key, value in zip(keys, values, strict=True):
+                    _put(batch, key, value)
+            else:
+                deque(map(batch.put, keys, values), maxlen=0)  # a loop without steps of Python's own
         for key, value in entries:
             self._in_log += 1
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
+            _put(batch, key, value)
         if time is None:
             batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
         else:
@@ -484,6 +491,13 @@ class Store:
             log.warning("store closed with an error", path=str(self.path), reason=str(error))
         finally:
             del self._opened
+
+
+def _put(batch: WriteBatch, key: bytes, value: bytes | None) -> None:
+    if value is None:
+        batch.delete(key)
+    else:
+        batch.put(key, value)
 
 
 def _options() -> Options:

@@ -24,6 +24,7 @@ ORDER = [
     "transport.batch",
     "transport.client",
     "transport.transactions",
+    "transport.publishing",
     "transport",
     "tables.reasons",
     "tables.identity",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -18,11 +18,16 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.producers import FileSet, FileSource, Producer, Published, StreamSource, TopicDecision
+    from kafka_ratchet.producers.named import NamedProducer
+    from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal for a bar, progress is a line of text this often."""
 
 SHOW_EVERY_S = 0.1
+
+WORTH_BYTES: Final = 8 << 20
+"""A smaller file is published before the compiled passes that make batches are loaded, in some half second."""
 
 
 Files = Annotated[
@@ -76,6 +81,14 @@ MetricsPort = Annotated[
         help="Serve the producer's metrics at /metrics on this port; 0: a free one.",
     ),
 ]
+Batches = Annotated[
+    bool | None,
+    typer.Option(
+        "--batches/--no-batches",
+        help="Send whole record batches of our own (needs the worker's extra), or each record by librdkafka. "
+        "Default: batches where they can be, for a file of lines of 8 MiB or more.",
+    ),
+]
 MetricsHost = Annotated[str, typer.Option("--metrics-host", help="Address for --metrics-port.")]
 
 
@@ -93,6 +106,7 @@ def publish(
     partitions: Partitions = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
+    batches: Batches = None,
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -102,7 +116,6 @@ def publish(
     from kafka_ratchet.app.repartition import arrives_in
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.producers import Producer
-    from kafka_ratchet.producers import publish as publish_source
 
     decided = _topic_decision(topic_replaced)
     settings = load(config)
@@ -111,9 +124,10 @@ def publish(
     with choose_broker(settings) as bootstrap:
         options = {"bootstrap.servers": bootstrap, **settings.kafka}
         _ensure_topic(topic, settings, options, partitions)
+        in_batches = _in_batches(source, options, rate, batches)
         with (
             _progress(source) as (moved, say),
-            Producer(
+            (_batch_producer() if in_batches else Producer)(
                 topic,
                 producer,
                 options=options,
@@ -128,8 +142,71 @@ def publish(
             if sender.resumed_after >= 0 and not from_start:
                 say(f"{source.label}: producer {producer!r} goes on after {source.place(sender.resumed_after)}")
             with _stopped_by_signals(source if follow else None):
-                done = publish_source(source, sender, from_start=from_start, records_per_s=rate, on_record=moved)
+                done = _published(source, sender, from_start=from_start, rate=rate, moved=moved)
     print(_as_json(done) if json else _summary(done, source.label, topic, producer), flush=True)
+
+
+def _in_batches(
+    source: FileSource | FileSet | StreamSource,
+    options: dict[str, str | int | bool],
+    rate: float | None,
+    asked: bool | None,
+) -> bool:
+    """Whether the source is to be sent in batches of our own. asked: by the user; None: where it is worth while.
+
+    Raises:
+        SettingsError: batches were asked for, and cannot be had.
+    """
+    from kafka_ratchet.errors import SettingsError
+    from kafka_ratchet.producers import FileSource
+
+    if asked is False:
+        return False
+    why = ""
+    if not isinstance(source, FileSource) or source.blocks_of is None:
+        why = "only one file of lines or NDJSON, whose records are numbered by their bytes, can be sent in batches"
+    elif rate is not None:
+        why = "--rate counts single records"
+    elif asked is None and source.size_bytes < WORTH_BYTES:
+        return False
+    else:
+        try:
+            from kafka_ratchet.transport.publishing.options import understood
+
+            understood(options)
+        except ModuleNotFoundError:
+            why = 'batches need the worker\'s packages: pip install "kafka-ratchet[worker]"'
+        except SettingsError as error:
+            why = str(error)
+    if why and asked:
+        raise SettingsError(f"--batches: {why}. Publish with --no-batches")
+    return not why
+
+
+def _batch_producer() -> type[BatchProducer]:
+    from kafka_ratchet.transport.publishing.producer import BatchProducer
+
+    return BatchProducer
+
+
+def _published(
+    source: FileSource | FileSet | StreamSource,
+    sender: Producer | BatchProducer,
+    *,
+    from_start: bool,
+    rate: float | None,
+    moved: Callable[[int, int], None],
+) -> Published:
+    from kafka_ratchet.producers import FileSource, Producer, publish
+
+    if isinstance(sender, Producer):
+        return publish(
+            source, sender, from_start=from_start, records_per_s=rate, on_record=lambda sequence: moved(sequence, 1)
+        )
+    from kafka_ratchet.transport.publishing.blocks import publish_blocks
+
+    assert isinstance(source, FileSource)  # noqa: S101 - see `_in_batches`
+    return publish_blocks(source, sender, from_start=from_start, on_records=moved)
 
 
 def _as_json(done: Published) -> str:
@@ -173,7 +250,9 @@ def _source(
 
 
 @contextmanager
-def _metrics_served(sender: Producer, host: str, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
+def _metrics_served(
+    sender: NamedProducer[Any], host: str, port: int | None, say: Callable[[str], None]
+) -> Iterator[None]:
     """Serve the producer's figures meanwhile. port: 0 takes a free one; None: nothing is served."""
     if port is None:
         yield
@@ -260,7 +339,7 @@ def _say(sentence: str) -> None:
 @contextmanager
 def _progress(
     source: FileSource | FileSet | StreamSource,
-) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
     """A bar over the bytes of the file on a terminal, else a line now and then; and how to say something beside it."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -269,10 +348,10 @@ def _progress(
     count, shown_at = 0, time.monotonic()
     if not console.is_terminal:
 
-        def moved_plainly(sequence: int) -> None:
+        def moved_plainly(sequence: int, records: int) -> None:
             nonlocal count, shown_at
-            count += 1
-            if count % 256 == 0 and time.monotonic() - shown_at >= PLAIN_EVERY_S:
+            count += records
+            if (records > 1 or count % 256 == 0) and time.monotonic() - shown_at >= PLAIN_EVERY_S:
                 shown_at = time.monotonic()
                 _say(f"{source.label}: {count:,} records, {source.place(sequence)}")
 
@@ -289,9 +368,9 @@ def _progress(
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(source.label, total=source.size_bytes, records=0)
 
-        def moved(sequence: int) -> None:
+        def moved(sequence: int, records: int) -> None:
             nonlocal count, shown_at
-            count += 1
+            count += records
             if time.monotonic() - shown_at >= SHOW_EVERY_S:
                 shown_at = time.monotonic()
                 bar.update(task, completed=source.position_bytes, total=source.size_bytes, records=count)

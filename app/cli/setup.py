@@ -11,6 +11,7 @@ def setup() -> None:
 
     from kafka_ratchet.app.local.jars import kafka_jars, spark_jars
     from kafka_ratchet.app.worker.compile import compile_kernels
+    from kafka_ratchet.transport.publishing.compile import compile_publishing
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print("Fetching the jars and compiling the kernels, once")
@@ -22,6 +23,7 @@ def setup() -> None:
             "Spark": beside.submit(spark_jars, Console(quiet=True)),
         }
         compile_kernels()
+        compile_publishing()
     console.print("Kernels: compiled")
     for name, jars in ((name, each.result()) for name, each in fetched.items()):
         size = sum(jar.stat().st_size for jar in jars) / 1e6

@@ -1,8 +1,9 @@
 """Sends records as fast as they go, as a process of its own.
 
-    python -m bench.peers.send ratchet|bare|bare-headers BOOTSTRAP TOPIC RECORDS VALUE_BYTES
+    python -m bench.peers.send ratchet|ratchet-many|batches|batches-many|bare|bare-headers BOOTSTRAP TOPIC RECORDS BYTES
 
-It prints the seconds from the first record to the acknowledgement of the last. `bare` is what one writes with
+It prints the seconds from the first record to the acknowledgement of the last, and the CPU seconds of this process.
+`ratchet` is `Producer`, `batches` is `BatchProducer`, by `send` or by `send_many`. `bare` is what one writes with
 confluent-kafka for the same delivery guarantee (idempotent, all replicas); `bare-headers` sends the headers as well,
 by a loop that knows no names, no progress and no resuming.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from confluent_kafka import Producer as Bare
 
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Producer
+from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 KEYS = 10_000
 POLL_EVERY = 64
@@ -40,23 +42,31 @@ def bare(options: dict[str, str], topic: str, records: Iterator[tuple[bytes, byt
     producer.flush()
 
 
-def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) -> float:
-    """Send the records; returns seconds."""
-    keys = [b"key-%d" % number for number in range(KEYS)]
-    value = b"v" * value_bytes
-    records = ((keys[number % KEYS], value) for number in range(count))
+def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) -> tuple[float, float]:
+    """Send the records; returns seconds, and CPU seconds of this process."""
+    names = [b"key-%d" % number for number in range(KEYS)]
+    keys = [names[number % KEYS] for number in range(count)]
+    values = [b"v" * value_bytes] * count
     options = {"bootstrap.servers": bootstrap}
-    if kind != "ratchet":
-        began = time.monotonic()
-        bare(options, topic, records, headers=kind == "bare-headers")
-        return time.monotonic() - began
-    with Producer(topic, options=options) as producer:
-        began = time.monotonic()
-        for key, value in records:
-            producer.send(value, key)
+    if kind.startswith("bare"):
+        began, cpu = time.monotonic(), time.process_time()
+        bare(options, topic, zip(keys, values, strict=True), headers=kind == "bare-headers")
+        return time.monotonic() - began, time.process_time() - cpu
+    with producer_of(kind)(topic, options=options) as producer:
+        began, cpu = time.monotonic(), time.process_time()
+        if kind.endswith("-many"):
+            producer.send_many(values, keys)
+        else:
+            for key, value in zip(keys, values, strict=True):
+                producer.send(value, key)
         producer.flush()
-        return time.monotonic() - began
+        return time.monotonic() - began, time.process_time() - cpu
+
+
+def producer_of(kind: str) -> type[Producer | BatchProducer]:
+    """The producer that a kind is about."""
+    return BatchProducer if kind.startswith("batches") else Producer
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
+    print(*main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))

@@ -196,6 +196,23 @@ def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slo
 
 
 @njit(**records.OPTIONS)
+def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: I64) -> None:
+    """The keys of these slots, one behind the other.
+
+    Args:
+        starts, lengths, arena: the map
+        slots: int64[n]
+        out: uint8[bytes], room for n keys
+        ends: int64[n], filled here with the position after each
+    """
+    at = np.int64(0)
+    for i in range(len(slots)):
+        out[at] = ENTRY_PREFIX
+        at = records.copy_bytes(out, at + 1, arena, starts[slots[i]], np.int64(lengths[slots[i]]))
+        ends[i] = at
+
+
+@njit(**records.OPTIONS)
 def beginnings(starts: I64, lengths: I32, arena: U8, slots: I64, first: U64, second: U64) -> None:
     """The first 16 bytes of the identities in slots, as two numbers that sort as the bytes do; 0 where there are none.
 

@@ -84,21 +84,16 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
     at = np.uint64(start)
     words = np.uint64(length) >> np.uint64(3)
     for _ in range(words):
-        word = np.uint64(data[at])
-        word |= np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
-        word |= np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
-        word |= np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
-        word |= np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
-        word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
-        word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
-        word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
-        h = fold(h ^ word, multiplier)
+        h = fold(h ^ records.read_word(data, at), multiplier)
         at += np.uint64(8)
     left = np.uint64(length) & np.uint64(7)
     if left:
-        word = np.uint64(0)
-        for q in range(left):
-            word |= np.uint64(data[at + q]) << (np.uint64(8) * q)
+        if words:  # of the last eight bytes, those that were not read yet
+            word = records.read_word(data, at + left - np.uint64(8)) >> (np.uint64(64) - np.uint64(8) * left)
+        else:
+            word = np.uint64(0)
+            for q in range(left):
+                word |= np.uint64(data[at + q]) << (np.uint64(8) * q)
         h = fold(h ^ word, multiplier)
     h = fold(h ^ prime, multiplier)
     return h if h != np.uint64(0) else np.uint64(1)
@@ -114,13 +109,7 @@ def find(
     slot = np.int64(h & np.uint64(mask))
     while hashes[slot] != np.uint64(0):
         if hashes[slot] == h and lengths[slot] == length:
-            same = True
-            base = starts[slot]
-            for q in range(length):
-                if arena[base + q] != data[start + q]:
-                    same = False
-                    break
-            if same:
+            if records.same_bytes(arena, starts[slot], data, start, length):
                 return slot, h
         slot = (slot + 1) & mask
     return -1 - slot, h

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -497,14 +498,19 @@ class LastSequences:
         return self._entries(self._slots[: self.changes], timed=False)
 
     def unsaved_entries(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Key and value of every identity that was persisted since `saved`, None if evicted. Only between transactions.
+        """Key and value of each identity persisted since `saved`, None if evicted. Only between transactions."""
+        return _pairs(self.unsaved_columns())
 
-        In the order of their first 16 bytes: RocksDB takes what is in order five times as fast.
+    def unsaved_columns(self) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+        """`unsaved_entries`, with keys and values apart: by a list they cost less than half as much.
+
+        In order, by eight bytes behind those that all of them begin with: RocksDB takes what is in order five times as
+        fast.
         """
         slots = np.flatnonzero(self._unsaved)
         first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
         entries.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
-        return self._entries(slots[np.lexsort((second, first))], timed=self._timed)
+        return self._columns(slots[np.argsort(_telling(first, second))], timed=self._timed)
 
     def uncommitted(self, most: int) -> dict[bytes, bool] | None:
         """Identities that are pushed, or persisted since `saved`, and whether they have a sequence or were evicted.
@@ -525,33 +531,29 @@ class LastSequences:
         self._unsaved[:] = 0
 
     def _entries(self, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[bytes, bytes | None]]:
-        arena = self._arena.data
-        size = TIMED.itemsize if timed else 8
+        return _pairs(self._columns(slots, timed=timed))
+
+    def _columns(self, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
         for begin in range(0, len(slots), AT_A_TIME):
             some = slots[begin : begin + AT_A_TIME]
-            pushed = self._pushed[some]
-            gone = set(np.flatnonzero(pushed < 0).tolist())
-            if self.kept != PLAIN:
-                yield from self._longer_entries(some, timed=timed)
-                continue
-            values = pushed.astype(">i8").tobytes()
-            if timed:
-                both = np.empty(len(some), TIMED)
-                both["sequence"], both["seen"] = pushed, self._seen[some]
-                values = both.tobytes()
-            spans = zip(self._starts[some].tolist(), self._lengths[some].tolist(), strict=True)
-            for i, (start, length) in enumerate(spans):
-                key = b"i" + arena[start : start + length]
-                yield key, None if i in gone else values[size * i : size * i + size]
+            room, ends = np.empty(int(self._lengths[some].sum()) + len(some), np.uint8), np.empty(len(some), np.int64)
+            entries.write_keys(self._starts, self._lengths, self._arena, some, room, ends)
+            values = self._values(some, timed=timed)
+            for i in np.flatnonzero(self._pushed[some] < 0).tolist():
+                values[i] = None
+            yield _cut(room, ends), values
 
-    def _longer_entries(self, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[bytes, bytes | None]]:
-        out, ends = np.empty(len(slots) * entries.longest_value(self.kept), np.uint8), np.empty(len(slots), np.int64)
-        seen = self._seen if timed else np.empty(0, np.uint32)
-        entries.write_values(slots, self._pushed, seen, self._extras, out, ends)
-        at, values, pushed = 0, out.data, self._pushed[slots].tolist()
-        for identity, last, end in zip(self.identities(slots), pushed, ends.tolist(), strict=True):
-            yield b"i" + identity, None if last < 0 else bytes(values[at:end])
-            at = end
+    def _values(self, slots: NDArray[np.int64], *, timed: bool) -> list[bytes | None]:
+        if self.kept != PLAIN:
+            room = np.empty(len(slots) * entries.longest_value(self.kept), np.uint8)
+            seen, ends = self._seen if timed else np.empty(0, np.uint32), np.empty(len(slots), np.int64)
+            entries.write_values(slots, self._pushed, seen, self._extras, room, ends)
+            return [*_cut(room, ends)]
+        if timed:
+            both = np.empty(len(slots), TIMED)
+            both["sequence"], both["seen"] = self._pushed[slots], self._seen[slots]
+            return cast(list[bytes | None], both.view(f"V{TIMED.itemsize}").tolist())
+        return cast(list[bytes | None], self._pushed[slots].astype(">i8").view("V8").tolist())
 
     def encode_changes(self, head: tuple[bytes, bytes] | None, limit: int, begin: int = 0) -> list[EncodedBatch]:
         """The changelog of the open transaction: an entry about the partition, then each changed identity.
@@ -618,6 +620,26 @@ class LastSequences:
         self._extras.put(moved[used], extras, used)
         if self._timed:
             self._touched[: self._sizes[kernels.TOUCHED]] = np.flatnonzero(self._active)
+
+
+def _pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator[tuple[bytes, bytes | None]]:
+    return chain.from_iterable(zip(keys, values, strict=True) for keys, values in columns)
+
+
+def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
+    """What lies in room one behind the other. ends: int64[n], the position after each."""
+    at, data = ends.tolist(), room[: ends[-1]].tobytes()
+    return [data[begin:end] for begin, end in zip([0, *at[:-1]], at, strict=True)]
+
+
+def _telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of 16 bytes each, as two numbers that sort as they do, eight from the first on in which they differ."""
+    if not len(first):
+        return first
+    alike = 64 - int(first.min() ^ first.max()).bit_length() & ~7
+    if alike == 0:
+        return first
+    return second if alike == 64 else first << np.uint64(alike) | second >> np.uint64(64 - alike)
 
 
 def _longer(array: NDArray[Number], more: int) -> NDArray[Number]:

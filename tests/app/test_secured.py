@@ -59,11 +59,11 @@ class SecuredSite(Site):
         self.administrator = Site(folder / "administrator", kafka.administrator, app, "")
         self.input = f"{app}.in"
 
-    def publish(self, first: int = 1) -> None:
+    def publish(self, first: int = 1, *how: str) -> None:
         """Fifty more events."""
         file = self.folder / f"from-{first}.ndjson"
         file.write_text("".join(json.dumps({"number": first + each}) + "\n" for each in range(EVENTS)))
-        self.run("publish", str(file), "--producer", f"till-{first}", "--topic", self.input)
+        self.run("publish", str(file), "--producer", f"till-{first}", "--topic", self.input, *how)
 
     def run(self, *arguments: str) -> str:
         done = self.command(*arguments)
@@ -81,6 +81,8 @@ def test_producer_worker_and_status_over_tls_with_a_password(secured: Secured, t
         worker.wait_for(lambda: site.administrator.position(site.input) == EVENTS, "the commit")
         said = site.run("status", "--producer", "till-1", "--sequence", str(EVENTS))
         assert "persisted" in said, said
+        site.publish(51, "--batches")
+        worker.wait_for(lambda: site.administrator.position(site.input) == 2 * EVENTS, "the commit of the batches")
         worker.stop()
     finally:
         worker.end()

@@ -31,7 +31,7 @@ from kafka_ratchet.producers import (
     progress_store,
     publish,
 )
-from kafka_ratchet.producers import producer as producer_module
+from kafka_ratchet.producers import named as producer_module
 from kafka_ratchet.producers.progress import progress_key
 
 NewTopic = Callable[..., str]

@@ -65,7 +65,15 @@ class EncodedBatch:
         return offset.to_bytes(8, "big") + bytes(self.seal(1, 0, 0)[8:])
 
 
-def finish(records: Bytes, count: int, base_time: int, top_time: int, compression: str = "none") -> EncodedBatch:
+def finish(
+    records: Bytes,
+    count: int,
+    base_time: int,
+    top_time: int,
+    compression: str = "none",
+    *,
+    transactional: bool = True,
+) -> EncodedBatch:
     """Put a batch header before records.
 
     Args:
@@ -75,11 +83,12 @@ def finish(records: Bytes, count: int, base_time: int, top_time: int, compressio
         base_time: ms, what their timestamp deltas count from
         top_time: ms, the highest timestamp
         compression: "none", "gzip", "snappy", "lz4" or "zstd"
+        transactional: whether it is part of a transaction
     """
     buffer = records.data
     if compression != "none":
         buffer = compress_into(CODECS[compression], buffer[kernels.HEADER_SIZE :], kernels.HEADER_SIZE)
-    attributes = TRANSACTIONAL | CODECS[compression]
+    attributes = CODECS[compression] | (TRANSACTIONAL if transactional else 0)
     HEAD.pack_into(
         buffer, 0, 0, len(buffer) - LENGTH_FROM, -1, 2, 0, attributes, count - 1, base_time, top_time, -1, -1, 0, count
     )

@@ -62,10 +62,14 @@ def read_varint(data, at, end):
 
     Returns (value, position after it), or (0, -1) where it does not fit.
     """
+    if at < end:
+        first = np.uint64(data[np.uint64(at)])
+        if first < np.uint64(0x80):  # nearly all of them
+            return np.int64(first >> np.uint64(1)) ^ -np.int64(first & np.uint64(1)), np.int64(at + 1)
     raw = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
+        byte = np.uint64(data[np.uint64(at)])
         at += 1
         if shift == np.uint64(63) and byte > np.uint64(1):
             return np.int64(0), np.int64(-1)
@@ -110,13 +114,44 @@ def varint_size(value):
 
 
 @njit(inline="always", **OPTIONS)
-def _is_name(data, at, length, name):
-    if length != len(name):
-        return False
-    for i in range(length):
-        if data[at + i] != name[i]:
+def read_word(data, at):
+    """Eight bytes of data as a number, the first one lowest; one load, as there is no loop and no signed index."""
+    begin = np.uint64(at)
+    word = np.uint64(data[begin])
+    word |= np.uint64(data[begin + np.uint64(1)]) << np.uint64(8)
+    word |= np.uint64(data[begin + np.uint64(2)]) << np.uint64(16)
+    word |= np.uint64(data[begin + np.uint64(3)]) << np.uint64(24)
+    word |= np.uint64(data[begin + np.uint64(4)]) << np.uint64(32)
+    word |= np.uint64(data[begin + np.uint64(5)]) << np.uint64(40)
+    word |= np.uint64(data[begin + np.uint64(6)]) << np.uint64(48)
+    word |= np.uint64(data[begin + np.uint64(7)]) << np.uint64(56)
+    return word
+
+
+@njit(inline="always", **OPTIONS)
+def same_bytes(data, at, other, start, length):
+    """Whether data[at:at+length] is other[start:start+length]; eight bytes at a time."""
+    if length >= 8:
+        q = 8
+        while q < length:
+            if read_word(data, at + q - 8) != read_word(other, start + q - 8):
+                return False
+            q += 8
+        return read_word(data, at + length - 8) == read_word(other, start + length - 8)
+    for q in range(length):
+        if data[at + q] != other[start + q]:
             return False
     return True
+
+
+@njit(inline="always", **OPTIONS)
+def _is_name(data, at, length, name):
+    # The end first: names of one program begin alike.
+    return (
+        length == len(name)
+        and (length == 0 or data[at + length - 1] == name[length - 1])
+        and same_bytes(data, at, name, 0, length)
+    )
 
 
 @njit(inline="always", **OPTIONS)

@@ -34,6 +34,7 @@ _CONTROL_KEY: Final = struct.Struct(">hh")
 ABORT_MARKER: Final = 0
 
 CODECS: Final = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+_CODEC_IDS: Final = frozenset(CODECS.values())
 
 BATCH_MOST: Final = 64 << 20
 """bytes that one batch may unpack to, where nothing else is set (`max_batch_mb`). The Java producer holds 32 MiB of
@@ -314,13 +315,13 @@ class _Unpacked:
 
     def _take(self, found: _Found) -> bool:
         """Whether there is room for one more; `_size` is what it says it needs, if anything."""
-        packed = self._chunk[found.start : found.end]
         try:
             if not self._is_packed:
-                start, size = found.start, len(packed)
+                start, size = found.start, found.end - found.start
                 if self._used + size > self._most:
                     raise TooLarge(self._most, size)
             else:
+                packed = self._chunk[found.start : found.end]
                 end = self._share if self.rows else len(self._room)
                 start, size = self._used, self._unpack(found.codec_id, packed, self._room[self._used : end])
         except TooLarge as error:
@@ -331,8 +332,9 @@ class _Unpacked:
             raise CorruptBatch(f"{self._heads.at(found.base)}: cannot be decompressed: {error}") from error
         if found.records * kernels.RECORD_LEAST > size:
             raise CorruptBatch(f"{self._heads.at(found.base)}: {found.records} records in {size} bytes")
-        where = start, start + size, found.base, found.last
-        self.rows.append((*where, found.base_time, found.append_time, found.records))
+        self.rows.append(
+            (start, start + size, found.base, found.last, found.base_time, found.append_time, found.records)
+        )
         self._used += size
         return True
 
@@ -359,6 +361,7 @@ class _Heads:
         self, topic: str, partition: int, start: int, data: bytes | memoryview, aborted: list[tuple[int, int]]
     ) -> None:
         self.topic, self.partition, self.data = topic, partition, data
+        self._view = memoryview(data)
         self.found: list[_Found] = []
         self.next = start
         self.epoch = -1
@@ -385,11 +388,12 @@ class _Heads:
                 if not self._hidden(data, at, end, base, last, attributes, producer) and count:
                     append_time = top_time if attributes & LOG_APPEND_TIME else kernels.NO_APPEND_TIME
                     codec_id = attributes & CODEC
-                    if codec_id not in CODECS.values():
+                    if codec_id not in _CODEC_IDS:
                         raise CorruptBatch(f"{self.at(base)}: unknown compression {codec_id}")
-                    where = at + kernels.HEADER_SIZE, end, codec_id
-                    times = base_time, append_time
-                    self.found.append(_Found(*where, base, last, *times, count, epoch, self.epoch))
+                    begin = at + kernels.HEADER_SIZE
+                    self.found.append(
+                        _Found(begin, end, codec_id, base, last, base_time, append_time, count, epoch, self.epoch)
+                    )
                 self.next = base + last + 1
                 self.epoch = epoch
             at = end
@@ -405,7 +409,7 @@ class _Heads:
     ) -> None:
         if magic != 2:
             raise CorruptBatch(f"{self.at(base)}: record format v{magic}; Ratchet reads v2 (Kafka 0.11 and later)")
-        if crc32c(memoryview(data)[at + CRC_FROM : end]) != crc:
+        if crc32c(self._view[at + CRC_FROM : end]) != crc:
             raise CorruptBatch(f"{self.at(base)}: the checksum does not match; the log or the connection is damaged")
         if last < 0 or count < 0 or count > last + 1:
             raise CorruptBatch(f"{self.at(base)}: {count} records in {last + 1} offsets")
@@ -416,6 +420,8 @@ class _Heads:
         self, data: bytes | memoryview, at: int, end: int, base: int, last: int, attributes: int, producer: int
     ) -> bool:
         """Control batches, and batches of a transaction that was aborted (KIP-98, Fetcher.PartitionRecords)."""
+        if not attributes & (CONTROL | TRANSACTIONAL):
+            return False
         while self._aborted and self._aborted[-1][1] <= base + last:
             self._open_aborted.add(self._aborted.pop()[0])
         if attributes & CONTROL:

@@ -18,8 +18,13 @@ _LENGTH: Final = struct.Struct(">i")
 class BatchRequest(ProduceRequest):  # type: ignore[misc]  # aiokafka has no types
     """Produces one batch to one partition."""
 
-    def __init__(self, transactional_id: str, timeout_ms: int, topic: str, partition: int, batch: memoryview) -> None:
-        """Nothing is copied yet; the batch must stay as it is until this is sent."""
+    def __init__(
+        self, transactional_id: str | None, timeout_ms: int, topic: str, partition: int, batch: memoryview
+    ) -> None:
+        """Nothing is copied yet; the batch must stay as it is until this is sent.
+
+        transactional_id: None outside a transaction
+        """
         super().__init__(transactional_id, ALL, timeout_ms, [(topic, [(partition, b"")])])
         self._batch = batch
 

@@ -31,7 +31,7 @@ from kafka_ratchet.transport.client.topic_id import FetchRequest_v13
 
 SIZE: Final = struct.Struct(">i")
 """The length of a response, before it."""
-ROOM: Final = 4 << 10
+ROOM: Final = 1 << 10
 """bytes that are read while the length of a response is not known. Most responses are shorter, and cost one system
 call; of a longer one, so much is copied. A worker of 1,000 partitions has some thousands of connections."""
 RESPONSE_MOST: Final = 1 << 30

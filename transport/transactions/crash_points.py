@@ -27,6 +27,12 @@ Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-
     noted         its outcome is recorded, the id is not taken over yet
     owing         taken over, which made Kafka forget the outcome
     completing    the empty transaction that completes it has begun
+
+Not in a worker, but where `ratchet publish` sends batches (kafka_ratchet.transport.publishing):
+
+    block-read    a block of the file is read and its digest kept, nothing of it is sent
+    block-sent    its batches wait for Kafka, or are on their way
+    batch-there   Kafka has acknowledged a batch, and nothing here knows
 """
 
 from __future__ import annotations
@@ -50,14 +56,16 @@ POINTS: Final = (
 )
 AGENT_POINTS: Final = ("agent",)
 COMPLETION_POINTS: Final = ("noted", "owing", "completing")
+PUBLISHING_POINTS: Final = ("block-read", "block-sent", "batch-there")
 
 
 class _Plan:
     def __init__(self, text: str) -> None:
         self.point, _, times = text.partition(":")
         self.left = int(times or 1)
-        if self.point not in POINTS + AGENT_POINTS + COMPLETION_POINTS:
-            points = ", ".join(POINTS + AGENT_POINTS + COMPLETION_POINTS)
+        known = POINTS + AGENT_POINTS + COMPLETION_POINTS + PUBLISHING_POINTS
+        if self.point not in known:
+            points = ", ".join(known)
             raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {points}")
 
     def __call__(self, point: str) -> None:

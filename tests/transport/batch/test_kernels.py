@@ -294,7 +294,10 @@ class Guarded:
 @pytest.fixture
 def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The passes as Python runs them, where bounds are checked: compiled code has none to check them."""
-    for name in ("read_varint", "write_varint", "varint_size", "_is_name", "_span", "read_records", "write_records"):
+    for name in (
+        *("read_varint", "write_varint", "varint_size", "read_word", "same_bytes"),
+        *("_is_name", "_span", "read_records", "write_records"),
+    ):
         monkeypatch.setattr(kernels, name, getattr(kernels, name).py_func)
 
 
@@ -358,3 +361,16 @@ def test_varints_there_and_back(value: int) -> None:
 def test_decompression_of_the_oracle_is_another_library() -> None:
     for number, name in enumerate(COMPRESSIONS[1:], 1):
         assert decompress(number, packed(name, b"some bytes " * 9000)) == b"some bytes " * 9000
+
+
+@pytest.mark.parametrize("length", [*range(26), 40, 64])
+def test_bytes_are_compared_as_python_compares_them(length: int) -> None:
+    data = np.arange(100, 100 + length + 6, dtype=np.uint8)
+    other = np.concatenate([np.zeros(3, np.uint8), data[2 : 2 + length], np.zeros(2, np.uint8)])
+    assert kernels.same_bytes(data, 2, other, 3, length)
+    for at in range(length):
+        changed = other.copy()
+        changed[3 + at] ^= 1
+        assert not kernels.same_bytes(data, 2, changed, 3, length)
+    if length >= 8:
+        assert int(kernels.read_word(data, 2)) == int.from_bytes(data[2:10].tobytes(), "little")

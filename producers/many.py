@@ -1,0 +1,67 @@
+"""Many records at once: columns of any length, taken some hundred records at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import islice
+from typing import NamedTuple
+
+from kafka_ratchet.errors import SourceError
+
+PART_RECORDS = 256
+"""So many records are taken from the columns before they are sent: a call for each column then costs nothing."""
+
+
+class Part(NamedTuple):
+    """Some records; columns of one length."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None
+    """None: no record has one."""
+    sequences: Sequence[int] | None
+    """None: they are automatic."""
+
+
+def in_parts(
+    values: Iterable[bytes | None],
+    keys: Iterable[bytes | None] | None,
+    sequences: Iterable[int] | None,
+    records: int = PART_RECORDS,
+) -> Iterator[Part]:
+    """The columns, part by part.
+
+    What one of them raises is raised when the records before it have been given.
+
+    Raises:
+        SourceError: they are not of one length. At once where that is known.
+    """
+    columns = {"values": values, "keys": keys, "sequences": sequences}
+    given = {name: column for name, column in columns.items() if column is not None}
+    if len({len(column) for column in given.values() if isinstance(column, Sized)}) > 1:
+        raise _differ(given)
+    readers = {name: iter(column) for name, column in given.items()}
+    ended = False
+    while not ended:
+        parts: dict[str, list[object]] = {}
+        raised: BaseException | None = None
+        room = records
+        for name, reader in readers.items():
+            part = parts[name] = []
+            try:
+                part.extend(islice(reader, room))  # what came before an error stays in the list
+            except BaseException as error:
+                raised = raised or error
+            room = len(part)  # of the next no more than this one has
+        if room:
+            yield Part(*(parts[name][:room] if name in parts else None for name in columns))  # type: ignore[arg-type]
+        if raised is not None:
+            raise raised
+        ended = room < records
+        if any(len(part) > room for part in parts.values()) or (
+            ended and any(True for reader in readers.values() for _ in reader)
+        ):
+            raise _differ(given)
+
+
+def _differ(given: Iterable[str]) -> SourceError:
+    return SourceError(f"{' and '.join(given)} are not of one length: give every record one of each")

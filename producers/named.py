@@ -1,0 +1,336 @@
+"""What a producer of a name does besides sending: it takes the name over, and keeps how far it has come."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar, get_args
+
+import structlog
+
+from kafka_ratchet.errors import ProducerFenced, RatchetError, SettingsError, SourceError, TopicMissing
+from kafka_ratchet.producers.accumulator import SILENCE_S
+from kafka_ratchet.producers.beginning import Beginning, TopicDecision
+from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_bytes, partition_of, sequence_bytes
+from kafka_ratchet.producers.many import Part
+from kafka_ratchet.producers.metrics import Measures, ProducerMetrics, known
+from kafka_ratchet.producers.prefix import AcknowledgedPrefix
+from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
+from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
+from kafka_ratchet.producers.source import Source
+from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic
+
+log = structlog.get_logger(__name__)
+
+LAG_S = 5.0
+"""When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
+end of a run is reported only if another record of its partition comes."""
+
+
+class Carrier(Protocol):
+    """What records leave by. The first failure, of whatever kind, ends it: nothing may overtake what was not taken."""
+
+    failure: RatchetError | None
+    """What has ended it."""
+    measures: Measures
+
+    def __len__(self) -> int:
+        """Records that wait to be sent or acknowledged."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `stop` has been called."""
+
+    def is_empty(self) -> bool:
+        """Whether Kafka has everything; False once it has failed."""
+
+    def check(self) -> None:
+        """Raise what has ended it, if anything has."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Take reports of what was acknowledged, and wait for them so long, in seconds."""
+
+    def drain(self) -> None:
+        """Wait until everything is acknowledged, however long that takes; raises what has ended it."""
+
+    def fail(self, failure: RatchetError) -> None:
+        """End it: what waits is not sent any more."""
+
+    def stop(self) -> None:
+        """Stop at once, without waiting for what is in flight."""
+
+
+C = TypeVar("C", bound=Carrier)
+
+
+class NamedProducer(ABC, Generic[C]):
+    """A name on a topic; `Producer` says what that is. What sends under it is made on this.
+
+    Arguments and errors: those of `Producer`.
+    """
+
+    name: str
+    """The given one, or the one it was given."""
+
+    def __init__(
+        self,
+        topic: str,
+        name: str | None = None,
+        initial_sequence: int = 0,
+        *,
+        options: Mapping[str, str | int | bool],
+        source: Source | None = None,
+        from_start: bool = False,
+        topic_replaced: TopicDecision | None = None,
+        store_records: int = 1000,
+        store_s: float = 1.0,
+        timeout_s: float = 60.0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.name = f"unnamed-{uuid.uuid4()}" if name is None else name
+        self._name = name_bytes(self.name)
+        if not 0 <= initial_sequence <= SEQUENCE_MAX:
+            raise SettingsError(f"initial_sequence {initial_sequence} is not within 0 and 2^63-1")
+        if topic_replaced not in (None, *get_args(TopicDecision)):
+            raise SettingsError(f"--topic-replaced {topic_replaced}: write resend or keep")
+        self._source, self._from_start, self._topic_replaced = source, from_start, topic_replaced
+        self._store_records = store_records
+        self._say = say or log.warning
+        self._said: list[str] = []
+
+        self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
+        shape = self._topic_shape(options, timeout_s)
+        self._accumulator = self._connect(options, timeout_s)  # while the rest is looked up
+        try:
+            # Asked before it is taken over as well: who comes with the wrong source must not stop the right one.
+            self._begin(self._progress_store.read(), shape)
+            self._progress = self._begin(self._progress_store.take_over(), shape)
+            # The name's partition count stands before its first record can be anywhere.
+            self._progress_store.store(self._progress)
+        except BaseException:
+            self._accumulator.stop()
+            raise
+        self._resumed_after = self._progress.sequence
+        self._partitions = self._progress.partitions
+        self._keyless = partition_of(None, self._name, self._partitions)
+        """Where records without a key go."""
+
+        self._lock = threading.Lock()  # guards the prefix; held for microseconds
+        self._prefix = AcknowledgedPrefix(self._progress.sequence)
+        self._records_before = self._progress.records
+        self._stored_records = 0  # of this run, what the newest progress covers
+        self._highest_before = self._progress.highest
+        self._lags = False
+        """The prefix waits for the end of a run whose partition gets no more records: `offer` takes nothing more until
+        all is acknowledged."""
+        self._moved_at, self._reported_then = time.monotonic(), 0
+        self._last_sent = NOTHING_YET if from_start else self._progress.sequence
+        self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
+        self._numbered_by_us: bool | None = None
+        """Whether sequences are automatic; None before the first record."""
+        self._progress_writer = ProgressWriter(
+            self._progress_store, self._newest_progress, self._accumulator.fail, store_s
+        )
+
+    @abstractmethod
+    def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> C:
+        """What the records are to leave by."""
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence that is known to be persisted for the name, on any partition; -1 for a new name."""
+        with self._lock:
+            self._nothing_waits()
+            return max(self._highest_before, self._prefix.highest)
+
+    def resume_from(self) -> int:
+        """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
+        with self._lock:
+            self._nothing_waits()
+            return self._prefix.sequence
+
+    @property
+    def resumed_after(self) -> int:
+        """What `resume_from()` was when this producer started."""
+        return self._resumed_after
+
+    def metrics(self) -> ProducerMetrics:
+        """The producer's figures as of now, also after it was closed; for any thread."""
+        accumulator = self._accumulator
+        with self._lock:
+            self._nothing_waits()
+            sent, acknowledged, persisted = self._prefix.taken, self._prefix.reported, self._prefix.sequence
+        counts, seconds = accumulator.measures.histogram()
+        return ProducerMetrics(
+            name=self.name,
+            topic=self.topic,
+            sent=sent,
+            acknowledged=acknowledged,
+            refused=accumulator.measures.refused,
+            in_flight=min(len(accumulator), sent - acknowledged),
+            retries=accumulator.measures.retries(sent),
+            sent_bytes=accumulator.measures.sent_bytes,
+            published_sequence=known(self._last_sent),
+            persisted_sequence=known(persisted),
+            fenced=isinstance(accumulator.failure, ProducerFenced),
+            acknowledge_counts=counts,
+            acknowledge_s=seconds,
+        )
+
+    def has_persisted(self, sequence: int) -> bool:
+        """Whether everything up to this sequence is persisted; asks the client for news.
+
+        Raises:
+            ProducerFenced: a newer producer has taken over the name.
+            TransportError: Kafka has refused a record for good.
+        """
+        self._accumulator.poll(0)
+        self._accumulator.check()
+        return self.resume_from() >= sequence
+
+    def flush(self) -> None:
+        """Wait until Kafka has acknowledged everything that was sent, however long that takes, and store the progress.
+
+        Raises:
+            ProducerFenced: a newer producer has taken over the name.
+            TransportError: Kafka has refused a record for good.
+        """
+        with self._lock:
+            taken = self._prefix.taken
+        self._accumulator.drain()
+        with self._lock:
+            if self._prefix.taken == taken:  # the client's own news may make it look as if something waited
+                self._prefix.acknowledge_all()
+        asked = self._progress_writer.ask()
+        while not self._progress_writer.wait(asked, SILENCE_S):
+            self._say(f"producer {self.name!r} waits for Kafka to store what it has reached")
+        self._accumulator.check()
+
+    def close(self) -> None:
+        """Flush, then stop. A closed producer sends nothing any more."""
+        if not self._accumulator.is_closed:
+            try:
+                self.flush()
+            finally:
+                self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; after an exception without waiting for what is in flight: the next run sends it again."""
+        if kind is None:
+            self.close()
+        else:
+            self._stop()
+
+    def _topic_shape(self, options: Mapping[str, str | int | bool], timeout_s: float) -> TopicShape:
+        admin = admin_client(options)
+        shape = describe_topic(admin, self.topic, timeout_s=timeout_s, say=self._say)
+        if shape is None:
+            raise TopicMissing(
+                f"topic {self.topic!r} does not exist: create it, or have it created with a partition count"
+            )
+        if describe_topic(admin, PROGRESS_TOPIC, timeout_s=timeout_s, say=self._say) is None:
+            create_topic(
+                admin,
+                PROGRESS_TOPIC,
+                partitions=1,
+                replication=-1,  # the broker's own default
+                config=PROGRESS_TOPIC_CONFIG,
+                timeout_s=timeout_s,
+                say=self._say,
+            )
+        return shape
+
+    def _begin(self, stored: Progress | None, shape: TopicShape) -> Progress:
+        decision = self._topic_replaced or ("resend" if self._from_start else None)
+        who = Beginning(self.topic, self.name, self._progress_store.session, self._source, decision)
+        progress, said = who.after(stored, shape)
+        if said and said not in self._said:
+            self._said.append(said)
+            self._say(said)
+        return progress
+
+    def _number(self, sequence: int | None) -> int:
+        if self._numbered_by_us is not None and self._numbered_by_us != (sequence is None):
+            raise SourceError(
+                f"producer {self.name!r} has sent records "
+                + (
+                    f"without a sequence of their own, and this one has {sequence}"
+                    if self._numbered_by_us
+                    else "with sequences of their own, and this one has none"
+                )
+                + ": give every record of a producer a sequence, or none"
+            )
+        if sequence is None:
+            number = max(self._last_sent + 1, self._first)
+            if number > SEQUENCE_MAX:
+                raise SourceError(
+                    f"producer {self.name!r} has come to its last sequence, 2^63-1: go on under another name"
+                )
+        else:
+            number = sequence
+            if 0 <= number <= self._last_sent:
+                raise SourceError(
+                    f"sequence {number} of producer {self.name!r} does not rise above {self._last_sent}: the worker "
+                    "would drop the record as a duplicate. Give every record a higher sequence than the one before"
+                )
+        return number
+
+    def _numbers(self, part: Part) -> Sequence[int]:
+        """The sequences of the part's records: up to the first that `_number` refuses."""
+        if part.sequences is None:
+            first = self._number(None)
+            return range(first, min(first + len(part.values), SEQUENCE_MAX + 1))
+        last = self._checked(part.sequences[0]) - 1
+        for at, number in enumerate(part.sequences):
+            if not last < number <= SEQUENCE_MAX:
+                return part.sequences[:at]
+            last = number
+        return part.sequences
+
+    def _checked(self, sequence: int | None) -> int:
+        """The next record's sequence; raises SourceError where it must not have it."""
+        number = self._number(sequence)
+        sequence_bytes(number)
+        return number
+
+    def _nothing_waits(self) -> bool:
+        """Bring the prefix up to date; whether nothing is under way. The lock is held: nothing sets out meanwhile."""
+        nothing_waits = self._accumulator.is_empty()
+        if nothing_waits:
+            self._prefix.acknowledge_all()
+        self._prefix.advance()
+        return nothing_waits
+
+    def _newest_progress(self) -> Progress:
+        with self._lock:
+            under_way = not self._nothing_waits()
+            sequence, records = self._prefix.sequence, self._prefix.records
+            highest = max(self._highest_before, self._prefix.highest)
+            if not under_way or sequence != self._progress.sequence:
+                self._moved_at, self._reported_then = time.monotonic(), self._prefix.reported
+            # Where nothing at all is acknowledged, Kafka is away, and emptying the queue would not help.
+            is_stuck = self._prefix.reported > self._reported_then
+            self._lags = is_stuck and time.monotonic() - self._moved_at >= LAG_S
+            self._stored_records = self._prefix.reported
+        self._progress = replace(
+            self._progress,
+            sequence=sequence,
+            records=self._records_before + records,
+            source=self._source.mark(sequence) if self._source else self._progress.source,
+            highest=highest,
+        )
+        return self._progress
+
+    def _stop(self) -> None:
+        self._progress_writer.close()
+        self._accumulator.stop()

@@ -1,0 +1,104 @@
+"""Many records at once: the same records, numbers and errors as by as many calls."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafka_ratchet.errors import RecordTooLarge, SourceError, TransportError
+from kafka_ratchet.producers import Producer
+from kafka_ratchet.producers.many import Part, in_parts
+from tests.producers.test_producer import read, sequence_of, sequences
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def name() -> str:
+    return f"producer-{uuid.uuid4().hex[:8]}"
+
+
+def fails_after(values: list[bytes]) -> Iterator[bytes]:
+    yield from values
+    raise ValueError("the cursor is gone")
+
+
+def test_columns_are_given_in_parts_of_one_length() -> None:
+    values, keys = [b"%d" % n for n in range(7)], [None, b"k"] * 3 + [None]
+    assert list(in_parts(values, iter(keys), range(7), 3)) == [
+        Part(values[:3], keys[:3], [0, 1, 2]),
+        Part(values[3:6], keys[3:6], [3, 4, 5]),
+        Part(values[6:], keys[6:], [6]),
+    ]
+    assert list(in_parts(iter(values[:6]), None, None, 3)) == [
+        Part(values[:3], None, None),
+        Part(values[3:6], None, None),
+    ]
+    assert list(in_parts([], [], None)) == []
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    with pytest.raises(SourceError, match="values and keys are not of one length"):
+        next(in_parts([b"a"], [b"k", b"k"], None))
+    for values, keys in ((4, 3), (3, 4), (3, 5), (6, 3)):
+        given = in_parts(iter([b"v"] * values), iter([b"k"] * keys), None, 3)
+        assert next(given) == Part([b"v"] * 3, [b"k"] * 3, None)
+        with pytest.raises(SourceError, match="not of one length"):
+            list(given)
+
+
+def test_what_comes_before_an_error_is_given() -> None:
+    given = in_parts(fails_after([b"a", b"b"]), iter([b"k"] * 9), None)
+    assert next(given) == Part([b"a", b"b"], [b"k", b"k"], None)
+    with pytest.raises(ValueError, match="cursor"):
+        next(given)
+
+
+def test_sent_as_by_as_many_calls(broker: str, new_topic: NewTopic, name: str) -> None:
+    one, many = new_topic(3), new_topic(3)
+    values = [b"%d" % n if n % 7 else None for n in range(3000)]
+    keys = [b"k%d" % (n % 50) if n % 5 else None for n in range(3000)]
+    options = {"bootstrap.servers": broker, "queue.buffering.max.messages": 500}
+    with Producer(one, name, options=options) as producer:
+        for value, key in zip(values, keys, strict=True):
+            producer.send(value, key)
+    with Producer(many, name, options=options) as producer:
+        assert producer.send_many([]) is None
+        assert producer.send_many(values[:1000], keys[:1000]) == 999
+        assert producer.send(values[1000], keys[1000]) == 1000
+        assert producer.send_many(iter(values[1001:]), iter(keys[1001:])) == 2999
+        producer.flush()
+        assert (producer.resume_from(), producer.metrics().acknowledged) == (2999, 3000)
+    for partition in range(3):
+        found = [[(m.key(), m.value(), m.headers()) for m in read(broker, topic, partition)] for topic in (one, many)]
+        assert found[0] == found[1]
+
+
+def test_an_error_in_the_middle_is_where_as_many_calls_would_have_it(
+    broker: str, new_topic: NewTopic, name: str
+) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        with pytest.raises(SourceError, match=r"5 .* does not rise above 5"):
+            producer.send_many([b"v"] * 4, sequences=[3, 5, 5, 9])
+        with pytest.raises(SourceError, match=r"2 .* does not rise above 5"):
+            producer.send_many([b"v"], sequences=[2])
+        with pytest.raises(SourceError, match="with sequences of their own"):
+            producer.send_many([b"v"])
+        with pytest.raises(RecordTooLarge, match="message"):
+            producer.send_many([b"v", b"x" * 2_000_000, b"v"], sequences=[6, 7, 8])
+        with pytest.raises(ValueError, match="cursor"):
+            producer.send_many(fails_after([b"v", b"v"]), sequences=iter([7, 8, 9]))
+        with pytest.raises(SourceError, match=r"not within 0 and 2\^63-1"):
+            producer.send_many([b"v", b"v"], sequences=[2**63 - 1, 2**63])
+    assert sequences(broker, topic, 0) == [3, 5, 6, 7, 8, 2**63 - 1]
+    with pytest.raises(TransportError, match="is closed"):
+        producer.send_many([b"v"], sequences=[2**63 - 1])
+
+
+def test_the_last_automatic_sequence(broker: str, new_topic: NewTopic, name: str) -> None:
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, 2**63 - 3, options=options) as producer:
+        with pytest.raises(SourceError, match="has come to its last sequence"):
+            producer.send_many([b"v"] * 9)
+    assert [sequence_of(message) for message in read(broker, topic, 0)] == [2**63 - 3, 2**63 - 2, 2**63 - 1]

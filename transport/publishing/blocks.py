@@ -1,0 +1,113 @@
+"""A file into a topic, block by block: what `kafka_ratchet.producers.publish` does record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_ratchet.errors import SourceError
+from kafka_ratchet.producers import FileSource, Published
+from kafka_ratchet.producers.headers import NOTHING_YET
+from kafka_ratchet.transport.publishing.encode import Records
+from kafka_ratchet.transport.publishing.lines import BLANK, ODD, RECORD, find_lines
+from kafka_ratchet.transport.publishing.producer import BatchProducer
+from kafka_ratchet.transport.transactions.crash_points import crash_point
+
+BEGINS, LENGTH, BEHIND, KIND, KEY, KEY_LENGTH = range(6)
+"""Rows of what `find_lines` returns."""
+
+
+class _Read(NamedTuple):
+    records: Records | None
+    """None: there are none."""
+    last: tuple[int, int] | None
+    """Of the last record, its first byte and the one behind its line."""
+    text: bytes
+    """The block, as far as it can be read."""
+    bad: SourceError | None
+    """What is wrong with the line behind that."""
+
+
+def publish_blocks(
+    source: FileSource,
+    producer: BatchProducer,
+    *,
+    from_start: bool = False,
+    on_records: Callable[[int, int], None] | None = None,
+) -> Published:
+    """As `kafka_ratchet.producers.publish`, of a file whose `blocks_of` is not None.
+
+    Args:
+        source: the file that the producer was made with.
+        producer: to send with.
+        from_start: publish from the beginning; the producer must have been made with it as well.
+        on_records: called with the last sequence of records that are on their way, and how many there are.
+
+    Raises:
+        SourceError: a line cannot be read. Everything before it is published and acknowledged.
+        TransportError: Kafka has refused a record for good.
+    """
+    resumed_after = producer.resumed_after
+    published = 0
+    try:
+        first = 0 if from_start else resumed_after + 1
+        for offset, text in source.read_blocks(first, producer.block_bytes):
+            read = read_block(source, offset, text)
+            source.took(offset, read.text, read.last)  # its mark may be asked for as soon as it is sent
+            crash_point("block-read")
+            if read.records is not None:
+                producer.send_block(read.records)
+                crash_point("block-sent")
+                published += len(read.records.sequences)
+                if on_records and read.last is not None:
+                    on_records(read.last[0], len(read.records.sequences))
+            if read.bad is not None:
+                raise read.bad
+    except SourceError:
+        producer.flush()
+        raise
+    producer.flush()
+    return Published(published, NOTHING_YET if from_start else resumed_after, producer.resume_from())
+
+
+def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
+    """The records of a block, those that `source.read` gives.
+
+    Args:
+        source: whose block it is
+        offset: of its first byte
+        text: whole lines
+    """
+    format, key = source.blocks_of or ("lines", None)
+    lines = find_lines(text, format == "ndjson", key)
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        lines[KIND] = ODD  # which of them it is, is for `parse_at` to find
+    keys: dict[int, bytes] = {}
+    bad = None
+    for row in np.flatnonzero(lines[KIND] == ODD).tolist():
+        begins, behind = int(lines[BEGINS, row]), int(lines[BEHIND, row])
+        try:
+            parsed = source.parse_at(offset + begins, text[begins:behind])
+        except SourceError as error:
+            text, lines, bad = text[:begins], lines[:, :row], error
+            break
+        lines[KIND, row] = BLANK if parsed is None else RECORD
+        if parsed is not None and parsed.key is not None:
+            keys[row] = parsed.key
+    data = where_keys = np.frombuffer(text, np.uint8)
+    if keys:  # behind the text: an escaped one does not stand in it
+        lengths = np.fromiter(map(len, keys.values()), np.int64, len(keys))
+        lines[KEY_LENGTH, list(keys)] = lengths
+        lines[KEY, list(keys)] = len(text) + np.cumsum(lengths) - lengths
+        where_keys = np.frombuffer(b"".join((text, *keys.values())), np.uint8)
+    found = np.compress(lines[KIND] == RECORD, lines, axis=1)
+    if not found.shape[1]:
+        return _Read(None, None, text, bad)
+    records = Records(
+        offset + found[BEGINS], (where_keys, found[KEY], found[KEY_LENGTH]), (data, found[BEGINS], found[LENGTH])
+    )
+    return _Read(records, (offset + int(found[BEGINS, -1]), offset + int(found[BEHIND, -1])), text, bad)

@@ -1,0 +1,258 @@
+"""The compiled pass over the lines of a file: where each record's value and key are.
+
+What this pass takes, `kafka_ratchet.producers.formats.LineFormat` takes as well, and finds the same value and key in
+it; a test holds the two against each other. Whatever is unusual it leaves to that class: it is ODD.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from kafka_ratchet.transport.batch.kernels import OPTIONS
+
+BLANK, RECORD, ODD = 0, 1, 2
+"""What a line is: no record; one; to be read by `LineFormat`."""
+
+DEPTH_MOST: Final = 32
+"""Of objects and arrays within each other; msgspec takes more."""
+DIGITS_MOST: Final = 18
+"""Of a number, together: longer ones, and those with an exponent, may be out of the range that msgspec takes."""
+
+NL, CR, TAB, SPACE, QUOTE, BACKSLASH = 10, 13, 9, 32, 34, 92
+
+_ORDINARY, _END, _ESCAPE, _CONTROL = range(4)
+_IN_STRING = np.zeros(256, np.uint8)
+_IN_STRING[:32] = _CONTROL
+_IN_STRING[QUOTE], _IN_STRING[BACKSLASH] = _END, _ESCAPE
+
+
+@njit(inline="always", **OPTIONS)
+def _blanks(data, at, end):  # type: ignore[no-untyped-def]
+    while at < end and (data[at] == SPACE or data[at] == TAB):
+        at += 1
+    return at
+
+
+@njit(**OPTIONS)
+def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
+    """The byte behind the quote that ends a string whose first byte is at, and whether there are escapes; or -1."""
+    escaped = False
+    # Unsigned: a signed index may count from the end, and is looked at for it each time.
+    last, one = np.uint64(end), np.uint64(1)
+    while at < end:
+        to = np.uint64(at)
+        while to < last and in_string[data[to]] == _ORDINARY:
+            to += one
+        at = np.int64(to)
+        if at == end:
+            return -1, escaped
+        kind = in_string[data[at]]
+        if kind == _END:
+            return at + 1, escaped
+        elif kind == _CONTROL or at + 1 >= end:
+            return -1, escaped
+        else:
+            escaped = True
+            sign = data[at + 1]
+            if sign == 0x75:  # u
+                if at + 6 > end or data[at + 2] == 0x64 or data[at + 2] == 0x44:
+                    return -1, escaped  # perhaps half of a surrogate pair
+                for i in range(at + 2, at + 6):
+                    c = data[i]
+                    if not (0x30 <= c <= 0x39 or 0x41 <= c <= 0x46 or 0x61 <= c <= 0x66):
+                        return -1, escaped
+                at += 6
+            elif (
+                sign == QUOTE
+                or sign == BACKSLASH
+                or sign == 0x2F
+                or sign == 0x62
+                or sign == 0x66
+                or sign == 0x6E
+                or sign == 0x72
+                or sign == 0x74
+            ):
+                at += 2
+            else:
+                return -1, escaped
+    return -1, escaped
+
+
+@njit(**OPTIONS)
+def _number(data, at, end):  # type: ignore[no-untyped-def]
+    """The byte behind a number without an exponent, or -1."""
+    if data[at] == 0x2D:
+        at += 1
+    first = at
+    while at < end and 0x30 <= data[at] <= 0x39:
+        at += 1
+    digits = at - first
+    if digits == 0 or (digits > 1 and data[first] == 0x30):
+        return -1
+    if at < end and data[at] == 0x2E:
+        at += 1
+        first = at
+        while at < end and 0x30 <= data[at] <= 0x39:
+            at += 1
+        if at == first:
+            return -1
+        digits += at - first
+    if digits > DIGITS_MOST or (at < end and (data[at] == 0x65 or data[at] == 0x45)):
+        return -1
+    return at
+
+
+@njit(**OPTIONS)
+def _word(data, at, end):  # type: ignore[no-untyped-def]
+    """The byte behind true, false or null, or -1."""
+    if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
+        return at + 4
+    if at + 4 <= end and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == 0x6C and data[at + 3] == 0x6C:
+        return at + 4
+    if (
+        at + 5 <= end
+        and data[at] == 0x66
+        and data[at + 1] == 0x61
+        and data[at + 2] == 0x6C
+        and data[at + 3] == 0x73
+        and data[at + 4] == 0x65
+    ):
+        return at + 5
+    return -1
+
+
+@njit(**OPTIONS)
+def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
+    if end - at != len(name):
+        return False
+    for i in range(len(name)):
+        if data[at + i] != name[i]:
+            return False
+    return True
+
+
+@njit(**OPTIONS)
+def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-def]
+    """One JSON text in data[at:end], which does not begin with a blank.
+
+    Args:
+        data: uint8[bytes]
+        at: of the line
+        end: of the line, without its line end
+        name: uint8[bytes], the member of the outermost object whose text is the key
+        wanted: whether there is to be a key
+        in_string: `_IN_STRING`
+
+    Returns:
+        (RECORD or ODD, where the key begins, its length; -1 where there is none)
+    """
+    depth = 0
+    objects = np.uint64(0)  # a bit for each level that is one, the innermost lowest
+    key, key_length = np.int64(0), np.int64(-1)
+    is_key = False
+    if wanted and data[at] != 0x7B:
+        return ODD, key, key_length
+    while True:
+        # A value begins at `at`.
+        if at >= end:
+            return ODD, key, key_length
+        c = data[at]
+        began = at
+        opened = False
+        if c == QUOTE:
+            at, escaped = _string(data, at + 1, end, in_string)
+            if at < 0 or (is_key and escaped):
+                return ODD, key, key_length
+            if is_key:
+                key, key_length = began + 1, at - began - 2
+        elif c == 0x7B or c == 0x5B:
+            if is_key or depth == DEPTH_MOST:
+                return ODD, key, key_length
+            depth += 1
+            objects = (objects << np.uint64(1)) | np.uint64(c == 0x7B)
+            at = _blanks(data, at + 1, end)
+            if at < end and data[at] == (0x7D if c == 0x7B else 0x5D):
+                at += 1
+                depth -= 1
+                objects >>= np.uint64(1)
+            else:
+                opened = True
+        else:
+            at = _number(data, at, end) if c == 0x2D or 0x30 <= c <= 0x39 else _word(data, at, end)
+            if at < 0 or (is_key and c == 0x6E):
+                return ODD, key, key_length
+            if is_key:
+                key, key_length = began, at - began
+        is_key = False
+        # Behind a value: what ends, until something goes on.
+        while not opened:
+            at = _blanks(data, at, end)
+            if depth == 0:
+                return RECORD if at == end and (key_length >= 0 or not wanted) else ODD, key, key_length
+            if at >= end:
+                return ODD, key, key_length
+            c = data[at]
+            at += 1
+            if c == 0x2C:
+                at = _blanks(data, at, end)
+                break
+            if c != (0x7D if objects & np.uint64(1) else 0x5D):
+                return ODD, key, key_length
+            depth -= 1
+            objects >>= np.uint64(1)
+        if objects & np.uint64(1):
+            # A member's name.
+            if at >= end or data[at] != QUOTE:
+                return ODD, key, key_length
+            began = at + 1
+            at, escaped = _string(data, began, end, in_string)
+            if at < 0 or (escaped and depth == 1 and wanted):
+                return ODD, key, key_length
+            is_key = wanted and depth == 1 and _is_name(data, began, at - 1, name)
+            at = _blanks(data, at, end)
+            if at >= end or data[at] != 0x3A:
+                return ODD, key, key_length
+            at = _blanks(data, at + 1, end)
+
+
+@njit(**OPTIONS)
+def _find(data, ends, is_json, name, wanted, in_string, out):  # type: ignore[no-untyped-def]
+    at = np.int64(0)
+    for row in range(out.shape[1]):
+        end = np.int64(ends[row] if row < len(ends) else len(data))
+        behind = end + 1 if end < len(data) else end
+        if end > at and data[end - 1] == CR:
+            end -= 1
+        kind, key, key_length = RECORD, np.int64(0), np.int64(-1)
+        if is_json:
+            first = _blanks(data, at, end)
+            if first == end:
+                kind = BLANK
+            else:
+                kind, key, key_length = _json(data, first, end, name, wanted, in_string)
+        out[0, row], out[1, row], out[2, row] = at, end - at, behind
+        out[3, row], out[4, row], out[5, row] = kind, key, key_length
+        at = behind
+
+
+def find_lines(data: bytes, is_json: bool, key: str | None):  # type: ignore[no-untyped-def]
+    """The lines of some text.
+
+    Args:
+        data: whole lines; the last one may lack its end
+        is_json: of ndjson; otherwise every line is a record
+        key: the member whose text is the key; None: records have none
+
+    Returns:
+        int64[6, lines]: where a line begins, the bytes without its end, where the next one begins; BLANK, RECORD or
+        ODD; where the key begins, and its bytes (-1: none)
+    """
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(text == NL)
+    out = np.empty((6, len(ends) + (not data.endswith(b"\n"))), np.int64)
+    name = np.frombuffer(b"" if key is None else key.encode(), np.uint8)
+    _find(text, ends, is_json, name, key is not None, _IN_STRING, out)
+    return out

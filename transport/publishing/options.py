@@ -1,0 +1,90 @@
+"""What librdkafka is told by a user's client options, as far as it means something to the batches that we send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.producers.tls import Options
+from kafka_ratchet.transport.batch.record_batch import CODECS
+from kafka_ratchet.transport.client.security import client_options
+
+MESSAGE_MAX_BYTES: Final = 1_000_000
+ROOM_KBYTES: Final = 64 * 1024
+REQUEST_TIMEOUT_MS: Final = 30_000
+LINGER_MS: Final = 5.0
+"""librdkafka's own, and of the queue `kafka_ratchet.producers.accumulator`'s."""
+
+_SECURITY: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.id")
+_NUMBERS: Final = ("message.max.bytes", "queue.buffering.max.kbytes", "request.timeout.ms", "linger.ms")
+_COMPRESSION: Final = ("compression.type", "compression.codec")
+_SETTLED: Final = (
+    # What the guarantees rest on: the same in both producers, whatever is given.
+    "acks",
+    "request.required.acks",
+    "enable.idempotence",
+    "enable.gapless.guarantee",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.timeout.ms",
+    "delivery.timeout.ms",
+    # How librdkafka makes batches out of single records.
+    "batch.num.messages",
+    "batch.size",
+    "queue.buffering.max.messages",
+    "sticky.partitioning.linger.ms",
+    # Records are given their partition here.
+    "partitioner",
+    # What it logs and counts.
+    "log_level",
+    "statistics.interval.ms",
+)
+
+
+class Understood(NamedTuple):
+    """The options, as a `BatchProducer` takes them."""
+
+    client: dict[str, Any]
+    """aiokafka's."""
+    compression: str
+    message_max_bytes: int
+    room_bytes: int
+    request_timeout_ms: int
+    linger_s: float
+
+
+def understood(options: Options) -> Understood:
+    """The options, each in its place.
+
+    Raises:
+        SettingsError: one is not understood, or has a value that it cannot have; names the option.
+    """
+    for name in options:
+        known = (*_NUMBERS, *_COMPRESSION, *_SETTLED, "bootstrap.servers")
+        if name not in known and not name.startswith(_SECURITY):
+            raise SettingsError(
+                f"kafka.{name}: only librdkafka has this option, and records that are sent in batches of our own do "
+                "not pass through it. Leave it out, or publish without batches"
+            )
+    compression = next((str(options[name]).lower() for name in _COMPRESSION if name in options), "none")
+    if compression not in CODECS:
+        raise SettingsError(f"kafka.compression.type: write one of {', '.join(CODECS)}")
+    return Understood(
+        client=client_options(str(options["bootstrap.servers"]), options),
+        compression=compression,
+        message_max_bytes=int(_number(options, "message.max.bytes", MESSAGE_MAX_BYTES, 1000)),
+        room_bytes=1024 * int(_number(options, "queue.buffering.max.kbytes", ROOM_KBYTES, 1)),
+        request_timeout_ms=int(_number(options, "request.timeout.ms", REQUEST_TIMEOUT_MS, 1)),
+        linger_s=_number(options, "linger.ms", LINGER_MS, 0) / 1000,
+    )
+
+
+def _number(options: Mapping[str, str | int | bool], name: str, otherwise: float, least: float) -> float:
+    try:
+        value = float(options.get(name, otherwise))
+    except ValueError:
+        value = -1
+    if not least <= value < 2**31:
+        raise SettingsError(f"kafka.{name}: is no number from {least:g} on. Correct or remove it")
+    return value

@@ -1,0 +1,247 @@
+"""Sending under a name in whole record batches, which are encoded here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+
+from kafka_ratchet.errors import RatchetError, TransportError
+from kafka_ratchet.producers import ProducerMetrics, Source, TopicDecision
+from kafka_ratchet.producers.headers import SEQUENCE_MAX
+from kafka_ratchet.producers.many import in_parts
+from kafka_ratchet.producers.named import NamedProducer
+from kafka_ratchet.transport.batch.rows import spans
+from kafka_ratchet.transport.publishing.encode import Encoder, Records
+from kafka_ratchet.transport.publishing.options import understood
+from kafka_ratchet.transport.publishing.sender import BatchSender
+
+BLOCK_LEAST: Final = 1 << 20
+BLOCK_MOST: Final = 16 << 20
+BLOCK_OF_PARTITION: Final = 64 << 10
+"""Bytes of values that are encoded at once: what each call costs is nothing by then, and of many partitions each gets a
+batch that is worth a request."""
+
+RECORD_COSTS: Final = 128
+"""So many bytes more are counted for each record: at most 8,192 records, however short, are encoded at once."""
+
+
+class BatchProducer(NamedProducer[BatchSender]):
+    """A `kafka_ratchet.producers.Producer` with the same arguments, promises and errors, for many records a second.
+
+    It encodes whole record batches and sends them itself, in place of librdkafka, which takes headers record by record.
+    So it needs the worker's extra. A name may be taken over by the one from the other: partitions, numbers, headers and
+    progress are the same.
+
+    Records that `send` has taken are on their way when there are enough of them, or after `linger.ms` (5). What has
+    been reached moves by whole blocks of some thousand records, so a little more is sent again after a crash.
+
+    Of librdkafka's options it understands those of security, `client.id`, `compression.type`, `linger.ms`,
+    `message.max.bytes`, `queue.buffering.max.kbytes` and `request.timeout.ms`. Others are refused by their names,
+    except those that only say how librdkafka makes batches, logs and counts.
+
+    Raises:
+        SettingsError: also for an option that it does not understand.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        name: str | None = None,
+        initial_sequence: int = 0,
+        *,
+        options: Mapping[str, str | int | bool],
+        source: Source | None = None,
+        from_start: bool = False,
+        topic_replaced: TopicDecision | None = None,
+        store_records: int = 1000,
+        store_s: float = 1.0,
+        timeout_s: float = 60.0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._understood = understood(options)
+        super().__init__(
+            topic,
+            name,
+            initial_sequence,
+            options=options,
+            source=source,
+            from_start=from_start,
+            topic_replaced=topic_replaced,
+            store_records=store_records,
+            store_s=store_s,
+            timeout_s=timeout_s,
+            say=say,
+        )
+        limit = self._accumulator.limit(self._understood.message_max_bytes)
+        self._encoder = Encoder(topic, self._name, self._partitions, limit, self._understood.compression)
+        self.block_bytes = min(max(BLOCK_LEAST, BLOCK_OF_PARTITION * self._partitions), BLOCK_MOST)
+        """So many are encoded at once."""
+        self._turn = threading.RLock()  # guards what follows
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] = []
+        self._sequences: list[int] = []
+        """Of these records; empty where they are automatic, and end with the last sent."""
+        self._bytes = 0
+        self._began = threading.Event()
+        """Whether records wait for more."""
+        self._lingering = threading.Thread(target=self._linger, name=f"linger-{topic}", daemon=True)
+        self._lingering.start()
+
+    def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
+        """As `Producer.send`."""
+        # Called for each record: what is written out here, and not called, is a third of a record's time.
+        try:
+            size = len(value) + len(key)  # type: ignore[arg-type]
+        except TypeError:
+            size = len(value or b"") + len(key or b"")
+        with self._turn:
+            accumulator = self._accumulator
+            if accumulator.is_over:
+                accumulator.check()
+            number = self._last_sent + 1 if sequence is None and self._numbered_by_us else self._checked(sequence)
+            if number > SEQUENCE_MAX:
+                self._checked(sequence)  # says so
+            if size > self._encoder.most:
+                raise self._encoder.too_large(number, size)
+            self._values.append(value)
+            self._keys.append(key)
+            if sequence is not None:
+                self._sequences.append(number)
+            self._last_sent, self._numbered_by_us = number, sequence is None
+            if not self._bytes:
+                self._began.set()
+            self._bytes += size + RECORD_COSTS
+            if self._bytes >= self.block_bytes:
+                self._send_taken()
+        return number
+
+    def send_many(
+        self,
+        values: Iterable[bytes | None],
+        keys: Iterable[bytes | None] | None = None,
+        *,
+        sequences: Iterable[int] | None = None,
+    ) -> int | None:
+        """As `Producer.send_many`."""
+        number = None
+        for part in in_parts(values, keys, sequences):
+            with self._turn:
+                self._accumulator.check()
+                numbers = self._numbers(part)
+                count = len(numbers)
+                keys_of = part.keys if part.keys is not None else [None] * count
+                size = [len(value or b"") + len(key or b"") for value, key in zip(part.values, keys_of, strict=False)]
+                if count < len(part.values) or max(size) > self._encoder.most:
+                    asked = part.sequences if part.sequences is not None else [None] * len(part.values)
+                    for value, key, sequence in zip(part.values, part.keys or repeat(None), asked, strict=False):
+                        number = self.send(value, key, sequence=sequence)  # one of them is refused
+                    continue
+                self._values.extend(part.values)
+                self._keys.extend(keys_of)
+                if part.sequences is not None:
+                    self._sequences.extend(numbers)
+                if not self._bytes:
+                    self._began.set()
+                self._bytes += sum(size) + RECORD_COSTS * count
+                self._last_sent, self._numbered_by_us = numbers[-1], part.sequences is None
+                number = self._last_sent
+                if self._bytes >= self.block_bytes:
+                    self._send_taken()
+        return number
+
+    def send_block(self, records: Records) -> None:
+        """Send records that have their sequences, all in one step; for a source that is read in blocks.
+
+        Raises:
+            SourceError: the first of them does not rise above the last one sent.
+            RatchetError: as `send`; of a record that is too large, those before it are on their way.
+        """
+        with self._turn:
+            self._send_taken()
+            self._checked(int(records.sequences[0]))
+            fits = self._encoder.fits(records)
+            if fits:
+                self._put(records.first(fits))
+                self._last_sent, self._numbered_by_us = int(records.sequences[fits - 1]), False
+            if fits < len(records.sequences):
+                size = max(0, int(records.keys[2][fits])) + max(0, int(records.values[2][fits]))
+                raise self._encoder.too_large(int(records.sequences[fits]), size)
+
+    def flush(self) -> None:
+        """As `Producer.flush`."""
+        with self._turn:
+            self._send_taken()
+        super().flush()
+
+    def metrics(self) -> ProducerMetrics:
+        """As `Producer.metrics`. Of each batch one acknowledgement is measured."""
+        taken = len(self._values)  # not in its turn: a `send` that waits for Kafka would have to be waited for
+        told = super().metrics()
+        return replace(told, sent=told.sent + taken, in_flight=told.in_flight + taken)
+
+    def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> BatchSender:
+        return BatchSender(
+            self.topic,
+            self.name,
+            self._understood.client,
+            room_bytes=self._understood.room_bytes,
+            request_timeout_ms=self._understood.request_timeout_ms,
+            timeout_s=timeout_s,
+            say=self._say,
+            acknowledged=self._delivered,
+        )
+
+    def _send_taken(self) -> None:
+        """Encode what `send` has taken; the turn is held."""
+        if not self._values:
+            return
+        self._accumulator.wait_for_room()
+        count = len(self._values)
+        # From the first on: one more than the last may be more than 64 bits hold.
+        sequences = np.arange(count, dtype=np.int64) + (self._last_sent - count + 1)
+        if self._sequences:
+            sequences = np.array(self._sequences, np.int64)
+        records = Records(sequences, spans(self._keys), spans(self._values))
+        self._values, self._keys, self._sequences, self._bytes = [], [], [], 0
+        self._put(records)
+
+    def _put(self, records: Records) -> None:
+        self._accumulator.wait_for_room()
+        batches = self._encoder.encode(records)
+        risen = int(np.count_nonzero(records.sequences > self._resumed_after))
+        with self._lock:
+            self._accumulator.put(batches)
+            sent = ((each.partition, each.last, each.batch.count) for each in batches)
+            self._prefix.sent_block(sent, int(records.sequences[-1]), len(records.sequences), risen)
+
+    def _delivered(self, partition: int, seconds: float) -> None:
+        self._accumulator.measures.acknowledged(seconds)
+        with self._lock:
+            self._prefix.acknowledge(partition)
+            if self._prefix.reported - self._stored_records < self._store_records:
+                return
+            self._stored_records = self._prefix.reported
+        self._progress_writer.wake()
+
+    def _linger(self) -> None:
+        """Send what waits for more records, when it has waited long enough."""
+        closed = self._accumulator.closed
+        while not closed.is_set():
+            if not self._began.wait(1.0) or closed.wait(self._understood.linger_s):
+                continue
+            self._began.clear()
+            with self._turn:
+                if not self._accumulator.is_over:
+                    try:
+                        self._send_taken()
+                    except RatchetError:
+                        continue  # the next call of the program raises it
+                    except Exception as error:
+                        # A thread has nobody to raise to: without this, what waits would wait for ever.
+                        said = f"producer {self.name!r}: records cannot be encoded: {error!r}"
+                        self._accumulator.fail(TransportError(said))

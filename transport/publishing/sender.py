@@ -1,0 +1,373 @@
+"""Record batches on their way: an idempotent producer of batches, in order per partition and without end.
+
+What Kafka promises an idempotent producer: of the last five batches of a partition it appends none twice, and none but
+in the order of their sequences. It knows a producer by its first batch there; so that is sent alone, and so is each
+after a failure, until Kafka's answers are certain again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from aiokafka import errors as kafka
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from kafka_ratchet.errors import (
+    BrokerUnavailable,
+    RatchetError,
+    RecordRefused,
+    RecordTooLarge,
+    TopicError,
+    TransportError,
+)
+from kafka_ratchet.producers.metrics import Measures
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.connection import refused_by
+from kafka_ratchet.transport.client.errors import UNAUTHORIZED, InvalidRecord, explained, raise_for
+from kafka_ratchet.transport.client.produce import BatchRequest
+from kafka_ratchet.transport.client.retry import RETRY_FIRST_S, RETRY_MOST_S
+from kafka_ratchet.transport.publishing.encode import Outgoing
+from kafka_ratchet.transport.transactions.crash_points import crash_point
+
+IN_FLIGHT: Final = 5
+"""Batches of a partition that wait for an answer: as many as Kafka recognises when they come again."""
+
+SILENCE_S: Final = 3.0
+"""As of librdkafka's path (`kafka_ratchet.producers.accumulator`): when Kafka's silence is said, and how often."""
+
+TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+REFUSED: Final = (InvalidRecord, kafka.PolicyViolationError, kafka.InvalidTimestampError, kafka.InvalidTopicError)
+LOST: Final = (
+    kafka.OutOfOrderSequenceNumber,
+    kafka.UnknownProducerId,
+    kafka.InvalidProducerEpoch,
+    kafka.InvalidProducerIdMapping,
+)
+"""What Kafka answers that has not what it had acknowledged, or that waits for a batch before this one."""
+
+
+class _Under(NamedTuple):
+    batch: Outgoing
+    data: memoryview
+    put_at: float
+    again: bool = False
+    """Whether it was sent before."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The batches of one partition."""
+
+    partition: int
+    waiting: deque[_Under] = field(default_factory=deque)
+    under_way: deque[tuple[_Under, asyncio.Task[None]]] = field(default_factory=deque)
+    window: int = 1
+    """How many may be under way; 1 until an answer has come to one that was sent alone."""
+    attendant: asyncio.Task[None] | None = None
+
+
+class BatchSender:
+    """Sends batches to one topic, from a thread of its own. The first failure, of whatever kind, ends it.
+
+    `put` is for one thread at a time, the rest for any.
+
+    Args:
+        topic: where to.
+        name: the producer's, for what is said.
+        options: aiokafka's, as `client_options` makes them.
+        room_bytes: of batches that wait to be sent or acknowledged; `wait_for_room` waits for more.
+        request_timeout_ms: how long an answer is waited for, before a batch is sent again.
+        timeout_s: how long to look for Kafka at the start, in seconds.
+        say: told, every few seconds, that Kafka does not answer.
+        acknowledged: told of each batch that Kafka has, in the order of its partition: the partition, and its seconds.
+
+    Raises:
+        BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
+        TransportError: it gives this user no producer id.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        options: dict[str, Any],
+        *,
+        room_bytes: int,
+        request_timeout_ms: int,
+        timeout_s: float,
+        say: Callable[[str], None],
+        acknowledged: Callable[[int, float], None],
+    ) -> None:
+        self.topic, self.name, self._say, self._acknowledged = topic, name, say, acknowledged
+        self.measures = Measures()
+        self.failure: RatchetError | None = None
+        self.is_over = False
+        """Whether it has failed or is closed: `check` says which. Asked before each record."""
+        self._room_bytes = room_bytes
+        self._changed = threading.Condition()  # guards the two below
+        self._records = self._bytes = 0
+        self.closed = threading.Event()
+        """Set by `stop`."""
+        self._heard_at = time.monotonic()
+        self._said: object = ""
+        self._lanes: dict[int, _Lane] = {}
+        self._next: dict[int, int] = {}  # each partition's next sequence in the sense of Kafka: of its records
+        self._cluster = Cluster(options, request_timeout_ms)
+        self._producer_id, self._epoch = -1, -1
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name=f"batches-{topic}", daemon=True)
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._start(timeout_s), self._loop).result()
+            self._watch = asyncio.run_coroutine_threadsafe(self._attend(), self._loop)
+        except BaseException:
+            self.stop()
+            raise
+
+    def __len__(self) -> int:
+        """Records that wait to be sent or acknowledged."""
+        return self._records
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `stop` has been called."""
+        return self.closed.is_set()
+
+    def is_empty(self) -> bool:
+        """Whether Kafka has everything; False once it has failed."""
+        return not self._records and self.failure is None
+
+    def limit(self, most: int) -> int:
+        """The topic's max.message.bytes, if this user may ask for it and it is below `most`; else `most`."""
+
+        async def ask() -> int:
+            return (await self._cluster.message_limits([self.topic], "limits"))[self.topic]
+
+        asked = asyncio.run_coroutine_threadsafe(asyncio.wait_for(ask(), SILENCE_S), self._loop)
+        try:
+            return min(most, asked.result())
+        except (TransportError, TimeoutError):
+            return most
+
+    def put(self, batches: Sequence[Outgoing]) -> None:
+        """Send batches, those of a partition in this order. Does not wait."""
+        sealed = []
+        for outgoing in batches:
+            base = self._next.get(outgoing.partition, 0)
+            self._next[outgoing.partition] = (base + outgoing.batch.count) & 0x7FFFFFFF
+            data = outgoing.batch.seal(self._producer_id, self._epoch, base)
+            sealed.append(_Under(outgoing, data, time.monotonic()))
+        with self._changed:
+            self._records += sum(each.batch.batch.count for each in sealed)
+            self._bytes += sum(len(each.data) for each in sealed)
+        self._loop.call_soon_threadsafe(self._take, sealed)
+
+    def wait_for_room(self) -> None:
+        """Wait until another batch may be put. Raises what has ended it."""
+        self.check()
+        with self._changed:
+            self._changed.wait_for(lambda: self._bytes < self._room_bytes or self.is_over)
+        self.check()
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait so long, in seconds, or until something was acknowledged."""
+        if timeout_s:
+            with self._changed:
+                self._changed.wait(timeout_s)
+
+    def drain(self) -> None:
+        """Wait until everything is acknowledged, however long that takes; raises what has ended it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._records or self.is_over)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has ended it, if anything has."""
+        if self.failure is not None:
+            raise self.failure
+        if self.closed.is_set():
+            raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
+
+    def fail(self, failure: RatchetError) -> None:
+        """End it: what waits is not sent any more. The first failure is the cause, others only follow from it."""
+        with self._changed:
+            if self.failure is None:
+                self.failure, self.is_over = failure, True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Stop at once, without waiting for what is in flight."""
+        if not self._thread.is_alive():
+            return
+        self.closed.set()
+        self.is_over = True
+        with self._changed:
+            self._changed.notify_all()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def _start(self, timeout_s: float) -> None:
+        await self._cluster.start(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                await self._cluster.leader(self.topic, 0)  # adds the topic to the metadata
+                node = self._cluster.client.get_random_node()
+                answer = await self._cluster.send(node, InitProducerIdRequest(None, -1), "producer id")
+                raise_for(answer.error_code)
+                self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+                return
+            except UNAUTHORIZED as error:
+                raise self._refusal(error, "no producer id") from None
+            except kafka.KafkaError as error:
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailable(
+                        f"topic {self.topic!r}, producer {self.name!r}: Kafka gave no producer id within "
+                        f"{timeout_s:g} s ({explained(error)}). Check that it runs; kafka_timeout_s sets the limit"
+                    ) from None
+                await asyncio.sleep(RETRY_FIRST_S)
+
+    def _take(self, sealed: list[_Under]) -> None:
+        for each in sealed:
+            lane = self._lanes.setdefault(each.batch.partition, _Lane(each.batch.partition))
+            lane.waiting.append(each)
+            if lane.attendant is None:
+                lane.attendant = self._loop.create_task(self._deliver(lane))
+            elif lane.under_way:
+                self._fill(lane)
+
+    def _fill(self, lane: _Lane) -> None:
+        """Send what may be under way. The tasks begin in this order, and so do their requests on the connection."""
+        while lane.waiting and len(lane.under_way) < lane.window and not self.is_over:
+            each = lane.waiting.popleft()
+            lane.under_way.append((each, self._loop.create_task(self._produce(each))))
+
+    async def _deliver(self, lane: _Lane) -> None:
+        """Take the answers of one partition in the order of its batches, until there is none left."""
+        pause_s = RETRY_FIRST_S
+        try:
+            while not self.is_over:
+                self._fill(lane)
+                if not lane.under_way:
+                    return
+                each, answer = lane.under_way[0]
+                is_alone = lane.window == 1
+                try:
+                    await answer
+                except kafka.DuplicateSequenceNumber:
+                    pass  # an earlier try was appended
+                except kafka.KafkaError as error:
+                    await self._settle(lane)
+                    if (refusal := self._final(error, each, is_alone)) is not None:
+                        self.fail(refusal)
+                        return
+                    self._said = error
+                    self._cluster.refresh()
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, RETRY_MOST_S)
+                    continue
+                lane.under_way.popleft()
+                lane.window, pause_s = IN_FLIGHT, RETRY_FIRST_S
+                self._has(each)
+        except Exception as error:
+            # A task has nobody to raise to: without this, `drain` would wait for it for ever.
+            self.fail(TransportError(f"batches of producer {self.name!r} are not sent any more: {error!r}"))
+        finally:
+            # Kafka forgets a producer that sends nothing for a day (producer.id.expiration.ms).
+            lane.attendant, lane.window = None, 1
+
+    async def _settle(self, lane: _Lane) -> None:
+        """Wait for all answers, and put everything that is not known to be appended back in its order."""
+        under_way = list(lane.under_way)
+        lane.window = 1
+        await asyncio.gather(*(answer for _, answer in under_way), return_exceptions=True)
+        lane.under_way.clear()
+        lane.waiting.extendleft(each._replace(again=True) for each, _ in reversed(under_way))
+
+    async def _produce(self, each: _Under) -> None:
+        partition = each.batch.partition
+        leader = await self._cluster.leader(self.topic, partition)
+        request = BatchRequest(None, self._cluster.request_timeout_ms, self.topic, partition, each.data)
+        self.measures.transmitted(each.batch.value_bytes, each.batch.batch.count if each.again else 0)
+        response = await self._cluster.send(leader, request, "batches")
+        raise_for(response.topics[0][1][0][1], f"{self.topic}, partition {partition}")
+
+    def _has(self, each: _Under) -> None:
+        """Kafka has it. The report comes first: who finds nothing under way any more finds everything reported."""
+        crash_point("batch-there")
+        self._heard_at = time.monotonic()
+        self._said = ""
+        self._acknowledged(each.batch.partition, self._heard_at - each.put_at)
+        with self._changed:
+            self._records -= each.batch.batch.count
+            self._bytes -= len(each.data)
+            self._changed.notify_all()
+
+    def _final(self, error: Exception, each: _Under, is_alone: bool) -> RatchetError | None:
+        """What ends everything; None where trying again may help."""
+        servers = [f"{node.host}:{node.port}" for node in self._cluster.client.cluster.brokers()]
+        if isinstance(error, kafka.KafkaConnectionError | kafka.NodeNotReadyError) and (away := refused_by(servers)):
+            return TransportError(
+                f"topic {self.topic!r}, producer {self.name!r}: {away}. What was acknowledged stays published; "
+                "start again to go on after it"
+            )
+        if isinstance(error, (*TOO_LARGE, *REFUSED, *UNAUTHORIZED)) or (isinstance(error, LOST) and is_alone):
+            self.measures.refused += 1
+            return self._refusal(error, f"partition {each.batch.partition}, up to sequence {each.batch.last}")
+        return None
+
+    def _refusal(self, error: Exception, what: str) -> RatchetError:
+        said = f"topic {self.topic!r}, producer {self.name!r}, {what}: {explained(error)}"
+        if isinstance(error, TOO_LARGE):
+            return RecordTooLarge(
+                f"{said}. Raise max.message.bytes of the topic and message.max.bytes in the `kafka` settings, or leave "
+                "the record out"
+            )
+        if isinstance(error, UNAUTHORIZED):
+            return TopicError(said)
+        kind = RecordRefused if isinstance(error, REFUSED) else TransportError
+        return kind(f"{said}. What was acknowledged stays published; start again to go on after it")
+
+    async def _attend(self) -> None:
+        """Say that Kafka is silent."""
+        while True:
+            await asyncio.sleep(SILENCE_S / 10)
+            now = time.monotonic()
+            if not self._records:
+                self._heard_at = now  # silence is counted from when there is something to hear
+            elif now - self._heard_at >= SILENCE_S and not self.is_over:
+                self._heard_at += SILENCE_S
+                self._say(
+                    f"Kafka acknowledges nothing; {self._records} records of producer {self.name!r} wait and will be "
+                    f"sent when it does{f': {explained(self._said)}' if self._said else ''}"
+                )
+
+    async def _end(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        tasks += [answer for lane in self._lanes.values() for _, answer in lane.under_way]
+        await self._cluster.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # not on Windows
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
