@@ -297,6 +297,8 @@ class SinkSettings(_Section):
     """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
     evolve: Literal["add"] | None = None
     """Columns that the table lacks are added, and types widen. None: it has to have these columns."""
+    partition_by: tuple[str, ...] = ()
+    """What the table's files are kept apart by: columns, day(column), hour(column)."""
     kind: Literal["append", "upsert", "totals"] = "append"
     """A row for each record, the last row of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()

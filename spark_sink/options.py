@@ -46,6 +46,7 @@ def job_spec(words: Sequence[str]) -> JobSpec:
         **{
             **options,
             **{name: tuple(options[name]) for name in ("key", "sums", "averages", "mins", "maxes", "distinct")},
+            "partition_by": tuple(options["partition_by"]),
             "jars": tuple(jar for jar in options["jars"].split(",") if jar),
             "kafka_options": _pairs("--kafka-option", options["kafka_options"]),
             "spark_kafka_options": _pairs("--spark-kafka-option", options["spark_kafka_options"]),
@@ -162,7 +163,14 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evolve",
         choices=get_args(Evolve),
-        help="add: a table that lacks columns of the job gets them, and types become wider (delta, postgres, mysql)",
+        help="add: a table that lacks columns of the job gets them, and types become wider where it can",
+    )
+    parser.add_argument(
+        "--partition-by",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="delta, iceberg: keep files apart by a column, day(COLUMN) or hour(COLUMN); once for each",
     )
     parser.add_argument(
         "--kind",

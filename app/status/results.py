@@ -171,6 +171,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
         avro_schema=kept.avro_schema,
         avro_id=kept.avro_id,
         evolve=kept.evolve,
+        partition_by=kept.partition_by,
         kind=kept.kind,
         key=kept.key,
         sums=kept.sums,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import uuid
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-WRITTEN = "file string, rows long, bytes long"
-"""What a task returns about its file; a task without rows writes and returns nothing."""
+WRITTEN = "file string, rows long, bytes long, partition string"
+"""What a task returns about each file, the partition as JSON; a task without rows writes and returns nothing."""
+
+HOURS = {"day": 24, "hour": 1}
+
+Values = tuple[str | int | bool | None, ...]
+"""Of a partition, field by field: days and dates as days, hours as hours, since 1970."""
 
 NO_FOLDER = -1
 """In place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
@@ -62,12 +68,59 @@ def write_files(
     Raises:
         StoreError: the folder is another one for the executors than for the driver.
     """
+    return [file for file, _ in _written(dataframe, folder, schema, file_prefix, filesystem, ())]
+
+
+def write_partitioned_files(
+    dataframe: DataFrame,
+    folder: str,
+    schema: Any,
+    file_prefix: str,
+    filesystem: Any,
+    fields: Sequence[tuple[str, str]],
+    left_out: Sequence[str] = (),
+) -> list[tuple[tuple[str, int, int], Values]]:
+    """As `write_files`, with a file for each partition that a task has rows of.
+
+    The rows are sorted by partition within each task, so that it has one file open at a time.
+
+    Args:
+        dataframe: see `write_files`; likewise folder, file_prefix and filesystem.
+        folder: see there.
+        schema: of the rows.
+        file_prefix: see there.
+        filesystem: see there.
+        fields: what they are partitioned by: a column, and "day" or "hour" of it, or nothing.
+        left_out: columns that the files are written without.
+    """
+    from pyspark.sql import functions as F
+
+    columns = {column: F.col("`" + column.replace("`", "``") + "`") for column, _ in fields}
+    units = [
+        F.floor(columns[column].cast("double") / (3600 * HOURS[unit])) if unit else columns[column]
+        for column, unit in fields
+    ]
+    plan = tuple((column, unit) for column, unit in fields)
+    return _written(
+        dataframe.sortWithinPartitions(*units), folder, schema, file_prefix, filesystem, plan, tuple(left_out)
+    )
+
+
+def _written(
+    dataframe: DataFrame,
+    folder: str,
+    schema: Any,
+    file_prefix: str,
+    filesystem: Any,
+    plan: tuple[tuple[str, str], ...],
+    left_out: tuple[str, ...] = (),
+) -> list[tuple[tuple[str, int, int], Values]]:
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    done = map_batches(plain, _task(folder, schema, file_prefix, filesystem), WRITTEN).collect()
-    written = [(row.file, row.rows, row.bytes) for row in done]
-    for name, rows, size in written:
+    done = map_batches(plain, _task(folder, schema, file_prefix, filesystem, plan, left_out), WRITTEN).collect()
+    written = [((row.file, row.rows, row.bytes), tuple(json.loads(row.partition))) for row in done]
+    for (name, rows, size), _ in written:
         if rows == NO_FOLDER:
             raise StoreError(f"{folder}: the executor on {name} has no such folder. {REMEDY}")
         # A folder of the same name on each machine: the table would name files that its readers do not find.
@@ -154,63 +207,102 @@ def _is_here(path: Path, size: int) -> bool:
         return False
 
 
-def _task(folder: str, schema: Any, file_prefix: str, filesystem: Any) -> Task:
+def _task(
+    folder: str,
+    schema: Any,
+    file_prefix: str,
+    filesystem: Any,
+    plan: tuple[tuple[str, str], ...],
+    left_out: tuple[str, ...],
+) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
-    row_group_bytes, no_folder = ROW_GROUP_BYTES, NO_FOLDER
+    row_group_bytes, no_folder, hours = ROW_GROUP_BYTES, NO_FOLDER, dict(HOURS)
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import json
         import os
         import socket
         import uuid
         from contextlib import suppress
+        from itertools import groupby, pairwise
 
         import pyarrow as pa
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        told = pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64")])
+        told = pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64"), ("partition", "string")])
+        kept = [name for name in schema.names if name not in left_out]
+        in_file = pa.schema([schema.field(name) for name in kept])
         if filesystem is None and not os.path.isdir(folder):
             # Said and not raised: Spark would try it again, and hand out a stack trace at the end.
-            said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0]}
+            said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0], "partition": ["[]"]}
             yield pa.RecordBatch.from_pydict(said, schema=told)
             return
-        name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
-        path = f"{folder}/{name}"
-        file: Any = None
-        writer = None
-        size = rows = gathered_bytes = 0
-        gathered: list[Any] = []
-        try:
+
+        def values_of(table: Any, column: str, unit: str) -> Any:
+            values = table[column].combine_chunks()
+            if unit:  # whole units since 1970, also of what lies before
+                floor = pc.floor_temporal(values, unit=unit).cast("int64")
+                return pc.divide(floor, hours[unit] * 3_600_000_000)
+            return values.cast("int32") if pa.types.is_date32(values.type) else values
+
+        def runs() -> Iterator[tuple[str, Any]]:
+            """The rows in pieces, each of one partition."""
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
-                if writer is None:
-                    file = open(path, "xb") if filesystem is None else filesystem.open_output_stream(path)
-                    writer = pq.ParquetWriter(file, schema, compression="zstd")
                 table = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
-                gathered.append(table)
-                rows += table.num_rows
-                gathered_bytes += table.nbytes
-                if gathered_bytes >= row_group_bytes:
+                found = [values_of(table, column, unit) for column, unit in plan]
+                changes = pa.array([False] * (table.num_rows - 1), pa.bool_())
+                for each in found:
+                    one, other = each[:-1], each[1:]
+                    differ = pc.fill_null(pc.not_equal(one, other), False)
+                    changes = pc.or_(changes, pc.or_(differ, pc.xor(pc.is_null(one), pc.is_null(other))))
+                cuts = [0, *(at + 1 for at in pc.indices_nonzero(changes).to_pylist()), table.num_rows]
+                for begin, end in pairwise(cuts):
+                    yield (
+                        json.dumps([each[begin].as_py() for each in found]),
+                        table.slice(begin, end - begin).select(kept),
+                    )
+
+        for partition, tables in groupby(runs(), key=lambda run: run[0]):
+            name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
+            path = f"{folder}/{name}"
+            file: Any = None
+            writer = None
+            size = rows = gathered_bytes = 0
+            gathered: list[Any] = []
+            try:
+                for _, table in tables:
+                    if writer is None:
+                        file = open(path, "xb") if filesystem is None else filesystem.open_output_stream(path)
+                        writer = pq.ParquetWriter(file, in_file, compression="zstd")
+                    gathered.append(table)
+                    rows += table.num_rows
+                    gathered_bytes += table.nbytes
+                    if gathered_bytes >= row_group_bytes:
+                        writer.write_table(pa.concat_tables(gathered))
+                        gathered, gathered_bytes = [], 0
+                if writer is None:
+                    return
+                if gathered:
                     writer.write_table(pa.concat_tables(gathered))
-                    gathered, gathered_bytes = [], 0
-            if writer is None:
-                return
-            if gathered:
-                writer.write_table(pa.concat_tables(gathered))
-            writer.close()
-            file.flush()
-            size = file.tell()
-            if filesystem is None:
-                os.fsync(file.fileno())  # the commit that names this file must not outlive it in a power failure
-            file.close()
-        except BaseException:
-            with suppress(OSError):  # what happened first is the better sentence
+                writer.close()
+                file.flush()
+                size = file.tell()
                 if filesystem is None:
-                    os.unlink(path)
-                elif file is not None:
-                    file.close()  # an upload ends by it
-                    filesystem.delete_file(path)
-            raise
-        yield pa.RecordBatch.from_pydict({"file": [name], "rows": [rows], "bytes": [size]}, schema=told)
+                    # The commit that names this file must not outlive it in a power failure.
+                    os.fsync(file.fileno())
+                file.close()
+            except BaseException:
+                with suppress(OSError):  # what happened first is the better sentence
+                    if filesystem is None:
+                        os.unlink(path)
+                    elif file is not None:
+                        file.close()  # an upload ends by it
+                        filesystem.delete_file(path)
+                raise
+            done = {"file": [name], "rows": [rows], "bytes": [size], "partition": [partition]}
+            yield pa.RecordBatch.from_pydict(done, schema=told)
 
     return write

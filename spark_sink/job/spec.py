@@ -18,6 +18,7 @@ from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.judging.rule import SEQUENCE_HEADER, Form, JudgeRule, Late, identity_parts
+from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME, read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
@@ -70,6 +71,8 @@ class JobSpec:
     avro_id: int | None = None
     evolve: Evolve | None = None
     """Columns that the table lacks are added, and types widen. None: it has to have the job's columns."""
+    partition_by: tuple[str, ...] = ()
+    """What the table's files are kept apart by: names of columns, `day(column)`, `hour(column)`."""
     kind: Kind = "append"
     key: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
@@ -132,11 +135,7 @@ class JobSpec:
         self._require_within("max_records", 1, 2**63 - 1)
         self._require_values_of_format()
         self._require_rule_has_a_meaning()
-        if self.evolve is not None and self.columns == INFER:
-            raise OptionRefused(
-                "columns that are inferred are the table's, so that there are none to add. Write the columns down, or "
-                "leave evolve out"
-            )
+        partition_fields(self.partition_by)
         more = self.averages or self.mins or self.maxes or self.distinct
         if self.evolve is not None and (more or self.window is not None):
             raise OptionRefused(
@@ -210,7 +209,10 @@ class JobSpec:
             OptionRefused: the parts contradict each other, or name a function or a file that is not there.
         """
         rejects = self.rejects or self.from_input
-        return RowPipeline(self.columns, self.write_mode(), rejects, self._transform(), self._avro(), self.keep_value)
+        write_mode, takes_up = self.write_mode(), self.evolve is not None
+        return RowPipeline(
+            self.columns, write_mode, rejects, self._transform(), self._avro(), self.keep_value, takes_up
+        )
 
     def write_mode(self) -> WriteMode:
         """What the rows do to the table, and what they are judged by.
@@ -280,8 +282,15 @@ class JobSpec:
         Raises:
             OptionRefused: see `make_store`.
         """
-        evolve = self.evolve is not None
-        return make_store(self.location(access), self.name, self.topic, topic_id, pipeline, evolve=evolve)
+        return make_store(
+            self.location(access),
+            self.name,
+            self.topic,
+            topic_id,
+            pipeline,
+            evolve=self.evolve is not None,
+            partition_by=partition_fields(self.partition_by),
+        )
 
 
 def _is_text(value: object) -> bool:

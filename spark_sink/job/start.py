@@ -12,7 +12,15 @@ from kafka_ratchet.spark_sink.errors import KafkaUnavailable, SecondJob, SparkFa
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import RunState
-from kafka_ratchet.spark_sink.rows.infer import SAMPLE_OFFSETS, of_table, require_columns, sampled
+from kafka_ratchet.spark_sink.rows.infer import (
+    SAMPLE_OFFSETS,
+    Sample,
+    nothing_sampled,
+    of_table,
+    require_columns,
+    sampled,
+    with_new_fields,
+)
 from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
@@ -92,6 +100,8 @@ def take_over(job: Job, store: ResultStore, schema: StructType) -> dict[int, int
 def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
     """The job with columns in the place of `INFER`: the table's, or those of the first records that have any.
 
+    Where the pipeline takes up new fields, the table's and those of the first records that are not read yet.
+
     Returns:
         None where there is neither a table nor a value to read them off.
 
@@ -101,21 +111,31 @@ def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: Spa
     if not job.pipeline.infers:
         return job
     table = store.columns()
+    if table is not None and not job.pipeline.takes_up:
+        columns = of_table(table, "the table")
+        return replace(job, pipeline=replace(job.pipeline, columns=columns))
+    sample = _sample(job, planner, store, spark)
     if table is not None:
-        return replace(job, pipeline=replace(job.pipeline, columns=of_table(table, "the table")))
+        columns = with_new_fields(of_table(table, "the table"), sample, job.topic)
+    elif sample.values:
+        columns = require_columns(sample, job.topic)
+    else:
+        return None
+    return replace(job, pipeline=replace(job.pipeline, columns=columns))
+
+
+def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Sample:
+    """What the first unread records say that have a field; none has: all of them."""
     stored = store.offsets()
     offset_range = planner.offset_range()
-    values = 0
+    values, sample = 0, nothing_sampled()
     for begin, until in slices(resume(offset_range, stored), offset_range.end, SAMPLE_OFFSETS):
         with spark_errors_named(job.topic, begin, until):
             sample = sampled(records(spark, job, begin, until))
         values += sample.values
         if sample.columns.fields:
             break
-    if values == 0:
-        return None
-    columns = require_columns(replace(sample, values=values), job.topic)
-    return replace(job, pipeline=replace(job.pipeline, columns=columns))
+    return replace(sample, values=values)
 
 
 def wait_for_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,13 @@ class Sample:
     """Fields that cannot, and why; each name as ASCII, cut off."""
 
 
+def nothing_sampled() -> Sample:
+    """The sample of no record."""
+    from pyspark.sql.types import StructType
+
+    return Sample(0, StructType([]), {})
+
+
 def sampled(records: DataFrame) -> Sample:
     """Look at the values of these records.
 
@@ -97,11 +105,7 @@ def require_columns(sample: Sample, topic: str) -> StructType:
     Raises:
         OptionRefused: there is none.
     """
-    names = list(sample.left_out)
-    for name in names[:SHOWN]:
-        log.warning("topic %s: no column is made of field %s: %s", topic, name, sample.left_out[name])
-    if len(names) > SHOWN:
-        log.warning("topic %s: and of %d other fields", topic, len(names) - SHOWN)
+    _warn_of(sample.left_out, topic)
     if not sample.columns.fields:
         raise OptionRefused(
             f"columns: none of the {sample.values} values of topic {topic} that were looked at is a JSON object with a "
@@ -109,6 +113,41 @@ def require_columns(sample: Sample, topic: str) -> StructType:
         )
     log.info("topic %s: columns are %s", topic, sample.columns.simpleString())
     return sample.columns
+
+
+def with_new_fields(known: StructType, sample: Sample, topic: str) -> StructType:
+    """The columns of a table, and behind them those of fields that the sample has and the table does not.
+
+    Args:
+        known: `of_table`; these keep their types.
+        sample: of what is to be read next; says what is left out of it.
+        topic: where it is from.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    spelled, left_out = {name.lower(): name for name in known.names}, dict(sample.left_out)
+    new: list[StructField] = []
+    for field in sample.columns.fields:
+        if field.name in known.names:
+            continue
+        if field.name.lower() in spelled:
+            left_out[ascii(field.name)] = f"the table has {spelled[field.name.lower()]!a}, which differs in case only"
+        elif len(known) + len(new) >= MAX_COLUMNS:
+            left_out[ascii(field.name)] = f"the table has {MAX_COLUMNS} columns"
+        else:
+            new.append(field)
+    _warn_of(left_out, topic)
+    if new:
+        log.info("topic %s: new columns are %s", topic, StructType(new).simpleString())
+    return StructType([*known.fields, *new])
+
+
+def _warn_of(left_out: Mapping[str, str], topic: str) -> None:
+    names = list(left_out)
+    for name in names[:SHOWN]:
+        log.warning("topic %s: no column is made of field %s: %s", topic, name, left_out[name])
+    if len(names) > SHOWN:
+        log.warning("topic %s: and of %d other fields", topic, len(names) - SHOWN)
 
 
 def of_table(table: StructType, where: str) -> StructType:

@@ -54,6 +54,8 @@ class RowPipeline:
     """How Avro values are written; None: they are none."""
     keep_value: bool = False
     """True: `_value` is kept of every record, also where the columns hold what they name of it."""
+    takes_up: bool = False
+    """With `INFER`: fields that a table lacks become columns of it, at the start of a run."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:

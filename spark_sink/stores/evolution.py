@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from kafka_ratchet.spark_sink.errors import SchemaDiffers
 
 Evolve = Literal["add"]
+
+DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)", re.IGNORECASE)
+"""How Spark, PostgreSQL and DuckDB spell it."""
 
 
 class Change(NamedTuple):
@@ -54,3 +58,20 @@ def changes(
         for column, wanted in expected.items()
         if present.get(column) != wanted
     ]
+
+
+def is_larger(before: str, after: str, integers: Sequence[str]) -> bool:
+    """Whether the second type is a larger integer, or a decimal that has each value of the first.
+
+    Args:
+        before: the type that is there.
+        after: the type that is wanted.
+        integers: the store's names of them, the smallest first.
+    """
+    if before in integers and after in integers:
+        return integers.index(before) < integers.index(after)
+    old, new = DECIMAL.fullmatch(before), DECIMAL.fullmatch(after)
+    if old is None or new is None:
+        return False
+    digits, places, more_digits, more_places = map(int, (*old.groups(), *new.groups()))
+    return more_places >= places and more_digits - more_places >= digits - places

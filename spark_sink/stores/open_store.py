@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import rejects_schema
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
@@ -19,7 +21,14 @@ def rejects_location(location: TableLocation) -> TableLocation:
 
 
 def make_store(
-    location: TableLocation, name: str, topic: str, topic_id: int, pipeline: RowPipeline, *, evolve: bool = False
+    location: TableLocation,
+    name: str,
+    topic: str,
+    topic_id: int,
+    pipeline: RowPipeline,
+    *,
+    evolve: bool = False,
+    partition_by: Sequence[PartitionField] = (),
 ) -> ResultStore:
     """The store, not opened yet; the arguments are those of `TableStore`.
 
@@ -33,6 +42,17 @@ def make_store(
         raise OptionRefused(
             f'store {location.kind} adds no columns to a table that is there: evolve = "add" is for '
             f"{' and '.join(can)}. Leave evolve out, or choose one of them"
+        )
+    if partition_by and not kind.partitions:
+        can = [name for name in STORES if store_class(name).partitions]
+        raise OptionRefused(
+            f"store {location.kind} has no files that could be kept apart: partition_by is for {' and '.join(can)}. "
+            "Leave it out (a database finds rows by its own statistics and indexes), or choose one of them"
+        )
+    if partition_by and pipeline.write_mode.kind != "append":
+        raise OptionRefused(
+            f"partition_by goes with kind append: a row of kind {pipeline.write_mode.kind} is changed by its key, and "
+            "its partition could be another one each time. Leave it out"
         )
     judged = pipeline.write_mode.judged is not None
     if judged and not kind.keeps_sequences:
@@ -52,8 +72,9 @@ def make_store(
             rejects=rejects,
             in_tasks=pipeline.is_plain,
             evolve=evolve,
+            partition_by=partition_by,
         )
-    rows = kind(location, name, topic, topic_id, pipeline.write_mode, evolve=evolve)
+    rows = kind(location, name, topic, topic_id, pipeline.write_mode, evolve=evolve, partition_by=partition_by)
     beside = kind(kind.rejects_at(location), name, topic, topic_id)
     return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kafka_ratchet.spark_sink.errors import SinkError, StoreError
+from kafka_ratchet.spark_sink.files.parquet import Values
+from kafka_ratchet.spark_sink.rows.partition_by import require_columns_of
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
@@ -43,6 +45,8 @@ class Staged:
     rows: int
     files: list[tuple[str, int, int]] = field(default_factory=list)
     """Name, rows and bytes of what the tasks wrote."""
+    partitions: dict[str, Values] = field(default_factory=dict)
+    """Of the files by name, where the table has partitions."""
     arrow: Any = None
     """The rows themselves, where the driver brings them in."""
     sequences: int = 0
@@ -193,6 +197,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         self._find_or_make(schema)
 
     def require_fits(self, schema: StructType) -> None:
+        require_columns_of(self._partition_by, schema)
         table = self._find()
         if table is not None:
             self._require_fits(table, schema)
@@ -203,6 +208,7 @@ class OptimisticStore(TableStore, Generic[Table]):
             require_write_mode(self._where, self._name, self._stored_write_mode(table), self._write_mode)
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
+        require_columns_of(self._partition_by, schema)
         self.require_write_mode()  # before the columns, which another kind may have others of
         table = self._find_or_make(schema)
         if (rule := self._write_mode.judged) is not None:

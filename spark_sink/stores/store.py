@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, TopicRecreated, refuse
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, text
@@ -191,6 +192,7 @@ class TableStore(ResultStore):
         rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
         in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
         evolve: add the job's columns to a table that lacks them, once it is taken over; only with `evolves`.
+        partition_by: what the table's files are kept apart by; only with `partitions`.
 
     Raises:
         OptionRefused: a name or the location cannot be used, or the store's package is not installed.
@@ -206,6 +208,9 @@ class TableStore(ResultStore):
     """True: a commit is one table's. Rejects then go to a second store of this class at `rejects_at`, one commit ahead
     of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
     `commit` takes both."""
+
+    partitions: bool = False
+    """Whether the table's files can be kept apart by `partition_by`."""
 
     evolves: bool = False
     """Whether `open` can add columns to a table that is there."""
@@ -228,6 +233,7 @@ class TableStore(ResultStore):
         rejects: StructType | None = None,
         in_tasks: bool = False,
         evolve: bool = False,
+        partition_by: Sequence[PartitionField] = (),
     ) -> None:
         require_names(name, topic)
         if write_mode.more_than_sums and not self.all_totals:
@@ -238,6 +244,7 @@ class TableStore(ResultStore):
         self._name, self._topic, self._topic_id, self._write_mode = name, topic, topic_id, write_mode
         self._rejects, self._in_tasks, self._evolve = rejects, in_tasks, evolve
         self.judges = write_mode.judged is not None
+        self._partition_by = tuple(partition_by)
         self._generation: int | None = None
         """Of this holder, once it is open."""
         self._where: object = location

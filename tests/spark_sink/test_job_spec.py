@@ -82,7 +82,6 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"format": "avro"}, "format avro needs a schema"),
     ({"format": "bytes", "columns": "n int"}, "format bytes has no columns"),
     ({"avro_id": 7}, "goes with the schema itself"),
-    ({"evolve": "add", "columns": "infer"}, "so that there are none to add"),
     ({"sql": "SELECT 1", "transform": "m:f"}, "give either sql or transform"),
 ]
 

@@ -37,7 +37,12 @@ class JobEntry:
 
 
 def write_entry(
-    table: DeltaTable, folder: Folder, entry: JobEntry, written: Sequence[tuple[str, int, int]], write_mode: WriteMode
+    table: DeltaTable,
+    folder: Folder,
+    entry: JobEntry,
+    written: Sequence[tuple[str, int, int]],
+    write_mode: WriteMode,
+    partitions: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> None:
     """Commit the version after the one that the table was read as.
 
@@ -47,6 +52,7 @@ def write_entry(
         entry: what the job says in it.
         written: name, rows and bytes of each file of rows: in the table's folder, or with a key, in the staging folder.
         write_mode: what the rows do to the table.
+        partitions: of the files by name, where the table has partitions.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -81,6 +87,13 @@ def write_entry(
         written = []  # staged rows are no files of the table
     now_ms = int(time.time() * 1000)
     added: list[AddAction | RemoveAction] = [
-        AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows})) for name, rows, size in written
+        AddAction(name, size, (partitions or {}).get(name, {}), now_ms, True, json.dumps({"numRecords": rows}))
+        for name, rows, size in written
     ]
-    table.create_write_transaction(added, mode="append", schema=table.schema(), commit_properties=properties)
+    table.create_write_transaction(
+        added,
+        mode="append",
+        schema=table.schema(),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=properties,
+    )

@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files, w
 from kafka_ratchet.spark_sink.stores.compactor import ATTEMPTS, DataFile, Replacement, require_newest
 from kafka_ratchet.spark_sink.stores.delta.actions import generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.delta.consistency import require_plain_log
+from kafka_ratchet.spark_sink.stores.delta.partitions import TYPES, as_text
 from kafka_ratchet.spark_sink.stores.delta.vacuum import PLAIN_NAME
 from kafka_ratchet.spark_sink.stores.store import COMPACTION
 
@@ -50,10 +51,12 @@ class DeltaCompactor:
         """Files in the folder itself, of known rows."""
         self._table.update_incremental()
         self._require_plain()
-        found = self._actions().select(["path", "size_bytes", "num_records"]).to_pylist()
+        found = self._actions().to_pylist()
+        columns = self._table.metadata().partition_columns
+        values = [{name: as_text(each[f"partition.{name}"]) for name in columns} for each in found]
         return [
-            DataFile(each["path"], each["size_bytes"], each["num_records"])
-            for each in found
+            DataFile(each["path"], each["size_bytes"], each["num_records"], json.dumps(partition), partition)
+            for each, partition in zip(found, values, strict=True)
             if each["num_records"] is not None and PLAIN_NAME.fullmatch(each["path"])
         ]
 
@@ -83,7 +86,8 @@ class DeltaCompactor:
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        schema = pa.schema(self._table.schema().to_arrow())
+        whole = pa.schema(self._table.schema().to_arrow())
+        schema = pa.schema([field for field in whole if field.name not in files[0].entry])  # the log has the others
         paths = [self._folder.inside(file.name) for file in files]
         # A file from before a column was added lacks it, and is read with null there; Spark's own may have INT96.
         parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
@@ -95,7 +99,7 @@ class DeltaCompactor:
             file_prefix(COMPACTION, generation),
             self._folder.filesystem,
         )
-        return DataFile(name, size, count)
+        return DataFile(name, size, count, files[0].partition, files[0].entry)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
         """An entry whose actions say that no data changes."""
@@ -107,9 +111,12 @@ class DeltaCompactor:
         require_files(self._folder, written)
         now_ms = int(time.time() * 1000)
         actions: list[Any] = [
-            AddAction(name, size, {}, now_ms, False, json.dumps({"numRecords": rows})) for name, rows, size in written
+            AddAction(new.name, new.bytes, new.entry, now_ms, False, json.dumps({"numRecords": new.rows}))
+            for new in (each.new for each in replacements)
         ]
-        actions += [RemoveAction(old.name, False, now_ms, old.bytes, {}) for each in replacements for old in each.old]
+        actions += [
+            RemoveAction(old.name, False, now_ms, old.bytes, old.entry) for each in replacements for old in each.old
+        ]
         try:
             self._commit(actions, generation)
         except CommitFailedError:
@@ -135,13 +142,20 @@ class DeltaCompactor:
             max_commit_retries=0, app_transactions=[Transaction(generation_key(COMPACTION), generation)]
         )
         self._table.create_write_transaction(
-            actions, mode="append", schema=self._table.schema(), commit_properties=properties
+            actions,
+            mode="append",
+            schema=self._table.schema(),
+            partition_by=self._table.metadata().partition_columns,
+            commit_properties=properties,
         )
 
     def _require_plain(self) -> None:
         require_plain_log(self._table, self._folder)
         protocol = self._table.protocol()
         named = {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - FEATURES
+        types = {field.name: getattr(field.type, "type", "") for field in self._table.schema().fields}
+        other = [name for name in self._table.metadata().partition_columns if types[name] not in TYPES]
+        named |= {f"partitions of {types[name]} ({name})" for name in other}
         old = not protocol.writer_features and protocol.min_writer_version > LEGACY_WRITER
         if named or old:
             what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"

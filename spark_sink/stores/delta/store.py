@@ -13,7 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files, write_files
+from kafka_ratchet.spark_sink.files.parquet import (
+    file_prefix,
+    require_files,
+    write_files,
+    write_partitioned_files,
+)
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.delta import vacuum
@@ -34,6 +39,12 @@ from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, 
 from kafka_ratchet.spark_sink.stores.delta.jobs import jobs_of
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
+from kafka_ratchet.spark_sink.stores.delta.partitions import (
+    partition_values,
+    require_partitions,
+    with_partitions,
+    without_partitions,
+)
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
     missing_columns,
@@ -68,6 +79,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     evolves = True
     all_totals = True
     keeps_sequences = True
+    partitions = True
 
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
@@ -119,7 +131,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
         table = self._find()
         # Spark and Delta describe schemas in the same JSON.
-        return None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
+        found = None if table is None else StructType.fromJson(json.loads(table.schema().to_json()))
+        return None if found is None else without_partitions(found, self._partition_by)
 
     # -- the table
 
@@ -127,7 +140,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return open_table(self._folder)
 
     def _find_or_make(self, schema: StructType) -> DeltaTable:
-        table = open_or_create(self._folder, schema)
+        whole = with_partitions(schema, self._partition_by)
+        table = open_or_create(self._folder, whole, [field.name for field in self._partition_by])
         self._require_fits(table, schema)
         return table
 
@@ -140,10 +154,11 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             self._refuse(error)
 
     def _require_fits(self, table: DeltaTable, schema: StructType) -> None:
+        require_partitions(self._folder, table, self._partition_by)
         if self._evolve:
-            missing_columns(self._folder, table, schema)
+            missing_columns(self._folder, table, with_partitions(schema, self._partition_by))
         else:
-            require_fits(self._folder, table, schema)
+            require_fits(self._folder, table, with_partitions(schema, self._partition_by))
 
     # -- what it says of the job
 
@@ -217,7 +232,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _after_take_over(self, table: DeltaTable, schema: StructType) -> None:
         self._version = table.transaction_version(version_key(self._name)) or 0
         if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
-            add_columns(self._folder, table, schema)
+            add_columns(self._folder, table, with_partitions(schema, self._partition_by))
         self._table_id = str(table.metadata().id)
         self._columns = types_of(table.schema())
         write_mode = write_mode_text(self._write_mode)
@@ -259,8 +274,26 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if DELETED in dataframe.columns:
             schema = schema.append(pa.field(DELETED, pa.bool_()))
         folder, name = self._folder.inside(*inner), file_prefix(self._name, generation)
+        if self._partition_by:
+            return self._stage_partitions(table, dataframe, schema, name)
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
         return Staged(sum(rows for _, rows, _ in written), written)
+
+    def _stage_partitions(self, table: DeltaTable, dataframe: DataFrame, schema: pa.Schema, prefix: str) -> Staged:
+        import pyarrow as pa
+
+        fields = self._partition_by
+        of_job = pa.schema([field for field in schema if field.name in dataframe.columns])
+        in_log = [field.column for field in fields if not field.unit]
+        found = write_partitioned_files(
+            dataframe, self._folder.inside(), of_job, prefix, self._folder.filesystem, fields, in_log
+        )
+        for _, values in found:
+            partition_values(self._folder, table, fields, values)  # refused before anything is committed
+        files = [file for file, _ in found]
+        return Staged(
+            sum(rows for _, rows, _ in files), files, partitions={name: values for (name, _, _), values in found}
+        )
 
     def _offset_actions(self, offsets: Mapping[int, int]) -> dict[str, int]:
         return offset_actions(self._name, self._topic, self._topic_id, offsets)
@@ -275,7 +308,11 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if staged.sequences:
             actions[sequences_key(self._name)] = staged.sequences
         entry = JobEntry(self._name, self._topic, generation, end, {}, actions)
-        write_entry(table, self._folder, entry, staged.files, self._write_mode)
+        partitions = {
+            name: partition_values(self._folder, table, self._partition_by, values)
+            for name, values in staged.partitions.items()
+        }
+        write_entry(table, self._folder, entry, staged.files, self._write_mode, partitions)
 
     def _after_commit(self) -> None:
         self._version, self._write_mode_actions = self._attempt, {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError, first_line, refuse
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, first_line, refuse
 from kafka_ratchet.spark_sink.files.bucket import BucketFolder, Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.stores.evolution import changes
@@ -56,8 +56,13 @@ def open_table(folder: Folder) -> DeltaTable | None:
         raise StoreError(f"{folder}: the Delta table cannot be read: {first_line(error)}") from None
 
 
-def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
+def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str] = ()) -> DeltaTable:
     """The table in that folder, made where there is none. Its columns are not compared.
+
+    Args:
+        folder: of the table.
+        schema: all columns of one that is made.
+        partitions: those of them that its partitions are of.
 
     Raises:
         StoreError: it can be neither read nor made.
@@ -75,7 +80,13 @@ def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
                 f"{folder}: the table's folder cannot be made ({error.strerror}). Choose another path"
             ) from None
         try:
-            DeltaTable.create(folder.uri, schema=wanted, mode="ignore", storage_options=folder.options)
+            DeltaTable.create(
+                folder.uri,
+                schema=wanted,
+                mode="ignore",
+                partition_by=list(partitions),
+                storage_options=folder.options,
+            )
         except DeltaError as error:
             # Two jobs may create it together: then the other one's table is there now.
             if open_table(folder) is None:
@@ -85,31 +96,24 @@ def open_or_create(folder: Folder, schema: StructType) -> DeltaTable:
 
 
 def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
-    """Refuse a table with other columns, or one that is partitioned.
+    """Refuse a table with other columns.
 
     Raises:
         SchemaDiffers: it is one.
     """
     from deltalake import Schema
 
-    _require_unpartitioned(folder, table)
     require_columns(folder, types_of(table.schema()), types_of(Schema.from_json(schema.json())))
-
-
-def _require_unpartitioned(folder: Folder, table: DeltaTable) -> None:
-    if table.metadata().partition_columns:
-        raise SchemaDiffers(f"{folder}: the table is partitioned, and not one of Ratchet's. Choose another path")
 
 
 def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> list[Field]:
     """The columns that a job has and the table does not.
 
     Raises:
-        SchemaDiffers: something else differs, or the table is partitioned.
+        SchemaDiffers: something else differs.
     """
     from deltalake import Field, Schema
 
-    _require_unpartitioned(folder, table)
     wanted = Schema.from_json(schema.json())
     found = changes(folder, types_of(table.schema()), types_of(wanted), lambda *_: False, NO_WIDENING)
     new = {change.column for change in found}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import StoreError, refuse
+from kafka_ratchet.spark_sink.stores.evolution import Change, changes, is_larger
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 """A result file fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
+
+
+INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+WIDENINGS = (
+    "TINYINT, SMALLINT, INTEGER and BIGINT become larger ones of these, FLOAT DOUBLE, and DECIMAL gets more digits"
+)
 
 
 class DatabaseFile:
@@ -89,20 +96,41 @@ class DatabaseFile:
             raise StoreError(f"{self.path}: its folder cannot be made ({error.strerror}). Choose another") from None
 
     def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Make a table that is not there yet; raises as `require_columns` does."""
+        """Make a table that is not there yet."""
         database.register("wanted", schema.empty_table())
         create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
         database.execute(create)
         database.unregister("wanted")
-        self.require_columns(database, table, schema)
 
     def require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
         """Raise SchemaDiffers where the table has other columns."""
+        present, expected = self._compared(database, table, schema)
+        require_columns(self.path, present, expected, table)
+
+    def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
+        """What has to be done to a table so that it has these columns; raises SchemaDiffers where it cannot be done."""
+        present, expected = self._compared(database, table, schema)
+        return changes(f"{self.path}, table {table}", present, expected, _widens, WIDENINGS)
+
+    def add_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        """Do it, in the caller's transaction; rows that are there have null. Raises as `missing_columns` does."""
+        for change in self.missing_columns(database, table, schema):
+            step = "ADD COLUMN {} {}" if change.is_new else "ALTER COLUMN {} SET DATA TYPE {}"
+            # The type is in DuckDB's own words, with the names in it quoted.
+            database.execute(f"ALTER TABLE {quoted(table)} " + step.format(quoted(change.column), change.type))
+
+    def _compared(
+        self, database: DuckDBPyConnection, table: str, schema: pa.Schema
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Types of the table's columns, and of the job's."""
         database.register("wanted", schema.empty_table())
         expected = _described(database, "wanted")
-        present = _described(database, quoted(table))
         database.unregister("wanted")
-        require_columns(self.path, present, expected, table)
+        return _described(database, quoted(table)), expected
+
+
+def _widens(before: str, after: str) -> bool:
+    return is_larger(before, after, INTEGERS) or (before, after) == ("FLOAT", "DOUBLE")
 
 
 def has_table(database: DuckDBPyConnection, table: str) -> bool:

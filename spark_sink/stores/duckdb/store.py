@@ -51,6 +51,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
 
     all_totals = True
     keeps_sequences = True
+    evolves = True
     needs_local_master = "store duckdb keeps its results in one file on the driver's machine"
 
     def _prepare(self, location: TableLocation) -> None:
@@ -148,7 +149,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
         with self._reading() as database:
             for table, wanted in ((self._result, schema), (self._rejected, self._rejects)):
                 if wanted is not None and has_table(database, table):
-                    self._file.require_columns(database, table, arrow_schema(wanted))
+                    self._require_columns(database, table, arrow_schema(wanted))
 
     def open(self, schema: StructType) -> dict[int, int]:
 
@@ -159,16 +160,26 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)
             self._file.create_table(database, self._result, arrow)
+            self._require_columns(database, self._result, arrow)
             if self._rejects is not None:
                 self._file.create_table(database, self._rejected, arrow_schema(self._rejects))
+                self._require_columns(database, self._rejected, arrow_schema(self._rejects))
             self._require_same_topic(database)
             stored = self._state.stored(database)
             if self._sequence_files is not None:
                 self._sequence_files.open(self._state.sequences(database), stored)
             generation = self._state.take_over(database)
+            if self._evolve:
+                self._file.add_columns(database, self._result, arrow)
         self._remove_staged(before=generation)
         self._arrow, self._generation = arrow, generation
         return stored
+
+    def _require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        if self._evolve and table == self._result:
+            self._file.missing_columns(database, table, schema)
+        else:
+            self._file.require_columns(database, table, schema)
 
     def commit(
         self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.files.bucket import Folder
-from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_file
+from kafka_ratchet.spark_sink.files.parquet import Values, file_prefix
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of, data_file, live_files, rows_of, write_rows
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     MARKS_KEY,
     OFFSETS_KEY,
@@ -21,16 +22,22 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     total_rows,
 )
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
+from kafka_ratchet.spark_sink.stores.iceberg.touched import parts, touched
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 KEEP_KEY = "history.expire.min-snapshots-to-keep"
 
 KEEP_SNAPSHOTS = 20
 """pyiceberg copies the list of all snapshots some twenty times in each commit, so that a stream would become slower
 with every one. Of more than twice as many, this number is left, in the same commit; newer ones have their rows too."""
+
+
+MANIFESTS = 100
+"""pyiceberg leaves a manifest of what went in each snapshot that takes files out, and merges manifests in appends only.
+So from so many on an append without files follows. As many as Iceberg's `commit.manifest.min-count-to-merge`."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,14 @@ class Commit:
     write_mode: WriteMode
     folder: Folder
 
-    def write(self, table: Table, rows: list[str] | pa.Table, properties: Mapping[str, str], added: int) -> None:
+    def write(
+        self,
+        table: Table,
+        rows: list[str] | pa.Table,
+        properties: Mapping[str, str],
+        added: int,
+        partitions: Mapping[str, Values] | None = None,
+    ) -> None:
         """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to.
 
         Args:
@@ -57,9 +71,10 @@ class Commit:
             rows: Parquet files to add, or rows with a key to bring in.
             properties: to set.
             added: how many rows the files have.
+            partitions: of the files, where the table has partitions.
         """
-        from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.table.update.snapshot import ExpireSnapshots
+        from pyiceberg.typedef import Record
 
         mark = uuid.uuid4().hex[:16]
         summary = {
@@ -68,25 +83,14 @@ class Commit:
         }
         total = (total_rows(table) or 0) + added
         with table.transaction() as transaction:
-            if not len(rows):
-                with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                    pass  # a snapshot without files, at which a commit of the holder before fails
-            elif not isinstance(rows, list):
-                plain = [name for name in rows.column_names if name != DELETED]
-                target = table.scan().to_arrow().cast(rows.select(plain).schema)
-                whole = merged(target, rows, self.write_mode)
-                if len(target):
-                    # The last snapshot of the commit is the one that says what it stands on.
-                    transaction.delete(AlwaysTrue(), {} if len(whole) else summary)
-                if len(whole):
-                    # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
-                    stemmed = file_prefix(self.job, self.generation)
-                    name = write_file(whole, self.folder.inside(), stemmed, self.folder.filesystem)
-                    transaction.add_files([f"{table.location()}/data/{name}"], summary, check_duplicate_files=False)
-                elif not len(target):
-                    with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                        pass  # deletions of rows that are not there
-                total = whole.num_rows
+            if not isinstance(rows, list):
+                total = self._merge(table, transaction, rows, summary)
+            elif not rows:
+                _write_nothing(transaction, summary)
+            elif partitions:
+                with transaction.update_snapshot(snapshot_properties=summary).merge_append() as producer:
+                    for path in rows:
+                        producer.append_data_file(data_file(table, path, Record(*partitions[path])))
             else:  # names are new, and a look through all is slow
                 transaction.add_files(rows, summary, check_duplicate_files=False)
             noted = {mark_key(self.job): mark, rows_key(self.job): str(total)}
@@ -96,6 +100,41 @@ class Commit:
                 with ExpireSnapshots(transaction) as expire:
                     expire.by_ids(expired)
 
+    def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
+        """Write the files anew that have a key of `rows`, in one snapshot.
+
+        Returns:
+            How many rows the table's files then have.
+        """
+        import pyarrow as pa
+        from pyiceberg.typedef import Record
+
+        plain = rows.select([name for name in rows.column_names if name != DELETED]).schema
+        tasks = live_files(table)
+        old = touched(table, tasks, rows, self.write_mode.row_key)
+        target = pa.Table.from_batches(rows_of(table, old), arrow_schema_of(table.schema(), with_ids=False)).cast(plain)
+        table_bytes = sum(task.file.file_size_in_bytes for task in tasks)
+        # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
+        named = file_prefix(self.job, self.generation)
+        new = [
+            write_rows(table, self.folder, part.to_batches(), named, Record())
+            for part in parts(merged(target, rows, self.write_mode), self.write_mode.row_key, table_bytes)
+        ]
+        many = len(snapshot.manifests(table.io)) > MANIFESTS if (snapshot := table.current_snapshot()) else False
+        if old or new:
+            with transaction.update_snapshot(snapshot_properties={} if many else summary).overwrite() as producer:
+                for task in old:
+                    producer.delete_data_file(task.file)
+                for file in new:
+                    producer.append_data_file(file)
+        if many or not (old or new):  # not: deletions of rows that are not there
+            # The last snapshot of the commit is the one that says what it stands on.
+            with transaction.update_snapshot(snapshot_properties=summary).merge_append():
+                pass
+        gone = {task.file.file_path for task in old}
+        kept = sum(task.file.record_count for task in tasks if task.file.file_path not in gone)
+        return kept + sum(file.record_count for file in new)
+
     def _topics(self, properties: Mapping[str, str]) -> dict[str, dict[str, int]]:
         """Offsets of each topic that the job has read."""
         prefix = f"ratchet-sink.{self.job}."
@@ -104,6 +143,12 @@ class Commit:
             for key, value in properties.items()
             if key.startswith(prefix) and key != generation_key(self.job)
         }
+
+
+def _write_nothing(transaction: Transaction, summary: dict[str, str]) -> None:
+    """A snapshot without files, at which a commit of the holder before fails."""
+    with transaction.update_snapshot(snapshot_properties=summary).fast_append():
+        pass
 
 
 def _expired(table: Table) -> list[int]:

@@ -1,4 +1,4 @@
-"""Rows with a key go into an Iceberg table by writing it anew, in the snapshot that carries the offsets.
+"""Rows with a key go into an Iceberg table by writing files anew, in the snapshot that carries the offsets.
 
 pyiceberg's own upsert fails where a key is null, and replaces rows only. So the driver merges in Arrow.
 """
@@ -20,10 +20,10 @@ WIDE_DIGITS = 39
 
 
 def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
-    """What the table has to be after a commit, in no order.
+    """What the rows have to be after a commit, in no order.
 
     Args:
-        target: the table's rows, at most one per key.
+        target: the rows of the files that are written anew, at most one per key; no other file has a key of `source`.
         source: the commit's rows, at most one per key, in the same columns; a column `DELETED` behind them is true
             where the row of that key is to go.
         write_mode: with a key; null is a value like others.

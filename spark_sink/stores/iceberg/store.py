@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.bucket import Folder
-from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, require_files, write_files
+from kafka_ratchet.spark_sink.files.parquet import (
+    FILE_NAME,
+    file_prefix,
+    require_files,
+    write_files,
+    write_partitioned_files,
+)
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores import topic_ids
@@ -24,11 +30,15 @@ from kafka_ratchet.spark_sink.stores.iceberg import vacuum
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
+from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import commits_of_job, inconsistency, offsets_of_rows
+from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
     SCHEMA_KEY,
+    add_columns,
     find_table,
+    missing_columns,
     open_or_create,
     require_same_columns,
 )
@@ -65,6 +75,8 @@ class IcebergStore(OptimisticStore["Table"]):
 
     all_totals = True
     keeps_sequences = True
+    evolves = True
+    partitions = True
     restricted_values = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
 
     def _prepare(self, location: TableLocation) -> None:
@@ -115,7 +127,9 @@ class IcebergStore(OptimisticStore["Table"]):
         return find_table(self._catalog, self._table_name)
 
     def _find_or_make(self, schema: StructType) -> Table:
-        return open_or_create(self._catalog, self._table_name, schema)
+        table = open_or_create(self._catalog, self._table_name, schema, self._partition_by)
+        self._require_fits(table, schema)
+        return table
 
     def _refresh(self, table: Table) -> None:
         try:
@@ -124,7 +138,11 @@ class IcebergStore(OptimisticStore["Table"]):
             self._refuse(error)
 
     def _require_fits(self, table: Table, schema: StructType) -> None:
-        require_same_columns(self._catalog, table, schema)
+        require_partitions(self._catalog, table, self._partition_by)
+        if self._evolve:
+            missing_columns(self._catalog, table, schema)
+        else:
+            require_same_columns(self._catalog, table, schema)
 
     def _data_folder(self, table: Table) -> Folder:
         return self._catalog.data_folder(table.location())
@@ -169,6 +187,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
         super()._require_holder(table, start)
         if self._schema is not None:
+            require_partitions(self._catalog, table, self._partition_by)
             require_same_columns(self._catalog, table, self._schema)
 
     def _require_consistent(self, table: Table) -> None:
@@ -237,6 +256,8 @@ class IcebergStore(OptimisticStore["Table"]):
         return Commit(self._name, generation, self._write_mode, self._data_folder(table))
 
     def _after_take_over(self, table: Table, schema: StructType) -> None:
+        if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
+            add_columns(self._catalog, table, schema)
         self._schema = schema
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
@@ -251,10 +272,27 @@ class IcebergStore(OptimisticStore["Table"]):
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
             rows = to_arrow(dataframe).select(wanted.names).cast(wanted)
             return Staged(rows.num_rows, arrow=rows)
+        if self._partition_by:
+            return self._stage_partitions(table, dataframe, generation)
         written = write_files(
             dataframe, folder.inside(), wanted, file_prefix(self._name, generation), folder.filesystem
         )
         return Staged(sum(rows for _, rows, _ in written), written)
+
+    def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
+        folder = self._data_folder(table)
+        found = write_partitioned_files(
+            dataframe,
+            folder.inside(),
+            arrow_schema_of(table.schema(), with_ids=True),
+            file_prefix(self._name, generation),
+            folder.filesystem,
+            self._partition_by,
+        )
+        files = [file for file, _ in found]
+        return Staged(
+            sum(rows for _, rows, _ in files), files, partitions={name: values for (name, _, _), values in found}
+        )
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
         require_files(self._data_folder(table), staged.files)  # a clean-up takes files that no snapshot names yet
@@ -262,9 +300,9 @@ class IcebergStore(OptimisticStore["Table"]):
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         files = [f"{table.location()}/data/{name}" for name, _, _ in staged.files]
         rows = files if staged.arrow is None else staged.arrow
-        self._commit_of(table, generation).write(
-            table, rows, self._properties(generation, end, staged.sequences), staged.rows
-        )
+        partitions = {f"{table.location()}/data/{name}": values for name, values in staged.partitions.items()}
+        properties = self._properties(generation, end, staged.sequences)
+        self._commit_of(table, generation).write(table, rows, properties, staged.rows, partitions)
 
     def _finish(self, table: Table, staged: Staged) -> None:
         require_files(self._data_folder(table), staged.files, "The table's newest snapshot names it")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import refuse
+from kafka_ratchet.spark_sink.errors import StoreError, refuse
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
+from kafka_ratchet.spark_sink.stores.evolution import DECIMAL, Change, changes, is_larger
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import KEEP_KEY, KEEP_SNAPSHOTS
+from kafka_ratchet.spark_sink.stores.iceberg.partitions import add_partitions
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
@@ -28,6 +33,12 @@ UPKEEP = {
 }
 """Properties of a new table; they are the user's to change."""
 
+ADD_ATTEMPTS = 100
+"""How often columns are added again after another writer's commit was first."""
+
+INTEGERS = ("byte", "short", "integer", "long")
+WIDENINGS = "whole numbers become larger ones, float double, and decimals get more digits with as many places"
+
 SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
@@ -46,35 +57,93 @@ def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
         refuse(catalog, error, "the folder and its rights")
 
 
-def open_or_create(catalog: IcebergCatalog, name: str, schema: StructType) -> Table:
-    """The table, made where there is none.
+def open_or_create(
+    catalog: IcebergCatalog, name: str, schema: StructType, partition_by: Sequence[PartitionField] = ()
+) -> Table:
+    """The table, made where there is none, in one step. Its columns and partitions are not compared.
 
     Raises:
-        SchemaDiffers: it is there with other columns.
         StoreError: it can be neither read nor made.
     """
+    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
     try:
         catalog.make()
         opened = catalog.connect()
         opened.create_namespace_if_not_exists(NAMESPACE)
-        table = opened.create_table_if_not_exists(
-            f"{NAMESPACE}.{name}",
-            arrow_schema(schema),
-            properties={**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()},
-        )
+        properties = {**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()}
+        whole_name = f"{NAMESPACE}.{name}"
+        if not partition_by or opened.table_exists(whole_name):
+            return opened.create_table_if_not_exists(whole_name, arrow_schema(schema), properties=properties)
+        with suppress(TableAlreadyExistsError, CommitFailedException):  # another job has just made it
+            with opened.create_table_transaction(
+                whole_name, arrow_schema(schema), properties=properties
+            ) as transaction:
+                add_partitions(transaction, partition_by)
+        return opened.load_table(whole_name)
     except Exception as error:
         refuse(catalog, error, "the folder and its rights")
-    require_same_columns(catalog, table, schema)
-    return table
 
 
 def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
     """Raise SchemaDiffers where the table has other columns."""
+    require_columns(catalog, _types(table), _wanted(schema))
+
+
+def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> list[Change]:
+    """What has to be done to a table so that it has these columns.
+
+    Raises:
+        SchemaDiffers: it cannot be done.
+    """
+    return changes(catalog, _types(table), _wanted(schema), _widens, WIDENINGS)
+
+
+def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
+    """Do it, in one version of the table's metadata; rows that are there have null.
+
+    Raises:
+        SchemaDiffers: see `missing_columns`.
+        StoreError: the table cannot be written.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    for _ in range(ADD_ATTEMPTS):
+        if not missing_columns(catalog, table, schema):
+            return
+        new = [field for field in schema.fields if field.name not in table.schema().column_names]
+        kept = [schema[field.name] for field in table.schema().fields]
+        try:
+            with table.transaction() as transaction:
+                with transaction.update_schema() as update:
+                    update.union_by_name(arrow_schema(schema))
+                # The order is the table's, whose new columns are the last ones.
+                transaction.set_properties({SCHEMA_KEY: type(schema)([*kept, *new]).json()})
+            return
+        except CommitFailedException:
+            table.refresh()  # another writer was first, perhaps with these columns
+        except Exception as error:
+            refuse(catalog, error, "the folder and its rights")
+    raise StoreError(f"{catalog}: other writers were faster {ADD_ATTEMPTS} times in a row. Run the job again")
+
+
+def _types(table: Table) -> dict[str, str]:
+    """Type of each column, by name: as a job has described it, or else Iceberg's."""
     described = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
     stored = {field["name"]: _described(field["type"]) for field in described}
-    present = {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
-    expected = {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
-    require_columns(catalog, present, expected)
+    return {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
+
+
+def _wanted(schema: StructType) -> dict[str, str]:
+    return {field.name: _described(field.dataType.jsonValue()) for field in schema.fields}
+
+
+def _widens(before: str, after: str) -> bool:
+    """Whether the format has the step; decimals keep their places."""
+    old, new = DECIMAL.fullmatch(before), DECIMAL.fullmatch(after)
+    if old and new and old[2] != new[2]:
+        return False
+    return is_larger(before, after, INTEGERS) or (before, after) == ("float", "double")
 
 
 def _described(data_type: object) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.extras import require_package
+from kafka_ratchet.spark_sink.stores.evolution import is_larger
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -90,13 +91,7 @@ WIDENINGS = (
 
 def widens(before: str, after: str) -> bool:
     """Whether each value of the first type is one of the second, and `ALTER COLUMN ... TYPE` knows it."""
-    if before in INTEGERS and after in INTEGERS:
-        return INTEGERS.index(before) < INTEGERS.index(after)
-    old, new = NUMERIC.fullmatch(before), NUMERIC.fullmatch(after)
-    if old and new:
-        digits, places, more_digits, more_places = map(int, (*old.groups(), *new.groups()))
-        return more_places >= places and more_digits - more_places >= digits - places
-    return (before, after) == ("real", "double precision")
+    return is_larger(before, after, INTEGERS) or (before, after) == ("real", "double precision")
 
 
 def names(columns: list[Column]) -> sql.Composed:

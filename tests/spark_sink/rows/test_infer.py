@@ -20,6 +20,7 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import record_schema, result_schema
 from kafka_ratchet.spark_sink.rows.infer import MAX_COLUMNS, sampled
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.stores.open_store import make_store
 from tests.spark_sink.sites import LOCAL, Site
 
 Write = Callable[..., None]
@@ -148,3 +149,45 @@ def test_a_stranger_cannot_make_a_table_too_wide(spark: SparkSession) -> None:
     assert isinstance(found.columns, StructType)
     assert len(found.left_out) == 10_000 - MAX_COLUMNS
     assert "cannot be seen" in found.left_out[ascii("nul\0")]
+
+
+@pytest.mark.parametrize("site", ["delta", "iceberg"], indirect=True)
+def test_new_fields_become_columns_at_the_start_of_a_run_where_that_is_asked_for(
+    site: Site,
+    broker: str,
+    spark: SparkSession,
+    new_topic: Callable[..., str],
+    write: Write,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = new_topic()
+    pipeline = RowPipeline("infer", takes_up=True)
+
+    def run(wanted: RowPipeline = pipeline) -> int:
+        planner = TopicPlanner(broker, topic, {})
+        store = make_store(site.location, "job", topic, planner.topic_id(), wanted, evolve=wanted.takes_up)
+        return run_batch(Job(broker, topic, "job", wanted), planner, store, lambda: nullcontext(spark)).rows
+
+    write(topic, [b'{"who":"a","n":1}'])
+    assert run() == 1
+    write(topic, [b'{"who":"b","n":"now a text","more":2,"WHO":1,"_offset":7}', b'{"who":"c","more":"text"}'])
+    assert run() == 2
+    rows = sorted(site.rows(), key=lambda row: row["_offset"])
+    assert [(row["who"], row["n"], row["more"]) for row in rows] == [
+        ("a", 1, None),
+        (None, None, None),
+        ("c", None, "text"),
+    ]
+    assert rows[1]["_value"].startswith(b'{"who":"b"')  # n keeps its type, and what does not fit is kept whole
+    assert "WHO" not in rows[0]
+    write(topic, [b'{"who":"d","later":1.5}'])
+    assert run(RowPipeline("infer")) == 1  # without the setting, the table's columns are all there are
+    write(topic, [b'{"who":"e","later":1.5,"more":null}', b"[]"])
+    assert run() == 2
+    rows = sorted(site.rows(), key=lambda row: row["_offset"])
+    assert [(row["who"], row["later"]) for row in rows[3:]] == [("d", None), ("e", 1.5), (None, None)]
+    write(topic, [b'{"WHO":"f"}'])
+    assert run() == 1
+    assert "WHO" not in site.rows()[0]
+    assert any("'WHO'" in line and "the table has 'who'" in line for line in caplog.messages)
+    assert run() == 0

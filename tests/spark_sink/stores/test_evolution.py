@@ -13,23 +13,37 @@ from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, SchemaDiffers
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.compact import compact
 from kafka_ratchet.spark_sink.stores.evolution import Change, changes
+from kafka_ratchet.spark_sink.stores.iceberg import touched
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.postgres.types import INTEGERS, widens
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import Site
+from tests.spark_sink.sites import LOCAL, Site
 
 EVOLVING = pytest.mark.parametrize(
     "site",
-    ["delta", pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("mysql", marks=pytest.mark.long)],
+    [
+        "delta",
+        "duckdb",
+        "iceberg",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mysql", marks=pytest.mark.long),
+    ],
     indirect=True,
 )
 
 BEFORE = "who string, n int, x float, d decimal(9,2), _partition int, _offset long"
 MORE = "more struct<a:int>, who string, n int, x float, d decimal(9,2), when timestamp, _partition int, _offset long"
-WIDER = "who string, n long, x double, d decimal(20,4), _partition int, _offset long"
+WIDER = "who string, n long, x double, d decimal(20,{places}), _partition int, _offset long"
+NARROWED = {
+    "postgres": "column n is bigint in the table and integer in this job",
+    "mysql": "column n is bigint in the table and int in this job",
+    "duckdb": "column n is BIGINT in the table and INTEGER in this job",
+    "iceberg": "column n is long in the table and integer in this job",
+}
 
 
 def ddl(text: str) -> StructType:
@@ -70,12 +84,9 @@ def test_what_has_to_be_done_and_what_cannot_be() -> None:
         changes("t", present, {"a": "integer", "b": "integer"}, widens, "why")
 
 
-@pytest.mark.parametrize("kind", ["duckdb", "iceberg"])
-def test_other_stores_refuse_the_setting(kind: str, tmp_path: Path) -> None:
-    location = TableLocation(kind, str(tmp_path / "x"))
-    with pytest.raises(
-        OptionRefused, match=r"adds no columns to a table that is there.*for delta and postgres and mysql"
-    ):
+def test_a_store_that_adds_no_columns_refuses_the_setting(folder_store: None, tmp_path: Path) -> None:
+    location = TableLocation("folder", str(tmp_path / "x"))
+    with pytest.raises(OptionRefused, match=r"adds no columns to a table that is there.*for delta and "):
         make_store(location, "job", "events", 0, RowPipeline("who string"), evolve=True)
     make_store(location, "job", "events", 0, RowPipeline("who string"))
 
@@ -114,20 +125,25 @@ def test_types_become_wider_where_the_store_can(site: Site, spark: SparkSession)
     older.open(ddl(BEFORE))
     older.commit(spark.createDataFrame([("a", 2**31 - 1, 0.1, None, 0, 0)], BEFORE), {0: 0}, {0: 1})
     if site.location.kind == "delta":
+        wider = WIDER.format(places=2)
         with pytest.raises(SchemaDiffers, match=r"column n is .*integer.* in the table and .*long.*no type widening"):
-            store(site).require_fits(ddl(WIDER))
+            store(site).require_fits(ddl(wider))
         with pytest.raises(SchemaDiffers):
-            store(site).open(ddl(WIDER))
+            store(site).open(ddl(wider))
         assert older.generation() == 1
         return
+    wider = WIDER.format(places=2 if site.location.kind == "iceberg" else 4)
+    if site.location.kind == "iceberg":
+        with pytest.raises(SchemaDiffers, match="decimals get more digits with as many places"):
+            store(site).require_fits(ddl(WIDER.format(places=4)))
     newer = store(site)
-    newer.open(ddl(WIDER))
-    newer.commit(spark.createDataFrame([("b", 2**40, 1e300, None, 0, 1)], WIDER), {0: 1}, {0: 2})
+    newer.open(ddl(wider))
+    newer.commit(spark.createDataFrame([("b", 2**40, 1e300, None, 0, 1)], wider), {0: 1}, {0: 2})
     found = sorted(site.rows(), key=lambda each: each["who"])
     assert [each["n"] for each in found] == [2**31 - 1, 2**40]
     assert found[0]["x"] == pytest.approx(0.1, rel=1e-6)
     assert found[1]["x"] == 1e300
-    with pytest.raises(SchemaDiffers, match=r"column n is bigint in the table and int(eger)? in this job"):
+    with pytest.raises(SchemaDiffers, match=NARROWED[site.location.kind]):
         store(site).require_fits(ddl(BEFORE))
 
 
@@ -160,6 +176,8 @@ def test_a_job_that_is_killed_before_the_change_leaves_it_to_the_next(
     store(site, evolve=False).open(ddl(BEFORE))
     change = {
         "delta": "kafka_ratchet.spark_sink.stores.delta.store.add_columns",
+        "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.file.DatabaseFile.add_columns",
+        "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store.add_columns",
         "mysql": "kafka_ratchet.spark_sink.stores.mysql.tables.Tables.evolve",
         "postgres": "kafka_ratchet.spark_sink.stores.postgres.job_state.JobState.evolve",
     }[site.location.kind]
@@ -172,3 +190,46 @@ def test_a_job_that_is_killed_before_the_change_leaves_it_to_the_next(
     row = ((7,), "b", 2, 0.25, None, None, 0, 0)
     assert newer.commit(spark.createDataFrame([row], MORE), {0: 0}, {0: 1}) == 1
     assert [each["more"] for each in site.rows()] == [{"a": 7}]
+
+
+HOSTILE = 'x"; drop table y; -- `.z'
+
+
+@pytest.mark.parametrize("site", ["delta", "duckdb", "iceberg"], indirect=True)
+def test_names_that_mean_something_elsewhere_are_names(site: Site, spark: SparkSession) -> None:
+    text = "who string, n int, _partition int, _offset long"
+    quoted = "`" + HOSTILE.replace("`", "``") + "`"
+    more = f"{text}, {quoted} int, s struct<{quoted}:int>"
+    older = store(site, evolve=False)
+    older.open(ddl(text))
+    older.commit(spark.createDataFrame([("a", 1, 0, 0)], text), {0: 0}, {0: 1})
+    newer = store(site)
+    newer.open(ddl(more))
+    newer.commit(spark.createDataFrame([("b", 2, 0, 1, 3, (4,))], ddl(more)), {0: 1}, {0: 2})
+    found = sorted(site.rows(), key=lambda each: each["_offset"])
+    assert [(each["who"], each[HOSTILE], each["s"]) for each in found] == [
+        ("a", None, None),
+        ("b", 3, {HOSTILE: 4}),
+    ]
+    columns = newer.columns()
+    assert columns is not None
+    assert columns.names == ["who", "n", "_partition", "_offset", HOSTILE, "s"]
+    assert [row["who"] for row in site.rows() if row["n"] == 1] == ["a"]
+
+
+def test_a_merge_finds_a_key_in_a_file_from_before_its_type_was_wider(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "FOLDED_BYTES", 0)
+    site = LOCAL["iceberg"](tmp_path)
+    rejects = spark.createDataFrame([], record_schema())
+    older = store(site, evolve=False, key=("n",))
+    older.open(ddl("n int, v string"))
+    older.commit(spark.createDataFrame([(1, "a"), (2, "b")], "n int, v string"), {0: 0}, {0: 2}, rejects)
+    newer = store(site, key=("n",))
+    newer.open(ddl("n long, v string"))
+    rows = spark.createDataFrame([(2, "c"), (2**40, "d")], "n long, v string")
+    newer.commit(rows, {0: 2}, {0: 4}, rejects)
+    assert sorted((row["n"], row["v"]) for row in site.rows()) == [(1, "a"), (2, "c"), (2**40, "d")]
+    [done, _] = compact(site.location, execute=True)
+    assert done.files == 1

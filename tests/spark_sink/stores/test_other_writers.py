@@ -21,9 +21,14 @@ from pyspark.sql.types import StructType
 from bench.java_peers import DELTA_SPARK, LOCK_FILE
 from kafka_ratchet.app.local.jars import JarSet, read_lock, resolve
 from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.compact import compact
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.iceberg.store import IcebergStore
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import delta_store, iceberg_store
@@ -272,3 +277,70 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
     for use in (lambda: make().open(ddl()), lambda: holder.commit(frame(2), {0: 1}, {0: 3})):
         with pytest.raises(SchemaDiffers, match="column more"):
             use()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_both_read_what_new_columns_merges_and_compactions_leave(
+    kind: str, execute: Execute, spark: SparkSession, warehouse: Path, tmp_path: Path
+) -> None:
+    path, name = (str(tmp_path / "evolved"), "results") if kind == "delta" else (str(warehouse), "evolved")
+    table = f"delta.`{path}`" if kind == "delta" else f"ratchet.ratchet.{name}"
+    location = TableLocation(kind, path, name)
+    wider = "who string, n int, more string" if kind == "delta" else "who string, n long, more string"
+
+    def commit(columns: str, begin: int, *rows: tuple[object, ...]) -> None:
+        write_mode = WriteMode("upsert", ("who",))
+        store = store_class(kind)(location, "job", "events", 7 << 64, write_mode, evolve=True)
+        assert store.open(struct_of(columns)) == ({0: begin} if begin else {})
+        store.commit(spark.createDataFrame(list(rows), columns), {0: begin}, {0: begin + len(rows)})
+
+    def seen() -> list[tuple[object, ...]]:
+        return [tuple(row.values()) for row in execute(f"SELECT who, n, more FROM {table} ORDER BY who NULLS LAST")]
+
+    commit("who string, n int", 0, ("a", 1), ("b", 2), (None, 3))
+    commit(wider, 3, ("b", 5, "x"), ("c", 6, None))
+    expected = [("a", 1, None), ("b", 5, "x"), ("c", 6, None), (None, 3, None)]
+    assert seen() == expected
+    append = store_class(kind)(location, "another", "events", 7 << 64)
+    append.open(struct_of(wider))
+    append.commit(spark.createDataFrame([("d", 7, "y")], wider), {}, {0: 1})
+    [done] = compact(location, execute=True)
+    assert done.replaced >= 2
+    assert seen() == [*expected[:3], ("d", 7, "y"), expected[3]]
+    commit(wider, 5, ("a", 8, "z"), (None, 9, None))  # Spark has seen nothing that stands in the way
+    execute(f"INSERT INTO {table} (who, n, more) VALUES ('e', 10, 'w')")
+    assert seen() == [("a", 8, "z"), *expected[1:3], ("d", 7, "y"), ("e", 10, "w"), (None, 9, None)]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_both_read_partitions_and_the_files_of_one_only(
+    kind: str, execute: Execute, spark: SparkSession, warehouse: Path, tmp_path: Path
+) -> None:
+    path, name = (str(tmp_path / "parts"), "results") if kind == "delta" else (str(warehouse), "parts")
+    table = f"delta.`{path}`" if kind == "delta" else f"ratchet.ratchet.{name}"
+    location = TableLocation(kind, path, name)
+    columns = "country string, at timestamp, _offset long"
+    store = store_class(kind)(location, "job", "events", partition_by=partition_fields(["country", "day(at)"]))
+    store.open(struct_of(columns))
+    countries = ["DE", "a/b=c", "x" * 5000, None, "Zo\u00eb '\U0001f600'"]
+    noon = datetime.datetime(2026, 11, 23, 12, tzinfo=datetime.UTC)
+    rows = [
+        (country, noon + datetime.timedelta(days), 5 * days + n)
+        for days in (0, 1)
+        for n, country in enumerate(countries)
+    ]
+    store.commit(spark.createDataFrame(rows, columns), {}, {0: 5})
+    store.commit(spark.createDataFrame(rows[:1], columns), {0: 5}, {0: 6})
+    compact(location, execute=True)
+    found = execute(f"SELECT country, _offset FROM {table}")
+    assert sorted((each["_offset"], each["country"]) for each in found) == sorted(
+        (n, c) for c, _, n in [*rows, rows[0]]
+    )
+    day = "at_day = '2026-11-24'" if kind == "delta" else "at >= '2026-11-24' AND at < '2026-11-25'"
+    wanted = f"FROM {table} WHERE country = 'DE' AND {day}"
+    assert [each["_offset"] for each in execute(f"SELECT _offset {wanted}")] == [5]
+    file = "input_file_name()" if kind == "delta" else "_file"
+    assert len(execute(f"SELECT DISTINCT {file} AS file FROM {table}")) == 10
+    said = execute(f"EXPLAIN FORMATTED SELECT _offset {wanted}")[0]["plan"]
+    assert "PartitionFilters: [isnotnull(country" in said if kind == "delta" else "country = 'DE'" in said
+    assert execute(f"SELECT count(*) AS n FROM {table} WHERE country IS NULL") == [{"n": 2}]

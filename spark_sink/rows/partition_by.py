@@ -1,0 +1,92 @@
+"""`partition_by`: by which columns, and days or hours of times, a table's files are kept apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Unit = Literal["", "day", "hour"]
+
+OF_TIME = re.compile(r"(?P<unit>day|hour)\((?P<column>.+)\)", re.DOTALL)
+
+MAX_FIELDS = 5
+"""Each one multiplies the number of files of a commit."""
+
+PLAIN_TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long", "date"})
+"""Spark's names of the types whose values partitions can be of: equal values look alike everywhere."""
+
+
+class PartitionField(NamedTuple):
+    """A column, or the days or hours of one, in UTC."""
+
+    column: str
+    unit: Unit = ""
+
+    def __str__(self) -> str:
+        return f"{self.unit}({self.column})" if self.unit else self.column
+
+    @property
+    def name(self) -> str:
+        """Of the partition: the column's own, or one with the unit behind it."""
+        return f"{self.column}_{self.unit}" if self.unit else self.column
+
+
+def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
+    """What `partition_by` says: names of columns, `day(column)`, `hour(column)`.
+
+    Raises:
+        OptionRefused: there are too many, or two of one column.
+    """
+    fields = []
+    for text in texts:
+        found = OF_TIME.fullmatch(text)
+        unit: Unit = "" if found is None else "day" if found["unit"] == "day" else "hour"
+        fields.append(PartitionField(text if found is None else found["column"], unit))
+    columns = [field.column for field in fields]
+    if len(fields) > MAX_FIELDS or "" in columns:
+        raise OptionRefused(f"partition_by {list(texts)}: name 1 to {MAX_FIELDS} columns")
+    if len(set(columns)) < len(columns):
+        raise OptionRefused(f"partition_by {list(texts)}: one of a column is enough. Days have the hours in them")
+    return tuple(fields)
+
+
+def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> None:
+    """Refuse columns that the table does not have, or that are of a type without partitions.
+
+    Raises:
+        OptionRefused: there is one.
+    """
+    types = {field.name: field.dataType.jsonValue() for field in schema.fields}
+    for field in fields:
+        found = types.get(field.column)
+        if found is None:
+            raise OptionRefused(
+                f"partition_by {str(field)!r}: the result has no column {field.column!r} (it has: {', '.join(types)})"
+            )
+        if field.unit and found != "timestamp":
+            remedy = "Leave the day away" if found == "date" else "Name a column of times, such as _timestamp"
+            raise OptionRefused(f"partition_by {str(field)!r}: column {field.column} is {found}. {remedy}")
+        if not field.unit and found not in PLAIN_TYPES:
+            more = f"Write day({field.column}) or hour({field.column})" if found == "timestamp" else "Choose another"
+            raise OptionRefused(
+                f"partition_by {str(field)!r}: column {field.column} is {found}, and partitions are of text, whole "
+                f"numbers, truth values and dates. {more}"
+            )
+        if field.unit and field.name in types:
+            raise OptionRefused(
+                f"partition_by {str(field)!r}: the partition would be called {field.name}, and the result has a column "
+                "of that name. Rename it"
+            )
+    if fields and not types.keys() - {field.column for field in fields if not field.unit}:
+        raise OptionRefused(f"{said(fields)}: the result has no other columns. Leave one out")
+
+
+def said(fields: Sequence[object]) -> str:
+    """For messages."""
+    return f"partition_by {[str(field) for field in fields]}" if fields else "no partition_by"

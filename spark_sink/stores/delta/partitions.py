@@ -1,0 +1,106 @@
+"""Partitions of a Delta table: columns of it whose values stand in the log and not in the files.
+
+A column of text, whole numbers, truth values or dates is the partition's own. A day of a time becomes a column of type
+date beside it, `<column>_day`, an hour one of text, `<column>_hour`, such as 2026-11-23-17; both in UTC. Delta's
+generated columns would say the same by an expression that Spark computes in each session's own time zone.
+
+Files lie in the table's own folder, whatever the values are: the format takes them from the log, and a folder's name is
+a habit. So no value becomes a name of anything.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import SchemaDiffers, StoreError
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.files.parquet import Values
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, said
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+Fields = Sequence[PartitionField]
+
+TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long", "date"})
+"""Of partition columns whose values look in the log as `as_text` writes them."""
+
+EPOCH = datetime.date(1970, 1, 1)
+
+LAST_DAY = (datetime.date.max - EPOCH).days
+FIRST_DAY = (datetime.date.min - EPOCH).days
+
+
+def with_partitions(schema: StructType, fields: Fields) -> StructType:
+    """The table's columns: the job's, and those of days and hours."""
+    from pyspark.sql.types import DateType, StringType, StructField, StructType
+
+    types = {"day": DateType(), "hour": StringType()}
+    return StructType([*schema.fields, *(StructField(field.name, types[field.unit]) for field in fields if field.unit)])
+
+
+def without_partitions(schema: StructType, fields: Fields) -> StructType:
+    """The job's columns of the table's."""
+    from pyspark.sql.types import StructType
+
+    added = {field.name for field in fields if field.unit}
+    return StructType([field for field in schema.fields if field.name not in added])
+
+
+def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> None:
+    """Refuse a table with other partitions.
+
+    Raises:
+        SchemaDiffers: it is one.
+    """
+    present, wanted = list(table.metadata().partition_columns), [field.name for field in fields]
+    if present != wanted:
+        raise SchemaDiffers(
+            f"{folder}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}, which "
+            f"makes {wanted or 'none'}. Partitions of a table that is there do not change: give the job the table's, "
+            "or choose another path"
+        )
+
+
+def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: Values) -> dict[str, str | None]:
+    """What the log says of a file.
+
+    Raises:
+        StoreError: a value cannot be a partition's: an empty text, which every reader of the format takes for null, or
+            a date outside the years 1 to 9999.
+    """
+    dates = {field.name for field in table.schema().fields if getattr(field.type, "type", "") == "date"}
+    found: dict[str, str | None] = {}
+    for field, value in zip(fields, values, strict=True):
+        if field.unit and isinstance(value, int):
+            days, hour = divmod(value, 24) if field.unit == "hour" else (value, 0)
+            day = _day(days)
+            found[field.name] = None if day is None else f"{day}-{hour:02}" if field.unit == "hour" else day
+            continue
+        text = _day(value) if field.name in dates and isinstance(value, int) else as_text(value)
+        if not text and value is not None:
+            what = "a date outside the years 1 to 9999" if text is None else "an empty text"
+            raise StoreError(
+                f"{folder}: column {field.column} is {what} in a row, which a partition of a Delta table cannot be. "
+                "Nothing was committed. Say in sql what becomes of it, such as "
+                f"nullif({field.column}, ''), or partition another table by other columns"
+            )
+        found[field.name] = text
+    return found
+
+
+def as_text(value: str | bool | int | datetime.date | None) -> str | None:
+    """As the log has it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
+
+
+def _day(days: int) -> str | None:
+    """None for years that nobody writes in four digits; their rows have no day."""
+    return (EPOCH + datetime.timedelta(days)).isoformat() if FIRST_DAY <= days <= LAST_DAY else None

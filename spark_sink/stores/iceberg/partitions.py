@@ -1,0 +1,42 @@
+"""Partitions of an Iceberg table: the format's own, of columns or of days and hours of times.
+
+Files lie beside each other, whatever the values are: the format takes the values from its manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import SchemaDiffers
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, said
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table, Transaction
+
+TRANSFORMS = {"": "identity", "day": "day", "hour": "hour"}
+
+
+def add_partitions(transaction: Transaction, fields: Sequence[PartitionField]) -> None:
+    """Partition the table that the transaction makes."""
+    with transaction.update_spec() as update:
+        for field in fields:
+            update.add_field(field.column, TRANSFORMS[field.unit], field.name)
+
+
+def require_partitions(where: object, table: Table, fields: Sequence[PartitionField]) -> None:
+    """Refuse a table with other partitions.
+
+    Raises:
+        SchemaDiffers: it is one.
+    """
+    present = []
+    for found in table.spec().fields:
+        column, transform = table.schema().find_column_name(found.source_id), str(found.transform)
+        present.append(column if transform == "identity" else f"{transform}({column})")
+    wanted = [str(field) for field in fields]
+    if present != wanted:
+        raise SchemaDiffers(
+            f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}. Partitions "
+            "of a table that is there do not change: give the job the table's, or choose another table"
+        )

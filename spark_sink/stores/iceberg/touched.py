@@ -1,0 +1,124 @@
+"""Which files of an Iceberg table a commit of rows with a key has to write anew: those that have one of its keys.
+
+First by what the snapshot says of a file: the least and greatest value of the first column of the key. Then by the
+key columns of the files that are left, read one file after the other. The rows themselves are read of the rest only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.stores.iceberg.files import rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.types import NestedField
+
+FOLDED_BYTES = 512 * 1024
+"""Files smaller than this are written anew by every commit: otherwise new keys would leave a small file each time."""
+
+LEAST_BYTES = 8 * 1024 * 1024
+"""Of rows in memory in one file, at least; on the disk it is about a quarter of that."""
+
+MOST_BYTES = 128 * 1024 * 1024
+
+FILES = 256
+"""How many files a table has, about, as long as that leaves each between the two sizes: a key then costs one of so many
+parts of the table, and to plan a commit stays quick."""
+
+
+def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
+    """The files that have a row with one of the keys of `source`, and the small ones.
+
+    Args:
+        table: the table.
+        tasks: its files, as of the version that the commit is made on.
+        source: the commit's rows.
+        key: columns of the key; null is a value like others.
+    """
+    field = table.schema().find_field(key[0])
+    values = sorted_values(source[key[0]])
+    has_null = source[key[0]].null_count > 0
+    return [
+        task
+        for task in tasks
+        if task.file.file_size_in_bytes < FOLDED_BYTES
+        or (_may_have(task.file, field, values, has_null) and _has(table, task, source.select(list(key))))
+    ]
+
+
+def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
+    """The values in order, without null; None: they are of a type that a file's bounds are not compared with."""
+    import pyarrow as pa
+
+    comparable = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
+    if not any(is_type(column.type) for is_type in comparable):
+        return None
+    return sorted(column.unique().drop_null().to_pylist())
+
+
+def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_null: bool) -> bool:
+    """Whether the file may have one of the values, by what the snapshot says of it."""
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import PrimitiveType
+
+    least = (file.lower_bounds or {}).get(field.field_id)
+    greatest = (file.upper_bounds or {}).get(field.field_id)
+    if values is None or least is None or greatest is None or not isinstance(field.field_type, PrimitiveType):
+        return True
+    if has_null and (file.null_value_counts or {}).get(field.field_id) != 0:
+        return True
+    at = bisect_left(values, from_bytes(field.field_type, least))
+    return bool(at < len(values) and values[at] <= from_bytes(field.field_type, greatest))
+
+
+def _has(table: Table, task: FileScanTask, keys: pa.Table) -> bool:
+    """Whether the file has a row with one of the keys."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    one_by_one = [(name, keys[name].unique()) for name in keys.column_names]
+    for batch in rows_of(table, [task], keys.column_names):
+        found = pa.Table.from_batches([batch]).select(keys.column_names)
+        each = [pc.is_in(found[name], value_set=values) for name, values in one_by_one]  # null is in where null is
+        found = found.filter(reduce(pc.and_, each))
+        if len(found) and (len(one_by_one) == 1 or _share(found, keys)):
+            return True
+    return False
+
+
+def _share(one: pa.Table, other: pa.Table) -> bool:
+    """Whether the two have a row in common; a join would take null for different from null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = [f"k{n}" for n in range(one.num_columns)]
+    both = [
+        each.rename_columns(names).append_column("side", pa.array([side] * len(each), pa.int8()))
+        for side, each in enumerate((one, other.cast(one.schema)))
+    ]
+    sides = pa.concat_tables(both).group_by(names).aggregate([("side", "min"), ("side", "max")])
+    return bool(pc.any(pc.not_equal(sides["side_min"], sides["side_max"])).as_py())
+
+
+def parts(rows: pa.Table, key: Sequence[str], table_bytes: int) -> Iterator[pa.Table]:
+    """The rows in the order of their key, cut into what becomes a file each.
+
+    Args:
+        rows: what has to be written.
+        key: columns of the key.
+        table_bytes: of all files of the table.
+    """
+    if not len(rows):
+        return
+    size = min(max(LEAST_BYTES, 4 * table_bytes // FILES), MOST_BYTES)
+    count = max(1, -(-rows.nbytes // size))
+    step = -(-len(rows) // count)
+    ordered = rows.sort_by([(name, "ascending") for name in key])
+    for begin in range(0, len(rows), step):
+        yield ordered.slice(begin, step)

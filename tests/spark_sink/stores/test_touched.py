@@ -1,0 +1,134 @@
+"""A commit with a key into an Iceberg table writes the files that have its keys, and no others."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.write_mode import COUNT_COLUMN, WriteMode
+from kafka_ratchet.spark_sink.stores.iceberg import commit as commit_module
+from kafka_ratchet.spark_sink.stores.iceberg import touched as module
+from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
+from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit
+from kafka_ratchet.spark_sink.stores.iceberg.files import live_files
+from kafka_ratchet.spark_sink.stores.iceberg.lineage import inconsistency, rows_key, total_rows
+
+LONG = "x" * 5000
+"""Longer than the statistics of a Parquet file take; the snapshot has no bounds of it."""
+
+KEYS: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = {
+    "number": (pa.schema([("k", pa.int64())]), [(None,), *((n,) for n in range(-30, 30))]),
+    "text": (
+        pa.schema([("k", pa.string())]),
+        [(None,), ("",), ("\U0001f600",), ("\uffff",), (LONG,), (LONG + "y",), *((f"who {n}",) for n in range(40))],
+    ),
+    "bytes": (pa.schema([("k", pa.binary())]), [(None,), (b"",), *((bytes([n, 255]),) for n in range(40))]),
+    "two": (
+        pa.schema([("k", pa.int32()), ("l", pa.string())]),
+        [(one, other) for one in (None, 1, 2, 3) for other in (None, "", "a", "b")],
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "warehouse"
+
+
+def made(folder: Path, schema: pa.Schema) -> Table:
+    catalog = IcebergCatalog(str(folder), {}, {})
+    catalog.make()
+    opened = catalog.connect()
+    opened.create_namespace_if_not_exists("ratchet")
+    return opened.create_table("ratchet.results", schema)
+
+
+def commit_of(table: Table, write_mode: WriteMode) -> Commit:
+    folder = LocalFolder(Path(table.location().removeprefix("file://")) / "data")
+    folder.make()
+    return Commit("job", 1, write_mode, folder)
+
+
+def written(table: Table) -> dict[str, int]:
+    return {task.file.file_path: task.file.file_size_in_bytes for task in live_files(table)}
+
+
+@pytest.mark.parametrize("kind", ["upsert", "totals"])
+@pytest.mark.parametrize("of", KEYS)
+def test_the_table_is_what_a_dictionary_says(of: str, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_BYTES", 256)  # so that there are many files
+    monkeypatch.setattr(module, "FOLDED_BYTES", 0)
+    fields, keys = KEYS[of]
+    names = fields.names
+    value = COUNT_COLUMN if kind == "totals" else "v"
+    schema = fields.append(pa.field(value, pa.int64()))
+    table = made(folder, schema)
+    commit = commit_of(table, WriteMode(kind, tuple(names)))  # type: ignore[arg-type]
+    model: dict[tuple[Any, ...], int] = {}
+    randomness = random.Random(of + kind)
+    for n in range(12):
+        chosen = randomness.sample(keys, randomness.randint(1, 6))
+        gone = [kind == "upsert" and randomness.random() < 0.3 for _ in chosen]
+        columns = [pa.array(column, fields.field(at).type) for at, column in enumerate(zip(*chosen, strict=True))]
+        rows = pa.table([*columns, pa.array([n] * len(chosen), pa.int64())], schema=schema)
+        if kind == "upsert":
+            rows = rows.append_column(DELETED, pa.array(gone))
+        table.refresh()
+        commit.write(table, rows, {}, 0)
+        for key, away in zip(chosen, gone, strict=True):
+            if away:
+                model.pop(key, None)
+            else:
+                model[key] = n + (model.get(key, 0) if kind == "totals" else 0)
+        table.refresh()
+        found = [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
+        assert sorted(found, key=repr) == sorted([(*key, number) for key, number in model.items()], key=repr)
+        assert total_rows(table) == len(model) == int(table.properties[rows_key("job")])
+
+
+def test_manifests_of_what_went_do_not_gather(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "MANIFESTS", 5)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = made(folder, schema)
+    commit = commit_of(table, WriteMode("upsert", ("k",)))
+    counts = []
+    for n in range(14):
+        commit.write(table, pa.table([[1], [n]], schema=schema), {}, 0)
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        counts.append(len(snapshot.manifests(table.io)))
+        assert not inconsistency(table, "job")
+    assert max(counts) <= 7
+    assert table.scan().to_arrow().to_pylist() == [{"k": 1, "v": 13}]
+
+
+def test_files_without_a_key_of_the_commit_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_BYTES", 16_000)
+    monkeypatch.setattr(module, "FOLDED_BYTES", 0)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = made(folder, schema)
+    commit = commit_of(table, WriteMode("upsert", ("k",)))
+    commit.write(table, pa.table([range(0, 20_000, 2), range(10_000)], schema=schema), {}, 0)
+    before = written(table)
+    assert len(before) == 10
+    commit.write(table, pa.table([[4000, 4002], [-1, -2]], schema=schema), {}, 0)
+    assert len(written(table).keys() & before.keys()) == 9  # one of ten was written anew
+    before = written(table)
+    commit.write(table, pa.table([[4001], [-3]], schema=schema), {}, 0)
+    after = written(table)
+    assert before.keys() < after.keys()  # no file has the key, though one has greater and smaller ones
+    monkeypatch.setattr(module, "FOLDED_BYTES", min(before.values()))
+    commit.write(table, pa.table([[30_000], [-4]], schema=schema), {}, 0)
+    assert len(written(table)) == len(after)  # the file of one row is not left behind
+    assert table.scan().count() == 10_002
+    monkeypatch.setattr(module, "FOLDED_BYTES", 0)
+    commit.write(table, pa.table([[None, 40_000], [1, 1]], schema=schema), {}, 0)
+    commit.write(table, pa.table([[None], [2]], schema=schema), {}, 0)  # a key like others, and in no bounds
+    assert table.scan().count() == 10_004
