@@ -324,7 +324,7 @@ class TableStore(ResultStore):
         """
         raise OptionRefused(
             f"{self._where}: the table is no folder of files that become many, so there is nothing to compact. The "
-            "database itself keeps it in order (VACUUM of PostgreSQL, CHECKPOINT of DuckDB)"
+            "database itself keeps it in order"
         )
 
     # -- what subclasses compare
