@@ -25,6 +25,8 @@ SETTLING: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own word for the first
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
 }
 """What brokers say of a partition that they do not know yet."""
 SETTLE_PAUSE_S: Final = 0.2
@@ -130,7 +132,9 @@ def _offsets(asked: Consumer, topic: str, partitions: int, at: int, timeout_s: f
                 [TopicPartition(topic, number, at) for number in sorted(missing)], timeout=timeout_s
             )
         except KafkaException as failure:
-            raise BrokerUnavailable(f"{topic}: its ends cannot be read: {explained(failure.args[0])}") from failure
+            if failure.args[0].code() not in SETTLING or time.monotonic() - began >= settle_s:
+                raise BrokerUnavailable(f"{topic}: its ends cannot be read: {explained(failure.args[0])}") from failure
+            answered = []
         for each in answered:
             if each.error is None:
                 found[each.partition] = int(each.offset)
