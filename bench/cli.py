@@ -218,11 +218,17 @@ def from_input(
     records: Records = 2_000_000,
     keys: Keys = 1_000_000,
     at_a_time: Annotated[int, typer.Option(help="Offsets per commit.")] = 500_000,
+    memory: Annotated[
+        bool, typer.Option(help="Instead: the driver's memory for a tenth of the keys and for all, on a small cluster.")
+    ] = False,
     rounds: Rounds = 3,
 ) -> None:
     """Measure `ratchet sink --from-input` into Delta next to what Spark has itself; one line of JSON a run."""
-    from bench.judging import OURS, PEERS, judging
+    from bench.judging import OURS, PEERS, driver_memory, judging
 
+    if memory:
+        print(json_text.dumps(driver_memory(records, [max(1, keys // 10), keys], at_a_time, _say)), flush=True)
+        return
     for kind in kinds or []:
         if kind not in (OURS, *PEERS):
             raise typer.BadParameter(f"no kind {kind!r} (there are: {', '.join((OURS, *PEERS))})")

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from bench.java_peers import DELTA_SPARK, LOCK_FILE
 from bench.load import Load, Truth, fill
-from bench.process import cpu_seconds
+from bench.process import cpu_seconds, tree
 from bench.spread import spread
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
@@ -33,6 +33,9 @@ OURS: Final = "ratchet"
 PEERS: Final = ("watermark", "state")
 TOPIC: Final = "raw"
 MASTER: Final = "local[2]"
+CLUSTER: Final = "local-cluster[1,2,2048]"
+"""A worker with two cores and 2 GiB, in a process of its own."""
+DRIVER_HEAP: Final = "512m"
 PATIENCE_S: Final = 3_600.0
 
 
@@ -45,7 +48,8 @@ class JudgingRun:
         judging_s: from the first commit to the last; 0 where there is one only
         commits: how many
         cpu_s: CPU seconds of all its processes until the last commit, per million records
-        driver_mb: most memory of the driver's own Python process, in MiB. The JVM is driver and executor in one here
+        peaks: most memory of the driver's own Python process, and of the JVMs by what they do, in MiB; with a local
+            master, driver and executor are one JVM
     """
 
     kind: str
@@ -53,7 +57,7 @@ class JudgingRun:
     judging_s: float
     commits: int
     cpu_s: float
-    driver_mb: float
+    peaks: dict[str, float]
 
 
 def judging(
@@ -101,7 +105,7 @@ def judging(
                 told["after a lost checkpoint"][kind] = {"new records": truth.fresh, **_counted(path, truth)}
                 say(json.dumps({"kind": kind, **told["after a lost checkpoint"][kind]}))
     for kind, runs in found.items():
-        names = ("seconds", "judging_s", "cpu_s", "driver_mb")
+        names = ("seconds", "judging_s", "cpu_s")
         told[kind] = {name: round(median(asdict(run)[name] for run in runs), 2) for name in names}
         if kind != kinds[0]:
             told[f"{kind}_to_{kinds[0]}_seconds"] = spread(
@@ -110,31 +114,67 @@ def judging(
     return told
 
 
-def _command(kind: str, bootstrap: str, path: Path, at_a_time: int) -> list[str]:
+def driver_memory(records: int, sizes: list[int], at_a_time: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """What the driver needs for so many identities, with executors in processes of their own.
+
+    Args:
+        records: of each topic.
+        sizes: identities of each.
+        at_a_time: offsets of a commit.
+        say: for progress.
+
+    Returns:
+        for each the most memory of the driver's Python and of its JVM, which may have a heap of `DRIVER_HEAP`, and of
+        the executors' JVM, in MiB; and the rows
+
+    Raises:
+        BenchFailed: a run fails, or its table does not hold each new record once.
+    """
+    told = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-bench-")))
+        broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
+        for keys in sizes:
+            load, path, topic = Load(records, keys), folder / f"keys-{keys}", f"raw-{keys}"
+            truth = fill(broker.bootstrap, topic, load)
+            words = _command(OURS, broker.bootstrap, path, at_a_time, topic, CLUSTER)
+            run = _measured(OURS, words, load, heap=DRIVER_HEAP)
+            if wrong := _wrong(path, truth):
+                raise BenchFailed(f"{keys} identities: the table does not hold each new record once: {wrong}")
+            known = len({user for user, _ in read_rows(TableLocation("delta", str(path)), ["user", "sequence"])})
+            one = {"identities": known, "rows": truth.fresh, **run.peaks, "seconds": run.seconds}
+            told.append(one)
+            say(json.dumps(one))
+    return told
+
+
+def _command(
+    kind: str, bootstrap: str, path: Path, at_a_time: int, topic: str = TOPIC, master: str = MASTER
+) -> list[str]:
     if kind != OURS:
         jars = [str(jar) for jar in resolve(DELTA_SPARK, lock=read_lock(DELTA_SPARK.name, LOCK_FILE))]
         task = {
             "kind": kind,
             "bootstrap": bootstrap,
-            "topic": TOPIC,
+            "topic": topic,
             "path": str(path),
             "at_a_time": at_a_time,
             "jars": jars,
-            "master": MASTER,
+            "master": master,
         }
         return ["-m", "bench.peers.judging", json.dumps(task)]
     return [
         "-m",
         "kafka_ratchet.spark_sink",
         f"--bootstrap={bootstrap}",
-        f"--topic={TOPIC}",
+        f"--topic={topic}",
         "--from-input",
         "--name=bench",
         "--store=delta",
         f"--path={path}",
         "--columns=sequence long, user long",
         f"--max-records={at_a_time}",
-        f"--master={MASTER}",
+        f"--master={master}",
         f"--jars={','.join(map(str, spark_jars()))}",
     ]
 
@@ -142,27 +182,31 @@ def _command(kind: str, bootstrap: str, path: Path, at_a_time: int) -> list[str]
 def _run(
     kind: str, bootstrap: str, path: Path, at_a_time: int, load: Load, *, may_be_empty: bool = False
 ) -> JudgingRun:
+    return _measured(kind, _command(kind, bootstrap, path, at_a_time), load, may_be_empty=may_be_empty)
+
+
+def _measured(kind: str, words: list[str], load: Load, *, heap: str = "3g", may_be_empty: bool = False) -> JudgingRun:
     moments: list[float] = []
     cpu = 0.0
     last: list[str] = []
     began = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, *_command(kind, bootstrap, path, at_a_time)],
-        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--driver-memory 3g pyspark-shell"},
+        [sys.executable, *words],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--driver-memory {heap} pyspark-shell"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
     ) as job:
-        most = 0
+        peaks: dict[str, float] = {}
         assert job.stderr is not None
         for line in job.stderr:
             last = [*last[-30:], line]
             if "commit " in line:
                 moments.append(time.monotonic())
                 cpu = cpu_seconds(job.pid)
-            most = max(most, _most_memory(job.pid))
+            peaks = {**peaks, **_peaks(job.pid)}
             if time.monotonic() - began > PATIENCE_S:
                 job.kill()
                 raise BenchFailed(f"{kind} made {len(moments)} commits in {PATIENCE_S:.0f} s")
@@ -175,17 +219,22 @@ def _run(
         round(moments[-1] - moments[0], 2) if moments else 0.0,
         len(moments),
         round(cpu / load.records * 1e6, 2),
-        round(most / 1024, 1),
+        peaks,
     )
 
 
-def _most_memory(pid: int) -> int:
-    """KiB that a process has had in memory at most, by Linux; 0: it is gone, or this is another system."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1])
-    return 0
+def _peaks(pid: int) -> dict[str, float]:
+    """The most memory that the parts of a job have had so far, in MiB, by Linux."""
+    found: dict[str, float] = {}
+    for one in tree(pid):
+        with suppress(OSError):
+            words = Path(f"/proc/{one}/cmdline").read_bytes()
+            name = "driver" if one == pid else "driver's JVM" if b"org.apache.spark.deploy.SparkSubmit" in words else ""
+            name = "executors" if b"CoarseGrainedExecutorBackend" in words else name
+            for line in Path(f"/proc/{one}/status").read_text("ascii", errors="replace").splitlines():
+                if name and line.startswith("VmHWM:"):
+                    found[name] = found.get(name, 0.0) + round(int(line.split()[1]) / 1024, 1)
+    return found
 
 
 def _counted(path: Path, truth: Truth) -> dict[str, int]:
