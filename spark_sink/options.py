@@ -115,6 +115,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start although a job of another name has committed the topic to the table: each row is there twice",
     )
+    parser.add_argument(
+        "--other-topic",
+        metavar="TOPIC",
+        help="the same records on the other side of the workers: where another job has committed those, this one asks",
+    )
     parser.add_argument("--scratch", metavar="FOLDER", help="structured: where the throw-away checkpoint is made")
 
 

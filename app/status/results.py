@@ -159,6 +159,8 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
     """
     kept = settings.sink
     rule: Rule = rule_of(settings, topic) if kept.from_input else {}
+    other_topic = next((s.output if kept.from_input else s.input for s in settings.streams.values()
+                        if topic == (s.input if kept.from_input else s.output)), None)  # fmt: skip
     return JobSpec(
         bootstrap,
         topic,
@@ -190,6 +192,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
         metrics_host=kept.metrics_host,
         metrics_file=kept.metrics_file,
         log_format=settings.log_format,
+        other_topic=other_topic,
         **rule,
         **run_options,
     )

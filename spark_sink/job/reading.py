@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,6 +43,9 @@ class Job:
     """Kafka options in Java's names, for reading in the executors."""
     second_job: bool = False
     """Whether jobs of other names may have committed the topic to the table."""
+    jobs_of_other_topic: Callable[[], list[str]] = list
+    """Looks for jobs of other names that have committed the same records from another topic, see
+    `JobSpec.other_topic`."""
 
 
 def slices(

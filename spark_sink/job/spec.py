@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, Literal, get_args
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
@@ -102,6 +103,9 @@ class JobSpec:
     sequence_form: Form = "guess"
     reorder_window: int = 0
     late: Late = "drop"
+    other_topic: str | None = None
+    """The same records before or after workers have judged them: the stream's output of a job with `from_input`, and
+    its input of one without. A job of another name that has committed those fills the table twice as well."""
     second_job: bool = False
     """Start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
@@ -265,7 +269,27 @@ class JobSpec:
         """
         client = {**access.kafka, **self.kafka_options}
         reader = java_options(client, {**access.spark_kafka, **self.spark_kafka_options})
-        return Job(self.bootstrap, self.topic, self.name, pipeline, self.max_records, client, reader, self.second_job)
+        return Job(
+            self.bootstrap,
+            self.topic,
+            self.name,
+            pipeline,
+            self.max_records,
+            client,
+            reader,
+            self.second_job,
+            partial(self._jobs_of_other_topic, access),
+        )
+
+    def _jobs_of_other_topic(self, access: Access) -> list[str]:
+        """Names of other jobs that have committed records of `other_topic` to the table."""
+        if self.other_topic is None:
+            return []
+        beside = make_store(self.location(access), self.name, self.other_topic, 0, RowPipeline())
+        try:
+            return beside.other_jobs()
+        finally:
+            beside.close()
 
     def location(self, access: Access) -> TableLocation:
         """Where the results are."""

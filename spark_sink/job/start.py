@@ -76,6 +76,13 @@ def require_first_job(job: Job, store: ResultStore) -> None:
     if job.second_job or store.offsets():
         return
     others = store.other_jobs()
+    if not others and (beside := job.jobs_of_other_topic()):
+        raise SecondJob(
+            f"job {job.name}: the stream of topic {job.topic} has been committed to this table by job "
+            f"{', '.join(beside)}, which reads it on the other side of the workers (one of both has "
+            "from_input). Every record would be there twice. Choose another table; to have both in one table, start it "
+            "with --second-job"
+        )
     if others:
         one = others[0]
         raise SecondJob(

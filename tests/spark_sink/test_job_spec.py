@@ -31,7 +31,8 @@ def settings(**kept: object) -> Settings:
 
 
 def options(**kept: object) -> list[str]:
-    words = [f"--bootstrap={BOOTSTRAP}", f"--topic={TOPIC}", "--name=results", "--path=ratchet-results"]
+    words = [f"--bootstrap={BOOTSTRAP}", f"--topic={TOPIC}", "--other-topic=in", "--name=results"]
+    words += ["--path=ratchet-results"]
     for name, value in kept.items():
         option = f"--{name.replace('_', '-')}".replace("--sums", "--sum")
         values = value if isinstance(value, tuple) else [value]

@@ -15,10 +15,13 @@ from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SequencesLost, SinkError
+from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SecondJob, SequencesLost, SinkError
+from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.commit import commit_records
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_state import RunState
+from kafka_ratchet.spark_sink.job.spec import JobSpec
+from kafka_ratchet.spark_sink.job.start import require_first_job
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
@@ -237,6 +240,20 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
     rejects = spark.createDataFrame([], "_partition int, _offset long, _timestamp timestamp, _key binary, _value binary, _reason string")  # fmt: skip # noqa: E501
     with pytest.raises(ValueError, match="with every commit"):
         store.commit(rows, stored, {0: 11, 1: 10}, rejects)  # `commit_judged` is the one
+
+
+@JUDGING
+def test_a_job_on_the_other_side_of_the_workers_asks_first(site: Site, spark: SparkSession) -> None:
+    """Another name, and the stream's output in place of its input: the same records, and another topic."""
+    location = made(site, spark).location
+    access = Access(url=location.url, password=location.password)
+    spec = JobSpec("localhost:1", "out", "second", location.kind, location.path, location.table, other_topic="t")
+    job = spec.job(spec.pipeline(), access)
+    store = spec.result_store(spec.pipeline(), access, 0)
+    with pytest.raises(SecondJob, match="the stream of topic out has been committed to this table by job job, which"):
+        require_first_job(job, store)
+    require_first_job(replace(job, second_job=True), store)
+    require_first_job(replace(spec, other_topic="u").job(spec.pipeline(), access), store)
 
 
 @IN_FILES
