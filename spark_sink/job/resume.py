@@ -84,9 +84,10 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
     """
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
         raise OptionRefused(f"--reason: say why in one line of at most {MAX_REASON} characters; it is kept")
-    check, offset_range = store.check(), planner.offset_range()
+    check = store.check()
     if store.judges:
         _require_sequences(store, source, check)
+    offset_range = planner.offset_range()
     trouble = check.trouble
     if check.is_other_topic:
         try:

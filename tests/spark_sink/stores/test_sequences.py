@@ -18,14 +18,18 @@ from pyspark.sql import SparkSession
 from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SecondJob, SequencesLost, SinkError
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.commit import commit_records
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.resume import plan_resume
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.job.spec import JobSpec
 from kafka_ratchet.spark_sink.job.start import require_first_job
+from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points, sequence_files
+from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
@@ -243,9 +247,13 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
 
 
 @JUDGING
-def test_a_job_on_the_other_side_of_the_workers_asks_first(site: Site, spark: SparkSession) -> None:
+def test_a_job_on_the_other_side_of_the_workers_asks_first(site: Site) -> None:
     """Another name, and the stream's output in place of its input: the same records, and another topic."""
-    location = made(site, spark).location
+    location = site.location
+    pipeline = RowPipeline(None, WriteMode(judged=RULES[0]), rejects=True)
+    one = make_store(location, "job", "t", 7, pipeline)
+    one.open(record_schema())
+    one.reset_offsets({0: 10}, decide("latest", "as if it had committed so far"))
     access = Access(url=location.url, password=location.password)
     spec = JobSpec("localhost:1", "out", "second", location.kind, location.path, location.table, other_topic="t")
     job = spec.job(spec.pipeline(), access)
@@ -254,6 +262,26 @@ def test_a_job_on_the_other_side_of_the_workers_asks_first(site: Site, spark: Sp
         require_first_job(job, store)
     require_first_job(replace(job, second_job=True), store)
     require_first_job(replace(spec, other_topic="u").job(spec.pipeline(), access), store)
+
+
+@JUDGING
+def test_nobody_decides_other_offsets_than_the_sequences_have(site: Site) -> None:
+    pipeline = RowPipeline(None, WriteMode(judged=RULES[0]), rejects=True)
+    store = make_store(site.location, "job", "t", 7, pipeline)
+    store.open(record_schema())
+    planner = TopicPlanner("localhost:1", "t", {})  # it is not asked: the store refuses first
+    for source in ("table", "earliest", "latest", "0:5"):
+        with pytest.raises(OptionRefused, match="last sequences that were committed with the stored"):
+            plan_resume(store, planner, source, "why")
+    other = make_store(site.location, "job", "out", 7, RowPipeline())
+    with pytest.raises(OptionRefused, match="other offsets or another topic"):
+        plan_resume(make_store(site.location, "job", "t", 8, pipeline), planner, "earliest", "a new topic")
+    assert other.offsets() == {}
+    if site.location.kind == "postgres":
+        return
+    store.reset_offsets({0: 10}, decide("stored", "offsets without sequences"))
+    with pytest.raises(SequencesLost, match="the table has offsets, and no sequences"):
+        plan_resume(store, planner, "stored", "go on")
 
 
 @IN_FILES
