@@ -49,6 +49,7 @@ from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.measures import StreamMeasures
+from kafka_ratchet.transport.pace import WORTH_A_COMMIT, open_s
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
 from kafka_ratchet.transport.rest import Rest
@@ -68,9 +69,6 @@ log = structlog.get_logger(__name__)
 
 AGENT_WAIT_S: Final = 10.0
 """How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
-WORTH_A_COMMIT: Final = 10_000
-"""Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
-commits before its time, so that whoever catches up has its results at once."""
 SIGHT_EVERY_S: Final = 1.0
 """How often the changelog's leader epoch is looked at: as often as the local store is written."""
 NOTICE_EVERY_S: Final = 1.0
@@ -142,7 +140,7 @@ class Lane:
         self._requests_to = 0
         """How far people's requests were applied, by `Requests.position`."""
         self._limits_known = True
-        self._deadline = 0.0
+        self._opened_at = 0.0
         self._fetch_ended_at = 0.0
         self._records = 0
         self._ended = 0
@@ -449,7 +447,7 @@ class Lane:
                     await self._notice(rest)
                 if self._ticks is not None and not self._ticks.wait_s() and not stop.done():
                     await self._tick(self._ticks, stop)
-                if self._producer.state is State.OPEN and (stop.done() or clock() >= self._deadline or self._is_enough):
+                if self._producer.state is State.OPEN and (stop.done() or clock() >= self._due_at or self._is_enough):
                     await self._commit()
                 if stop.done():
                     return
@@ -496,7 +494,7 @@ class Lane:
         """How long there is nothing to do unless a record comes."""
         waits = [NOTICE_EVERY_S]
         if self._producer.state is State.OPEN:
-            waits.append(self._deadline - now)
+            waits.append(self._due_at - now)
         if self._ticks is not None:
             waits.append(self._ticks.wait_s())
         return max(0.0, min(waits))
@@ -524,6 +522,12 @@ class Lane:
         if self._records >= self.spec.records_per_transaction:
             return True
         return self._records >= WORTH_A_COMMIT and self._has_caught_up
+
+    @property
+    def _due_at(self) -> float:
+        """When the open transaction is to be committed, by the event loop's clock."""
+        interval_s = self.spec.commit_interval_ms / 1000
+        return self._opened_at + open_s(interval_s, self._records, caught_up=self._has_caught_up)
 
     @property
     def _has_caught_up(self) -> bool:
@@ -560,7 +564,7 @@ class Lane:
         spec, producer = self.spec, self._producer
         if producer.state is State.READY:
             producer.begin([(spec.output, spec.partition), (self.state.changelog, spec.partition)])
-            self._deadline = since + spec.commit_interval_ms / 1000
+            self._opened_at = since
             if self._trace is not None:
                 self._trace.begun(self._position)
 

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from kafka_ratchet.app.local.broker import EmbeddedBroker
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.transport.changelog import Sighting
-from kafka_ratchet.transport.lane import WORTH_A_COMMIT
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.pace import WORTH_A_COMMIT
 from tests.transport.kafka_side import (
     Read,
     commit_by_hand,
