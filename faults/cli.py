@@ -68,7 +68,9 @@ def producer(
 
 @faults.command()
 def sink(
-    short: Annotated[bool, typer.Option("--short", help="Each fault once.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Each fault once over each store, in a mode that the seed draws.")
+    ] = False,
     times: Annotated[
         int, typer.Option(min=1, help="How often each kill is made. Other faults come a quarter as often.")
     ] = 20,
@@ -90,7 +92,7 @@ def sink(
         if from_input and name not in judging_stores():
             raise typer.BadParameter(f"store {name} keeps no last sequences: --from-input is for {judging_stores()}")
     only = tuple(store or (judging_stores() if from_input else ()))
-    result = run_sink(1 if short else times, _drawn(seed), _speaker(json), folder, only, from_input=from_input)
+    result = run_sink(None if short else times, _drawn(seed), _speaker(json), folder, only, from_input=from_input)
     if json:
         print(json_text.dumps(result.as_dict()), flush=True)
     if not result.ok:

@@ -46,6 +46,8 @@ GOES_ON = "and goes on"
 """What a stream says of a failure that may pass."""
 
 Say = Callable[[str], None]
+Modes = Callable[[], tuple[str, ...]]
+"""In which modes the next fault is injected."""
 Step = tuple[str, Callable[[], None]]
 """What is done, in words and as a call."""
 
@@ -93,12 +95,13 @@ class SinkResult:
 
 
 def run_sink(
-    times: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = (), *, from_input: bool = False
+    times: int | None, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = (), *, from_input: bool = False
 ) -> SinkResult:
     """Inject all faults over each store, and count its rows.
 
     Args:
         times: how often a kill before a commit, inside and after it, in each mode; all else comes a quarter as often.
+            None: every fault once, in a mode that the seed draws.
         seed: of the order and the moments.
         say: for progress.
         folder: a new folder for logs and tables; None: a temporary one.
@@ -199,9 +202,12 @@ class _StoreFaults:
             say(f"{name}: this Java keeps no archive of classes; every start takes longer")
         self.result = StoreResult()
 
-    def all(self, times: int) -> StoreResult:
+    def all(self, times: int | None) -> StoreResult:
         """Every fault that many times, in random order, then the count."""
-        steps = self._kills(times) + self._others() * max(1, times // OTHERS)
+        if times is None:
+            steps = self._kills(1, self._mode) + self._others(self._mode)
+        else:
+            steps = self._kills(times, lambda: MODES) + self._others(lambda: MODES) * max(1, times // OTHERS)
         self._chance.shuffle(steps)
         for number, (what, step) in enumerate(steps, start=1):
             self._say(f"  {self._name} {number}/{len(steps)}: {what}")
@@ -214,27 +220,32 @@ class _StoreFaults:
         self.result.rows, self.result.lost, self.result.doubled = self._environment.count()
         return self.result
 
-    def _kills(self, times: int) -> list[Step]:
+    def _mode(self) -> tuple[str, ...]:
+        return (self._chance.choice(MODES),)
+
+    def _kills(self, times: int, modes: Modes) -> list[Step]:
         inside = BETWEEN if self._environment.place.kind in {"delta", "iceberg"} else IN_TRANSACTION
         before = (*BEFORE, *OF_SEQUENCES) if self._from_input else BEFORE
         often = {**dict.fromkeys(before, -(-times // len(BEFORE))), inside: times, AFTER: times}
         steps: list[Step] = []
-        for mode in MODES:
-            for point, count in often.items():
+        for point, count in often.items():
+            for mode in modes():
                 steps += [(f"{mode}: killed {point}", partial(self._killed_at, mode, point))] * count
         return steps
 
-    def _others(self) -> list[Step]:
+    def _others(self, modes: Modes) -> list[Step]:
         steps: list[Step] = []
-        for mode in MODES:
-            steps.append((f"{mode}: killed at any moment", partial(self._killed_at_random, mode)))
-            steps.append((f"{mode}: frozen, and back after its successor", partial(self._frozen, mode)))
+        for what, step in (
+            ("killed at any moment", self._killed_at_random),
+            ("frozen, and back after its successor", self._frozen),
+        ):
+            steps += [(f"{mode}: {what}", partial(step, mode)) for mode in modes()]
         steps.append(("two started together", self._pair))
         steps.append(("stream: the broker is killed", self._broker_killed))
         if self._server is not None:
             steps.append(("stream: the server crashes", self._server_crashes))
         if self._disk is not None and self._disk.is_mounted:
-            steps += [(f"{mode}: the disk is full", partial(self._disk_full, mode)) for mode in MODES]
+            steps += [(f"{mode}: the disk is full", partial(self._disk_full, mode)) for mode in modes()]
         elif self._disk is not None:
             self._say(f"{self._name}: no full disk, because only root may make a small one")
         steps.append(("stream: the table is cleaned and compacted", self._upkeep))
@@ -283,7 +294,7 @@ class _StoreFaults:
             self._environment.wait_for_commits(job, 1)
             time.sleep(self._chance.random() * 0.5)
             self._broker.kill()
-            # Back before the job has noticed, or after; Spark's tasks notice after two minutes.
+            # Back before the job has noticed, or after; see `JAVA_OPTIONS`.
             if self._chance.random() < 0.5:
                 time.sleep(self._chance.random() * 5)
             else:

@@ -57,6 +57,9 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUIET_ARCHIVE = "-Xlog:disable -Xlog:all=error:stderr"
 """An archive of classes that does not fit is not used; nobody needs to read of it."""
 
+JAVA_OPTIONS = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
+"""So that Spark notices within seconds that its Kafka is gone: at the defaults it takes a minute or two."""
+
 KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
 """Exit codes of a job whose process group was killed: the supervisor's own, or the one that it reports."""
 DONE, REFUSED, FENCED = 0, 2, 3
@@ -153,6 +156,7 @@ class SinkEnvironment:
             f"--max-records={at_a_time}",
             "--master=local[1]",
             f"--jars={','.join(map(str, spark_jars()))}",
+            *(f"--spark-kafka-option={name}={value}" for name, value in JAVA_OPTIONS.items()),
             *(["--rejects"] if self.rejects else []),
             *(["--from-input"] if self._from_input else []),
         ]

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 3_000
-"""A run that takes so long has hung: it starts Spark some eighty times."""
+"""A run that takes so long has hung: it starts Spark some fifty times."""
 
 
 @pytest.mark.long
@@ -36,8 +36,8 @@ def test_every_fault_once_over_every_store(tmp_path: Path) -> None:
     for name, told in stores.items():
         assert (told["lost"], told["doubled"]) == (0, 0), name
         assert told["rows"] > 0, name
-        assert told["kills"] >= 8, name
-        assert (told["frozen"], told["pairs"]) == (2, 1), name
+        assert told["kills"] >= 5, name
+        assert (told["frozen"], told["pairs"]) == (1, 1), name
 
 
 @pytest.mark.postgres
