@@ -12,6 +12,7 @@ from kafka_ratchet.app.cli.options import Json
 
 if TYPE_CHECKING:
     from bench.load import Load
+    from bench.measure import Measured
 
 bench = typer.Typer(help="Measure the worker next to other programs on the same machine.", no_args_is_help=True)
 
@@ -237,6 +238,31 @@ def from_input(
 
 
 @bench.command()
+def regress(
+    rounds: Annotated[int, typer.Option(help="How often each case runs.", min=1)] = 2,
+    record: Annotated[bool, typer.Option(help="Keep the result in bench/regress.json.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare the worker, against the floor, with what the repository has recorded; some two minutes.
+
+    Exit code 1 if an output is wrong, not if something is slower.
+    """
+    from bench import regress as measuring
+
+    def say(case: str, run: Measured) -> None:
+        _say(json_text.dumps({"case": case, **run.as_dict()}))
+
+    before = measuring.recorded()
+    now, is_right = measuring.regress(rounds, say)
+    if record and is_right:
+        measuring.record(now)
+    told = {"now": now, "recorded": before, "slower": measuring.slower(now, before), "verified": is_right}
+    print(json_text.dumps(told) if json else measuring.as_markdown(now, before), flush=True)
+    if not is_right:
+        raise typer.Exit(1)
+
+
+@bench.command()
 def page(
     partitions: Annotated[int, typer.Option(help="Partitions of the stream.", min=8)] = 1_000,
     identities: Annotated[int, typer.Option(help="Identities of the stream.", min=1_000)] = 1_000_000,
@@ -314,7 +340,6 @@ def _compared(
     import sys
 
     from bench.compare import compare
-    from bench.measure import Measured
 
     def say(run: Measured) -> None:
         print(json_text.dumps(run.as_dict()), file=sys.stdout if runs_only else sys.stderr, flush=True)
