@@ -94,8 +94,9 @@ class Explanation:
             SettingsError: there is no such partition, or the output is made by agents of one's own.
             TransportError: a partition cannot be read.
         """
-        for number in partitions or ():
-            self._require(self._stream.input, number)
+        if partitions:  # the least and the largest are enough: each is a question to Kafka about all partitions
+            self._require(self._stream.input, min(partitions))
+            self._require(self._stream.input, max(partitions))
         ranges, answer = self._ranges, Answer(self._name, self._asked(identity, sequence), identity, sequence)
         numbers = range(self._reader.partitions) if partitions is None else partitions
         if judged_to:
