@@ -6,6 +6,7 @@ Each is then started once more over its table without its checkpoint, as after a
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
 import subprocess
@@ -19,15 +20,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from bench.java_peers import DELTA_SPARK, LOCK_FILE
-from bench.load import Load, Truth, fill
+from bench.load import SEQUENCE_AT, Load, Truth, fill
 from bench.process import cpu_seconds, tree
 from bench.spread import spread
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.spark_sink.stores.location import TableLocation
-from kafka_ratchet.spark_sink.stores.results import read_rows
+from kafka_ratchet.spark_sink.stores.results import scan
 
 OURS: Final = "ratchet"
 PEERS: Final = ("watermark", "state")
@@ -141,7 +145,7 @@ def driver_memory(records: int, sizes: list[int], at_a_time: int, say: Callable[
             run = _measured(OURS, words, load, heap=DRIVER_HEAP)
             if wrong := _wrong(path, truth):
                 raise BenchFailed(f"{keys} identities: the table does not hold each new record once: {wrong}")
-            known = len({user for user, _ in read_rows(TableLocation("delta", str(path)), ["user", "sequence"])})
+            known = sum(last > 0 for last in truth.last)
             one = {"identities": known, "rows": truth.fresh, **run.peaks, "seconds": run.seconds}
             told.append(one)
             say(json.dumps(one))
@@ -172,7 +176,6 @@ def _command(
         "--name=bench",
         "--store=delta",
         f"--path={path}",
-        "--columns=sequence long, user long",
         f"--max-records={at_a_time}",
         f"--master={master}",
         f"--jars={','.join(map(str, spark_jars()))}",
@@ -239,9 +242,19 @@ def _peaks(pid: int) -> dict[str, float]:
 
 def _counted(path: Path, truth: Truth) -> dict[str, int]:
     """Rows of the table, those that are there more than once without the first, and new records without a row."""
-    rows = read_rows(TableLocation("delta", str(path)), ["user", "sequence"])
-    different = set(rows)
-    return {"rows": len(rows), "doubled": len(rows) - len(different), "lost": truth.fresh - len(different)}
+    rows, different = _records(path)
+    return {"rows": rows, "doubled": rows - len(different), "lost": truth.fresh - len(different)}
+
+
+def _records(path: Path) -> tuple[int, set[bytes]]:
+    """Rows of the table, and which records they are: the sequence as its value has it, and the key."""
+    columns = pa.schema([("_key", pa.binary()), ("_value", pa.binary())])
+    rows, found = 0, set[bytes]()
+    for batch in scan(TableLocation("delta", str(path)), columns):
+        sequences = pc.binary_slice(batch.column("_value"), SEQUENCE_AT.start, SEQUENCE_AT.stop).to_pylist()
+        found.update(map(operator.add, sequences, batch.column("_key").to_pylist()))
+        rows += batch.num_rows
+    return rows, found
 
 
 def _wrong(path: Path, truth: Truth) -> str:

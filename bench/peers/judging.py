@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STATE = "spark.sql.streaming.stateStore"
-COLUMNS = "sequence long, user long"
 WITHIN = "1 day"
 """Longer than the run: no duplicate comes later, so that the peer is exact for as long as it has its checkpoint."""
 
@@ -87,16 +86,15 @@ def main(task: JudgingTask) -> None:
         .load()
     )
     named = "filter(headers, header -> header.key = '{}')[0].value"
-    event = F.from_json(F.col("value").cast("string"), COLUMNS).alias("event")
     rows = records.select(
-        event,
         F.expr(named.format("ratchet-producer")).alias("_producer"),
         F.expr(f"cast(conv(hex({named.format('ratchet-sequence')}), 16, 10) as bigint)").alias("_sequence"),
         F.col("partition").alias("_partition"),
         F.col("offset").alias("_offset"),
         F.col("timestamp").alias("_timestamp"),
         F.col("key").alias("_key"),
-    ).select("event.*", "_producer", "_sequence", "_partition", "_offset", "_timestamp", "_key")
+        F.col("value").alias("_value"),
+    )
     fresh = _within_watermark(rows) if task.kind == "watermark" else _with_state(rows)
     query = fresh.drop("_producer", "_sequence").writeStream.foreachBatch(append)
     query = query.option("checkpointLocation", f"{task.path}.checkpoint")
