@@ -17,8 +17,21 @@ import uvloop
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.protocol.admin import ApiVersionRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 
 from kafka_ratchet.transport.client import connection as connection_module
+from kafka_ratchet.transport.client.connection import WORTH_A_CALL
+from kafka_ratchet.transport.client.describe import DescribeProducersRequest
+from kafka_ratchet.transport.client.produce import BatchRequest
+from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, TopicsRequest
+from kafka_ratchet.transport.transactions.version_2 import FeaturesRequest, RaisingEndRequest
 
 PATIENCE_S = 30.0
 
@@ -96,3 +109,63 @@ def test_aiokafka_itself_does_not_expect_what_uvloop_raises(resetting_port: int)
     )
     assert isinstance(error, RuntimeError)
     assert not isinstance(error, kafka.KafkaError)
+
+
+class Written:
+    """What a connection has without a server: it keeps what is written."""
+
+    def __init__(self) -> None:
+        self.bytes = b""
+        self.calls = 0
+
+    def write(self, data: Any) -> None:
+        self.bytes += bytes(data)
+        self.calls += 1
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+REQUESTS: list[Any] = [
+    ApiVersionRequest(),
+    FeaturesRequest(),
+    TopicsRequest(["a", "b"]),
+    FetchByIdRequest(bytes(16), 0, 5, -1, 1 << 20, 250),
+    InitProducerIdRequest("id", 60_000),
+    AddPartitionsToTxnRequest("id", 1, 0, [("t", [0, 1])]),
+    AddOffsetsToTxnRequest("id", 1, 0, "g"),
+    TxnOffsetCommitRequest("id", "g", 1, 0, [("t", [(0, 5, "metadata")])]),
+    EndTxnRequest("id", 1, 0, True),
+    RaisingEndRequest("id", 1, 0, True),
+    DescribeProducersRequest([("t", 0)]),
+]
+
+
+@pytest.mark.parametrize("client_id", ["ratchet", "größe", ""])
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+async def test_a_request_is_what_aiokafka_writes(request_: Any, client_id: str) -> None:
+    written = []
+    for send in (connection_module.plain_send, connection_module.send):
+        connection = AIOKafkaConnection("127.0.0.1", 1, client_id=client_id)
+        connection._writer = Written()
+        connection._versions = {key: (0, 99) for key in range(90)}
+        send(connection, request_).close()
+        written.append(connection._writer.bytes)
+        connection._requests.clear()
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    "size", [1, 100, connection_module.WORTH_A_CALL, connection_module.WORTH_A_CALL + 1, 3_000_000]
+)
+async def test_a_batch_is_what_aiokafka_writes_whatever_its_size(size: int) -> None:
+    batch = bytes(range(256)) * (size // 256 + 1)
+    theirs, ours = (AIOKafkaConnection("127.0.0.1", 1, client_id="ratchet") for _ in range(2))
+    for connection in (theirs, ours):
+        connection._writer = Written()
+        connection._versions = {0: (0, 7)}
+    plain = ProduceRequest("id", -1, 30_000, [("topic", [(3, batch[:size])])])
+    connection_module.plain_send(theirs, plain).close()
+    connection_module.send(ours, BatchRequest("id", 30_000, "topic", 3, memoryview(batch)[:size])).close()
+    assert ours._writer.bytes == theirs._writer.bytes
+    assert ours._writer.calls == (1 if size <= WORTH_A_CALL else 2)
